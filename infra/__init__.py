@@ -1,0 +1,1 @@
+"""The machines: the embedded HTCondor pool."""

@@ -1,0 +1,200 @@
+"""A package of Debian with everything it needs, unpacked into a folder.
+
+No root, no change to the system: apt runs with its own lists, cache, sources and an empty record
+of installed packages. It checks the archive's signatures by the keyring of Debian, as always.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+
+RELEASE = "forky"
+KEYRINGS = (
+    Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
+)
+PUBLIC_MIRROR = "http://deb.debian.org/debian"  # for relatives of Debian; signatures are checked
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+PROGRAMS = ("apt-get", "dpkg-deb")
+
+# What the daemons' packages depend on and the daemons never load: interpreters, the init system,
+# web pages, disk encryption, the tools that would configure the packages.
+NOT_NEEDED = re.compile(
+    r"adduser|base-passwd|cryptsetup|debconf|dmsetup|dpkg|init-|jq$|libdate-manip-perl|libjs-"
+    r"|libpam-(modules|runtime)|libperl|libpython3|libsystemd-shared|login|media-types|mount"
+    r"|net-tools|netbase|node-|passwd|perl|python3|readline-common|systemd|tzdata|udev|util-linux"
+    r"|libc-gconv-modules-extra|ca-certificates|libdb5|libsemanage|libsepol|libcap-ng|openssl$"
+    r"|gcc-\d+-base|libaudit-common|libdebconfclient|libmd0|libbsd0|libgdbm|libncurses|libreadline"
+)
+# Index files that a machine's apt may be set to fetch beside the lists of packages.
+NO_EXTRA_INDEXES = (
+    "Acquire::Languages=none",
+    "Acquire::PDiffs=false",
+    "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false",
+    "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+    "Acquire::IndexTargets::deb::CNF::DefaultEnabled=false",
+)
+# The machine's settings that would change something outside our folder, or choose other packages.
+CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::NeverAutoRemove")
+
+
+@dataclass(frozen=True)
+class PrivateApt:
+    """An apt of its own in `folder` that knows one release of Debian on one mirror.
+
+    Attributes:
+        folder: an empty folder on a disk with some 100 MB of room.
+        mirror: the archive's URL, for instance `http://deb.debian.org/debian`.
+        architecture: Debian's name of the processor, `amd64` or `arm64`.
+    """
+
+    folder: Path
+    mirror: str
+    architecture: str
+
+    def prepare(self) -> None:
+        """Write the sources, the settings and the empty record of installed packages."""
+        for name in ("lists/partial", "cache/archives/partial", "packages"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "status").touch()
+        (self.folder / "clear.conf").write_text("".join(f"#clear {name};\n" for name in CLEARED))
+        source = f"deb [signed-by={keyring()}] {self.mirror} {RELEASE} main\n"
+        (self.folder / "sources.list").write_text(source)
+
+    def update(self) -> None:
+        """Fetch the release's list of packages and check its signature."""
+        self._get("update")
+
+    def closure(self, package: str) -> dict[str, str]:
+        """Return name → version of `package` and of what it needs, without `NOT_NEEDED`."""
+        plan = self._get("install", "--simulate", package)
+        planned = re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", plan, flags=re.MULTILINE)
+        return {name: version for name, version in planned if not NOT_NEEDED.match(name)}
+
+    def download(self, packages: dict[str, str]) -> list[Path]:
+        """Fetch the packages' files, checked against the signed list."""
+        names = [f"{name}={version}" for name, version in packages.items()]
+        self._get("download", *names, within=self.folder / "packages")
+        return sorted((self.folder / "packages").glob("*.deb"))
+
+    def _get(self, *arguments: str, within: Path | None = None) -> str:
+        command = ["apt-get", "-qq", "-c", str(self.folder / "clear.conf"), *self._options()]
+        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+        environment.pop("APT_CONFIG", None)
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=within,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0 or "\nE: " in f"\n{done.stderr}":
+            raise PoolError(explain(self.mirror, done.stderr))
+        return done.stdout
+
+    def _options(self) -> Iterator[str]:
+        places = {
+            "Dir::State": self.folder,
+            "Dir::State::Lists": self.folder / "lists",
+            "Dir::State::status": self.folder / "status",
+            "Dir::Cache": self.folder / "cache",
+            "Dir::Etc::SourceList": self.folder / "sources.list",
+        }
+        nothing = ("SourceParts", "Preferences", "PreferencesParts", "Trusted", "TrustedParts")
+        settings = [
+            *(f"{name}={place}" for name, place in places.items()),
+            *(f"Dir::Etc::{name}=/dev/null" for name in nothing),
+            f"APT::Architecture={self.architecture}",
+            f"APT::Architectures={self.architecture}",
+            "APT::Install-Recommends=false",
+            "APT::Sandbox::User=",  # apt's own user may not enter our folder
+            "APT::Update::Error-Mode=any",  # a mirror that can't be reached is an error
+            "Acquire::Retries=2",
+            "Debug::NoLocking=1",
+            *NO_EXTRA_INDEXES,
+        ]
+        for setting in settings:
+            yield from ("-o", setting)
+
+
+def explain(mirror: str, complaint: str) -> str:
+    """Return one line that says why apt could not do it, from what it wrote."""
+    lines = [line for line in complaint.splitlines() if line.startswith(("E:", "W:", "Err:"))]
+    reason = " ".join(lines[:1]) or complaint.strip()[-300:] or "apt-get failed without a word"
+    if re.search(r"NO_PUBKEY|Missing key|not signed|EXPKEYSIG|signature", complaint):
+        return (
+            f"the signature of Debian {RELEASE} on {mirror} can't be checked: the package"
+            f" debian-archive-keyring is too old; update it ({reason})"
+        )
+    return f"HTCondor can't be fetched from {mirror}: {reason}"
+
+
+def machine_architecture() -> str:
+    """Return Debian's name of this machine's processor.
+
+    Raises:
+        PoolError: Debian's HTCondor is not used on this kind of processor.
+    """
+    machine = platform.machine()
+    if machine not in ARCHITECTURES:
+        known = " or ".join(ARCHITECTURES)
+        raise PoolError(f"HTCondor can be unpacked on {known}, not on {machine}")
+    return ARCHITECTURES[machine]
+
+
+def missing_programs() -> list[str]:
+    """Return which of apt's programs this machine lacks: none on Debian and its relatives."""
+    return [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+def keyring() -> Path:
+    """Return the file with the keys that sign Debian's archive.
+
+    Raises:
+        PoolError: it isn't installed.
+    """
+    for path in KEYRINGS:
+        if path.is_file():
+            return path
+    raise PoolError(
+        "the keys of Debian's archive are missing: install the package debian-archive-keyring"
+        f" (it brings {KEYRINGS[0]})"
+    )
+
+
+def mirrors() -> list[str]:
+    """Return the machine's own mirrors of Debian, then the public one; no two alike."""
+    fields = "$(REPO_URI)|$(ORIGIN)|$(SITE)"
+    listing = subprocess.run(
+        ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = []
+    for line in listing.stdout.splitlines():
+        uri, origin, _ = line.split("|")
+        if origin == "Debian" or (not origin and uri.rstrip("/").endswith("/debian")):
+            found.append(uri.rstrip("/"))
+    usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
+    return list(dict.fromkeys([*usable, PUBLIC_MIRROR]))
+
+
+def extract(packages: list[Path], folder: Path) -> None:
+    """Unpack the packages' files into `folder`, running none of their scripts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for package in packages:
+        command = ["dpkg-deb", "--extract", str(package), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise PoolError(f"{package.name} can't be unpacked: {done.stderr.strip()}")

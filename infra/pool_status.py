@@ -1,0 +1,147 @@
+"""What a pool is doing, read from its collector and its job queue in JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+PoolState = Literal["up", "down", "failing"]
+
+# HTCondor's names of the daemons' ads, and the programs that send them.
+DAEMON_ADS = {
+    "DaemonMaster": "condor_master",
+    "Collector": "condor_collector",
+    "Negotiator": "condor_negotiator",
+    "Scheduler": "condor_schedd",
+    "StartD": "condor_startd",
+}
+JOB_STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "running"}
+SLOT_ATTRIBUTES = (
+    "MyType,Name,State,Activity,Cpus,Memory,GPUs,TotalSlotCpus,TotalSlotMemory,TotalSlotGPUs,"
+    "SlotType,HAS_GPU"
+)
+TOOL_SECONDS = 20  # a tool that takes longer has nobody to talk to
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One slot of an execution point.
+
+    Attributes:
+        name: HTCondor's name, for instance `slot1_2@host`.
+        state: `Unclaimed`, `Claimed`…
+        activity: `Idle`, `Busy`…
+        cpus: cores; of a partitionable slot those that no job has taken.
+        memory: MiB, likewise.
+        gpus: number of GPUs, likewise.
+        partitionable: True for the slot that the others are cut from.
+        has_gpu: what the slot says as HAS_GPU.
+    """
+
+    name: str
+    state: str
+    activity: str
+    cpus: int
+    memory: int
+    gpus: int
+    partitionable: bool
+    has_gpu: bool
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """A pool at one moment.
+
+    Attributes:
+        state: `up`: all daemons answer; `down`: no process of the pool is left; `failing`: some
+            live but the pool doesn't answer (it is starting, or its master died).
+        folder: the pool's folder.
+        condor_config: its configuration file.
+        version: HTCondor's version; empty when the pool was never up.
+        master: process number of condor_master; 0 when there is none.
+        daemons: names of the daemons that answer, in the order of DAEMON_ADS.
+        slots: by name.
+        jobs: number of jobs by state: idle, running, held…; zeros left out.
+    """
+
+    state: PoolState
+    folder: Path
+    condor_config: Path
+    version: str = ""
+    master: int = 0
+    daemons: tuple[str, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    jobs: Mapping[str, int] = field(default_factory=dict)
+
+
+def daemons_and_slots(environment: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[Slot, ...]]:
+    """Return the names of the daemons that advertise themselves, and the slots.
+
+    Both are empty when the collector doesn't answer.
+    """
+    ads = query(["condor_status", "-any", "-json", "-attributes", SLOT_ATTRIBUTES], environment)
+    kinds = {ad.get("MyType") for ad in ads}
+    daemons = tuple(program for kind, program in DAEMON_ADS.items() if kind in kinds)
+    slots = sorted((read_slot(ad) for ad in ads if ad.get("MyType") == "Machine"), key=slot_order)
+    return daemons, tuple(slots)
+
+
+def read_slot(ad: Mapping[str, Any]) -> Slot:
+    """Return the slot that a machine's ad describes."""
+    return Slot(
+        name=ad["Name"],
+        state=ad.get("State", "Unknown"),
+        activity=ad.get("Activity", "Unknown"),
+        cpus=int(ad.get("Cpus", 0)),
+        memory=int(ad.get("Memory", 0)),
+        gpus=int(ad.get("GPUs", 0)),
+        partitionable=ad.get("SlotType") == "Partitionable",
+        has_gpu=ad.get("HAS_GPU") is True,
+    )
+
+
+def slot_order(slot: Slot) -> tuple[int, str]:
+    """Return a key that sorts slot1_2 before slot1_10."""
+    return len(slot.name), slot.name
+
+
+def job_counts(environment: Mapping[str, str]) -> dict[str, int] | None:
+    """Return the number of jobs in the queue by state; None when the schedd doesn't answer."""
+    done = run_tool(["condor_q", "-allusers", "-json", "-attributes", "JobStatus"], environment)
+    if done is None or done.returncode != 0:
+        return None
+    counts = Counter(JOB_STATES.get(job["JobStatus"], "suspended") for job in parse(done.stdout))
+    return dict(sorted(counts.items()))
+
+
+def query(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the ads that a tool prints as JSON; none if it fails."""
+    done = run_tool(command, environment)
+    return parse(done.stdout) if done is not None and done.returncode == 0 else []
+
+
+def parse(output: str) -> list[dict[str, Any]]:
+    """Return the ads in a tool's JSON; HTCondor prints nothing at all where there are none."""
+    return json.loads(output) if output.strip() else []
+
+
+def run_tool(
+    command: list[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str] | None:
+    """Run one of HTCondor's tools; None if it is missing or finds nobody to talk to in time."""
+    try:
+        return subprocess.run(
+            command,
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TOOL_SECONDS,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None

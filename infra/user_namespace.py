@@ -1,0 +1,92 @@
+"""Who the daemons run as: the user, or for root an ordinary account in a user namespace.
+
+HTCondor refuses to run root's jobs. In a user namespace root's processes can be a plain account
+to themselves, while their files belong to root outside. The account must not be the one that
+stands for all who aren't mapped (the kernel's overflow uid, `nobody`): any other user of the
+machine would be taken for the pool's owner, and could run jobs as root.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+
+OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
+PREFERRED = ("condor", "daemon")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How the pool's daemons run.
+
+    Attributes:
+        account: the user's name as the daemons see it.
+        prefix: what a daemon's command line begins with; empty for a plain user.
+    """
+
+    account: str
+    prefix: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> bool:
+        """True when the daemons run in a namespace of root's."""
+        return bool(self.prefix)
+
+
+def identity() -> Identity:
+    """Return how this user's daemons run.
+
+    Raises:
+        PoolError: the user is root and can't have a user namespace here.
+    """
+    if os.geteuid() != 0:
+        return Identity(user_name(os.geteuid()))
+    account = mapped_account()
+    ids = (f"--map-user={account.pw_uid}", f"--map-group={account.pw_gid}")
+    chosen = Identity(account.pw_name, ("unshare", "--user", *ids, "--"))
+    refuse_where_forbidden(chosen)
+    return chosen
+
+
+def user_name(uid: int) -> str:
+    """Return the name of the account `uid`.
+
+    Raises:
+        PoolError: it has none, so that HTCondor could not name the pool's owner.
+    """
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        raise PoolError(
+            f"user id {uid} has no name on this machine (/etc/passwd): HTCondor needs one"
+        ) from None
+
+
+def mapped_account() -> pwd.struct_passwd:
+    """Return an ordinary account of this machine that isn't the overflow one."""
+    try:
+        overflow = int(OVERFLOW_UID.read_text())
+    except (OSError, ValueError):
+        overflow = 65534
+    usable = [entry for entry in pwd.getpwall() if entry.pw_uid not in {0, overflow}]
+    usable.sort(key=lambda entry: (entry.pw_name not in PREFERRED, entry.pw_uid))
+    if not usable:
+        raise PoolError("there is no account but root and nobody here: run as a plain user")
+    return usable[0]
+
+
+def refuse_where_forbidden(chosen: Identity) -> None:
+    """Raise PoolError if this machine doesn't let root have a user namespace."""
+    advice = "HTCondor refuses root's jobs; run trialfleet as a plain user"
+    if shutil.which("unshare") is None:
+        raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")
+    trial = subprocess.run([*chosen.prefix, "true"], capture_output=True, text=True, check=False)
+    if trial.returncode != 0:
+        reason = " ".join(trial.stderr.split()) or f"unshare exits {trial.returncode}"
+        raise PoolError(f"root can't have a user namespace here ({reason}), and {advice}")

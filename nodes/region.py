@@ -1,0 +1,144 @@
+"""A region's rows on the device, ready to train on.
+
+Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if __package__:
+    from trialfleet.nodes import settings, table, trial
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import settings
+    import table
+    import trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Some of a region's rows on the device: numeric [n, d], categorical [n, k], target [n]."""
+
+    numeric: Tensor  # standardised, missing values 0
+    categorical: Tensor  # 0 = unknown
+    target: Tensor  # float: standardised value, or 0 / 1; int64: the class's number
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def at(self, index: Tensor) -> Rows:
+        """Return the rows at `index` [b]."""
+        return Rows(
+            numeric=self.numeric.index_select(0, index),
+            categorical=self.categorical.index_select(0, index),
+            target=self.target.index_select(0, index),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What standardises a column: (x - mean) / deviation, by the training rows."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    @staticmethod
+    def of(values: Tensor) -> Scale:
+        """Measure each column of `values` [n, d], leaving out what is missing."""
+        exact = values.double()
+        mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
+        deviation = (exact - mean).square().nanmean(0).sqrt()
+        return Scale(mean=mean, deviation=torch.where(deviation > 0, deviation, 1.0))
+
+    @staticmethod
+    def read(description: dict[str, list[float]]) -> Scale:
+        """Return the scale that `describe` described."""
+        return Scale(
+            mean=torch.tensor(description["mean"], dtype=torch.float64),
+            deviation=torch.tensor(description["deviation"], dtype=torch.float64),
+        )
+
+    def describe(self) -> dict[str, list[float]]:
+        """Return the scale as JSON has it."""
+        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+
+    def restore(self, values: Tensor) -> Tensor:
+        """Return what `standardise` was given, in double."""
+        return values.double() * self.deviation + self.mean
+
+    def standardise(self, values: Tensor) -> Tensor:
+        """Return float32 [n, d]; a missing value becomes the mean, 0."""
+        return ((values.double() - self.mean) / self.deviation).nan_to_num(0.0).float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """A region's data, ready to train on."""
+
+    columns: table.Columns
+    numeric_scale: Scale  # [d]
+    target_scale: Scale  # [1], 0 and 1 for classification
+    train: Rows
+    validation: Rows
+    test: Rows
+
+    @property
+    def kind(self) -> str:
+        """Return "binary", "multiclass" or "regression"."""
+        return kind_of(self.columns)
+
+
+def kind_of(columns: table.Columns) -> str:
+    """Return "binary", "multiclass" or "regression"."""
+    if columns.task == "regression":
+        return "regression"
+    return "binary" if len(columns.classes) == 2 else "multiclass"
+
+
+def load(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> Region:
+    """Read the region's table and put it on the device."""
+    if len(t.data) != 1:
+        sys.exit(f"The tabular trainer reads one table per region, not {[*map(str, t.data)]}.")
+    source = table.read_table(t.data[0])
+    numeric = torch.from_numpy(source.numeric)
+    categorical = torch.from_numpy(source.categorical)
+    target = torch.from_numpy(source.target)
+    split = torch.from_numpy(source.split)
+    trained = (split == table.TRAIN).nonzero().flatten()
+    if t.mode == "tune":
+        trained = sample(trained, chosen.tune_fraction)
+    kind = kind_of(source.columns)
+    numeric_scale = Scale.of(numeric[trained])
+    target_scale = Scale(mean=torch.zeros(1).double(), deviation=torch.ones(1).double())
+    if kind == "regression":
+        target_scale = Scale.of(target[trained].unsqueeze(1))
+    target = target_scale.standardise(target.unsqueeze(1)).squeeze(1)  # [n, 1] -> [n]
+
+    def rows(index: Tensor) -> Rows:
+        wanted = target[index]
+        return Rows(
+            numeric=numeric_scale.standardise(numeric[index]).to(device),
+            categorical=categorical[index].to(device),
+            target=(wanted.long() if kind == "multiclass" else wanted).to(device),
+        )
+
+    return Region(
+        columns=source.columns,
+        numeric_scale=numeric_scale,
+        target_scale=target_scale,
+        train=rows(trained),
+        validation=rows((split == table.VALIDATION).nonzero().flatten()),
+        test=rows((split == table.TEST).nonzero().flatten()),
+    )
+
+
+def sample(index: Tensor, fraction: float) -> Tensor:
+    """Return that share of `index`, in order: the same for every trial, so that they compare."""
+    count = max(1, round(fraction * len(index)))
+    chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]
+    return index[chosen.sort().values]

@@ -1,0 +1,97 @@
+"""The settings of the reference trainer; standard library only, so that `plan` can check them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Hyperparameters and constants of `train.py`; a study's search space may name each of them.
+
+    Attributes:
+        learning_rate: of the first step; falls to 0 along a cosine over `epochs`.
+        hidden: width of each hidden layer.
+        layers: number of hidden layers; 0 gives a linear model.
+        dropout: probability after each hidden layer, in [0, 1).
+        embedding: numbers per categorical value.
+        weight_decay: decoupled decay of the weights (not of biases).
+        batch_size: rows per step.
+        optimizer: "adamw" or "sgd".
+        momentum: of SGD.
+        epochs: at most so many passes over the training rows.
+        patience: stop after so many epochs without a better validation result.
+        tune_fraction: the share of the training rows used in mode "tune", in (0, 1]; the same
+            rows for every trial.
+        checkpoint_seconds: yield a checkpoint that often (see `trial.py`).
+    """
+
+    learning_rate: float = 1e-3
+    hidden: int = 128
+    layers: int = 2
+    dropout: float = 0.0
+    embedding: int = 8
+    weight_decay: float = 0.0
+    batch_size: int = 256
+    optimizer: str = "adamw"
+    momentum: float = 0.9
+    epochs: int = 10
+    patience: int = 3
+    tune_fraction: float = 1.0
+    checkpoint_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            ValueError: a setting has the wrong type or is out of range.
+        """
+        for field in dataclasses.fields(self):
+            _check_type(field.name, getattr(self, field.name), type(field.default))
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} is {value}; it must lie in {low} … {high}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer is {self.optimizer!r}; choose {' or '.join(OPTIMIZERS)}")
+
+    @classmethod
+    def of(cls, params: dict[str, Any]) -> Settings:
+        """Return the settings that a trial's parameters give; what they leave out is as above.
+
+        Raises:
+            ValueError: a name is unknown, or a value is not allowed.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        if unknown := sorted(set(params) - set(known)):
+            raise ValueError(
+                f"the tabular trainer has no setting {', '.join(unknown)}; it knows "
+                f"{', '.join(known)}"
+            )
+        return cls(**params)
+
+
+OPTIMIZERS = ("adamw", "sgd")
+_TINY = 1e-12  # stands for "above zero"
+_RANGES: dict[str, tuple[float, float]] = {
+    "learning_rate": (_TINY, 100.0),
+    "hidden": (1, 65536),
+    "layers": (0, 64),
+    "dropout": (0.0, 0.99),
+    "embedding": (1, 4096),
+    "weight_decay": (0.0, 100.0),
+    "batch_size": (1, 1 << 24),
+    "momentum": (0.0, 0.9999),
+    "epochs": (1, 1_000_000),
+    "patience": (1, 1_000_000),
+    "tune_fraction": (_TINY, 1.0),
+    "checkpoint_seconds": (0.0, 1e9),
+}
+
+
+def _check_type(name: str, value: object, expected: type) -> None:
+    """Raise ValueError unless `value` is of `expected`; an int may stand for a float."""
+    allowed = (int, float) if expected is float else (expected,)
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        raise ValueError(f"{name} is {value!r}; it must be a {expected.__name__}")  # noqa: TRY004

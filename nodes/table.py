@@ -1,0 +1,262 @@
+"""A region's table in one file, as the reference trainer reads it. Needs numpy alone.
+
+The file is a .npz without pickled objects:
+
+    numeric      [rows, d] float32    NaN where a value is missing
+    categorical  [rows, k] int32      0 = unknown, c = the c-th value of the column's vocabulary
+    target       [rows]    float32    regression: the value; classification: the class's number
+    split        [rows]    int8       TRAIN, VALIDATION or TEST
+    meta         JSON text            names, vocabularies, target, task, classes
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The meaning of a table's columns: what a row must have to be predicted.
+
+    Attributes:
+        numeric: names of the numeric columns, in order.
+        categorical: name of each categorical column and its vocabulary, in order.
+        target: name of the column to predict.
+        task: "classification" or "regression".
+        classes: the names of the classes; empty for regression.
+    """
+
+    numeric: list[str]
+    categorical: dict[str, list[str]]
+    target: str
+    task: Task
+    classes: list[str]
+
+    def encode(
+        self, rows: Sequence[Mapping[str, str]], first_row: int = 1
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Turn rows of text into numeric [rows, d] float32 and categorical [rows, k] int32.
+
+        An empty number is missing (NaN); a value that the vocabulary doesn't have is 0, unknown.
+
+        Raises:
+            ValueError: a row lacks a column or a number can't be read; rows are counted from
+                `first_row`.
+        """
+        numeric = np.empty((len(rows), len(self.numeric)), np.float32)
+        categorical = np.empty((len(rows), len(self.categorical)), np.int32)
+        codes = [_codes_of(vocabulary) for vocabulary in self.categorical.values()]
+        for i, row in enumerate(rows):
+            cells = [row.get(name) for name in self.needed]
+            if None in cells:
+                self.check_header([*row], f"row {first_row + i}: ")
+                raise ValueError(f"row {first_row + i} is shorter than the header")
+            texts = [str(cell) for cell in cells]
+            for j, name in enumerate(self.numeric):
+                numeric[i, j] = _number(first_row + i, name, texts[j])
+            for j, code in enumerate(codes):
+                categorical[i, j] = code.get(texts[len(self.numeric) + j], 0)
+        return numeric, categorical
+
+    @property
+    def needed(self) -> list[str]:
+        """Return the names of all columns that a prediction needs."""
+        return [*self.numeric, *self.categorical]
+
+    def check_header(self, names: Sequence[str], where: str = "") -> None:
+        """Raise ValueError unless `names` has every column that a prediction needs."""
+        if missing := [name for name in self.needed if name not in names]:
+            raise ValueError(
+                f"{where}there is no column {', '.join(missing)}; "
+                f"the model needs {', '.join(self.needed)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One region's rows; the arrays are as the module describes them."""
+
+    columns: Columns
+    numeric: npt.NDArray[np.float32]
+    categorical: npt.NDArray[np.int32]
+    target: npt.NDArray[np.float32]
+    split: npt.NDArray[np.int8]
+
+
+def write_table(
+    path: Path,
+    columns: Mapping[str, npt.ArrayLike],
+    *,
+    target: str,
+    task: Task,
+    split: npt.ArrayLike,
+    categorical: Sequence[str] = (),
+) -> None:
+    """Write the table of one region; the same columns give the same bytes.
+
+    Args:
+        path: the .npz to write or replace, whole or not at all.
+        columns: name → [rows] values, all of one length. Columns that are neither the target nor
+            categorical are numeric; NaN in them is a missing value.
+        target: the column to predict. Its classes are its values, sorted; they may be of any type.
+        task: "classification" or "regression".
+        split: [rows] TRAIN, VALIDATION or TEST.
+        categorical: the categorical columns; their values are taken as text, and the vocabulary
+            is what the training rows have. Anything else is unknown.
+
+    Raises:
+        ValueError: the columns don't make a table; the message names column and fault.
+        OSError: the file can't be written.
+    """
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    parts = np.asarray(split)
+    _check(arrays, target, task, parts, categorical)
+    numeric = [name for name in arrays if name != target and name not in categorical]
+    trained = parts == TRAIN
+    vocabularies = {name: _vocabulary(arrays[name][trained]) for name in categorical}
+    classes = _vocabulary(arrays[target]) if task == "classification" else []
+    meta = Columns(
+        numeric=numeric, categorical=vocabularies, target=target, task=task, classes=classes
+    )
+    values = _encode(arrays[target], classes) - 1 if classes else arrays[target]
+    codes = [_encode(arrays[name], vocabulary) for name, vocabulary in vocabularies.items()]
+    _save(
+        path,
+        numeric=_stack([arrays[name] for name in numeric], len(parts), np.float32),
+        categorical=_stack(codes, len(parts), np.int32),
+        target=values.astype(np.float32),
+        split=parts.astype(np.int8),
+        meta=np.array(json.dumps(asdict(meta), ensure_ascii=False)),
+    )
+
+
+def read_table(path: Path) -> Table:
+    """Read what `write_table` wrote.
+
+    Raises:
+        ValueError: the file is not such a table.
+        OSError: it can't be read.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            columns = Columns(**json.loads(str(file["meta"])))
+            names = ("numeric", "categorical", "target", "split")
+            table = Table(columns=columns, **{name: file[name] for name in names})
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a table that write_table wrote: {error}") from error
+    rows, d, k = len(table.target), len(columns.numeric), len(columns.categorical)
+    shapes = (table.numeric.shape, table.categorical.shape, table.split.shape)
+    if shapes != ((rows, d), (rows, k), (rows,)):
+        raise ValueError(f"{path} has arrays of shapes {shapes} for {rows} rows, {d} + {k} columns")
+    return table
+
+
+def _check(
+    arrays: Mapping[str, npt.NDArray[Any]],
+    target: str,
+    task: str,
+    split: npt.NDArray[Any],
+    categorical: Sequence[str],
+) -> None:
+    """Raise ValueError for the first thing that keeps the columns from being a table."""
+    names = ", ".join(arrays)
+    if task not in {"classification", "regression"}:
+        raise ValueError(f"task is {task!r}; choose classification or regression")
+    for name in (target, *categorical):
+        if name not in arrays:
+            raise ValueError(f"there is no column {name!r}; the columns are {names}")
+    if target in categorical or len(arrays) < 2:
+        raise ValueError(f"{target!r} is the target; there must be other columns to predict it by")
+    for name, values in [*arrays.items(), ("split", split)]:
+        if values.shape != split.shape[:1]:
+            raise ValueError(f"{name!r} has shape {values.shape}; split has {split.shape}")
+    _check_split(split)
+    for name, values in arrays.items():
+        if name not in categorical and (name != target or task == "regression"):
+            _check_numbers(name, values, missing_allowed=name != target)
+    if task == "classification" and len(np.unique(arrays[target][split == TRAIN])) < 2:
+        raise ValueError(f"the training rows have one class only in {target!r}")
+
+
+def _check_split(split: npt.NDArray[Any]) -> None:
+    """Raise ValueError unless there are rows to train, to validate and to test on."""
+    if odd := sorted(set(np.unique(split).tolist()) - {TRAIN, VALIDATION, TEST}):
+        raise ValueError(f"split has {odd}; it may have 0 (train), 1 (validation), 2 (test)")
+    for code, name in [(TRAIN, "training"), (VALIDATION, "validation"), (TEST, "test")]:
+        if not (split == code).any():
+            raise ValueError(f"there are no {name} rows (split == {code})")
+
+
+def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool) -> None:
+    """Raise ValueError unless `values` are numbers that float32 can hold."""
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"{name!r} holds {values.dtype}, not numbers; is it categorical?")
+    with np.errstate(over="ignore"):
+        as_stored = values.astype(np.float32, copy=False)
+    if np.isinf(as_stored).any():
+        raise ValueError(f"{name!r} has values that are infinite or too large for float32")
+    if not missing_allowed and np.isnan(as_stored).any():
+        raise ValueError(f"the target {name!r} has missing values; leave these rows out")
+
+
+def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
+    """Return the different values, as text, in order of the values themselves."""
+    return [str(value) for value in np.unique(values).tolist()]
+
+
+def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.int32]:
+    """Return [rows] codes: position in the vocabulary + 1, or 0."""
+    codes = _codes_of(vocabulary)
+    different, where = np.unique(values, return_inverse=True)
+    table = np.array([codes.get(str(value), 0) for value in different.tolist()], np.int32)
+    return table[where]
+
+
+def _codes_of(vocabulary: Sequence[str]) -> dict[str, int]:
+    """Return the code of each value."""
+    return {value: code for code, value in enumerate(vocabulary, start=1)}
+
+
+def _number(row: int, name: str, text: str) -> float:
+    """Return the number in a cell, NaN for an empty one."""
+    if not text.strip():
+        return math.nan
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"row {row}, column {name!r}: {text!r} is not a number") from None
+    if abs(value) > float(np.finfo(np.float32).max):
+        raise ValueError(f"row {row}, column {name!r}: {text!r} is too large")
+    return value
+
+
+def _stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
+    """Return [rows, len(arrays)], which may have no column."""
+    return np.stack(arrays, 1).astype(dtype) if arrays else np.zeros((rows, 0), dtype)
+
+
+def _save(path: Path, **arrays: npt.NDArray[Any]) -> None:
+    """Write the .npz beside `path`, fsync, rename."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,292 @@
+"""What a Python trainer says to trialfleet. One file, standard library only: it travels alone.
+
+The shortest trainer::
+
+    import trial
+
+    t = trial.start()
+    t.complete(loss=(t.params["x"] - 2) ** 2)
+
+One that may be moved to another machine at any moment and goes on where it was::
+
+    t = trial.start()
+    saved = t.restore()
+    model = Model.load(saved / "state") if saved else Model(t.params, t.seed)
+    while model.step < t.params["steps"]:
+        model.train_one_step()
+        t.report(model.step, loss=model.loss)
+        if t.should_checkpoint():
+            with t.checkpoint() as folder:
+                model.save(folder / "state")
+            t.yield_node()
+    t.complete(loss=model.loss)
+
+Everything lies beside `trial.json`, whose path is in $TRIALFLEET_TRIAL:
+
+    trial.json       what to train, read by start()
+    result.json      written by complete() and reject()
+    progress.jsonl   a line per report()
+    checkpoint/      complete.json says which of the folders a/ and b/ is whole, with its checksums
+    model/           what the trainer leaves in mode "final"
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCHEMA = 1
+EXIT_CHECKPOINTED = 85  # HTCondor takes the checkpoint to the access point and starts us again
+EXIT_REJECTED = 64  # these parameters can't be trained: told as failed, no retry
+CHECKPOINT_SECONDS = 300.0  # unless the study has a constant `checkpoint_seconds`
+
+_IMPORTED = time.monotonic()
+
+_BY_HAND = """\
+There is no trial to run: {path} does not exist{hint}.
+HTCondor's jobs find theirs by $TRIALFLEET_TRIAL. To try a trainer by hand, write one:
+    echo '{{"params": {{"learning_rate": 0.01}}, "data": ["region.csv"]}}' > trial.json
+and start the trainer again in that folder; result.json then appears there."""
+
+
+def start() -> Trial:
+    """Return the trial that this process has to run, as `trial.json` describes it.
+
+    Raises:
+        SystemExit: there is no `trial.json` or it can't be used; the message says what to do.
+    """
+    named = os.environ.get("TRIALFLEET_TRIAL")
+    path = Path(named or "trial.json")
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = "" if named else " and TRIALFLEET_TRIAL is not set"
+        sys.exit(_BY_HAND.format(path=path, hint=hint))
+    except (OSError, ValueError) as error:
+        sys.exit(f"{path} can't be read as JSON: {error}")
+    if not isinstance(description, dict) or description.get("schema", SCHEMA) != SCHEMA:
+        sys.exit(f"{path} is not a trial of schema {SCHEMA}, the only one that trial.py knows.")
+    return Trial(path.parent, description)
+
+
+class Trial:
+    """One set of parameters to train in one region. Made by `start()`; for one thread.
+
+    Attributes:
+        params: the hyperparameters and the study's constants; an inactive conditional is absent.
+        seed: seeds every source of randomness, so that the trial can be repeated.
+        region: the name of the partition of the data, as the study has it.
+        mode: "tune", or "final" for the full training that leaves `model`.
+        data: the data files of the region, in the study's order.
+        accelerator: "gpu" or "cpu".
+        metric: the name of the objective among the metrics, or None when tried by hand.
+        direction: "maximize" or "minimize".
+        device: set by the trainer; what the result calls the processor used.
+        model: the folder to fill in mode "final".
+    """
+
+    def __init__(self, folder: Path, description: dict[str, Any]) -> None:
+        objective = description.get("objective", {})
+        self.params: dict[str, Any] = description.get("params", {})
+        self.seed: int = description.get("seed", 0)
+        self.region: str = description.get("region", "by hand")
+        self.mode: str = description.get("mode", "tune")
+        self.data: list[Path] = [folder / name for name in description.get("data", [])]
+        self.accelerator: str = description.get("accelerator", "cpu")
+        self.metric: str | None = objective.get("metric")
+        self.direction: str = objective.get("direction", "minimize")
+        self.device = "cpu"
+        self.model = folder / "model"
+        self._folder = folder
+        self._progress = folder / "progress.jsonl"
+        self._checkpoints = folder / "checkpoint"
+        self._interrupted = False
+        self._saved_at = time.monotonic()
+        self._manifest = self._read_manifest()
+        _truncate(self._progress, self._manifest["progress_bytes"])
+
+    # What to go on from, and when to save
+
+    def restore(self) -> Path | None:
+        """Return the folder of the last complete checkpoint, None where there is none.
+
+        From now on SIGTERM no longer ends the process: it makes `should_checkpoint` true.
+        """
+        signal.signal(signal.SIGTERM, self._interrupt)
+        self._saved_at = time.monotonic()
+        name = self._manifest["folder"]
+        return self._checkpoints / name if name else None
+
+    @property
+    def interrupted(self) -> bool:
+        """True when this machine is wanted back: save and `yield_node()` within seconds."""
+        return self._interrupted
+
+    def should_checkpoint(self) -> bool:
+        """Tell whether to save now: SIGTERM came, or `checkpoint_seconds` have passed.
+
+        Only a yielded checkpoint leaves the machine, so a sudden death of the machine costs at
+        most `checkpoint_seconds` of work (a constant of the study, 300 by default).
+        """
+        every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
+        return self._interrupted or time.monotonic() - self._saved_at >= every
+
+    @contextmanager
+    def checkpoint(self) -> Iterator[Path]:
+        """Give an empty folder to save into; the checkpoint counts once the block has ended.
+
+        Until then, and when the block raises, the former checkpoint stays the one to restore.
+        """
+        former = self._manifest["folder"]
+        name = "b" if former == "a" else "a"
+        folder = self._checkpoints / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        yield folder
+        manifest = {
+            "folder": name,
+            "files": {path: _seal(folder / path) for path in _files(folder)},
+            "progress_bytes": self._progress.stat().st_size if self._progress.exists() else 0,
+            "seconds": self._seconds(),
+        }
+        for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+            _sync(path)
+        _write_json(self._checkpoints / "complete.json", manifest)
+        if former:
+            shutil.rmtree(self._checkpoints / former, ignore_errors=True)
+        # The clock goes on from _IMPORTED: what was counted before stays in `before`.
+        self._manifest = manifest | {"seconds": self._manifest["seconds"]}
+        self._saved_at = time.monotonic()
+
+    def yield_node(self) -> NoReturn:
+        """Leave with the exit code that means: checkpointed, start me again, here or elsewhere."""
+        sys.exit(EXIT_CHECKPOINTED)
+
+    # What to tell
+
+    def report(self, step: int, **metrics: float) -> None:
+        """Add a line to `progress.jsonl`; lines after the restored checkpoint have been removed."""
+        line = {"step": step, "metrics": _finite_or_none(metrics), "time": time.time()}
+        with self._progress.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def complete(self, **metrics: float) -> NoReturn:
+        """Write the result and leave with 0. An objective that is NaN or infinite is rejected.
+
+        Args:
+            metrics: anything that `float()` takes; others than the objective that are not finite
+                are left out.
+
+        Raises:
+            ValueError: the study's objective is not among the metrics.
+        """
+        values = _finite_or_none(metrics)
+        if self.metric is not None and self.metric not in values:
+            known = ", ".join(sorted(values)) or "none"
+            raise ValueError(f"the objective {self.metric!r} is not among the metrics: {known}")
+        if self.metric is not None and values[self.metric] is None:
+            self.reject(f"the objective {self.metric} is {float(metrics[self.metric])}")
+        finite = {name: value for name, value in values.items() if value is not None}
+        self._write_result("complete", metrics=finite)
+        sys.exit(0)
+
+    def reject(self, why: str) -> NoReturn:
+        """Say that these parameters can't be trained, and leave so that nobody tries again."""
+        self._write_result("failed", metrics={}, error=why)
+        print(f"rejected: {why}", file=sys.stderr)
+        sys.exit(EXIT_REJECTED)
+
+    # Inside
+
+    def _interrupt(self, _signal: int, _frame: object) -> None:
+        self._interrupted = True
+
+    def _seconds(self) -> float:
+        """Return the wall time of this and all earlier attempts that led to the checkpoint."""
+        return float(self._manifest["seconds"]) + time.monotonic() - _IMPORTED
+
+    def _write_result(self, status: str, **rest: Any) -> None:
+        result = {"schema": SCHEMA, "status": status, "seconds": round(self._seconds(), 3)}
+        _write_json(self._folder / "result.json", {**result, "device": self.device, **rest})
+
+    def _read_manifest(self) -> dict[str, Any]:
+        """Return the complete checkpoint's manifest, an empty one where none is whole."""
+        none: dict[str, Any] = {"folder": None, "files": {}, "progress_bytes": 0, "seconds": 0.0}
+        try:
+            text = (self._checkpoints / "complete.json").read_text(encoding="utf-8")
+            manifest: dict[str, Any] = json.loads(text)
+            folder = self._checkpoints / manifest["folder"]
+            for name in set(_files(folder)) - set(manifest["files"]):
+                (folder / name).unlink()  # HTCondor's spool adds files and never removes any
+            sums = {name: _checksum(folder / name) for name in manifest["files"]}
+        except FileNotFoundError:
+            return none
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            print(f"checkpoint/complete.json is ignored: {error!r}", file=sys.stderr)
+            return none
+        if sums != manifest["files"]:
+            print("The checkpoint is damaged; starting from the beginning.", file=sys.stderr)
+            return none
+        return manifest
+
+
+def _finite_or_none(metrics: dict[str, Any]) -> dict[str, float | None]:
+    """Return plain numbers; JSON has no NaN and no infinity."""
+    numbers = {name: float(value) for name, value in metrics.items()}
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+
+
+def _truncate(path: Path, size: int) -> None:
+    """Cut `path` to `size` bytes, if it is longer."""
+    if path.exists() and path.stat().st_size > size:
+        os.truncate(path, size)
+
+
+def _files(folder: Path) -> list[str]:
+    """Return every file below `folder`, relative to it."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _checksum(path: Path) -> int:
+    """Return the CRC-32 of a file: enough to see a half-transferred one."""
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _seal(path: Path) -> int:
+    """Bring a file to the disk and return its checksum."""
+    _sync(path)
+    return _checksum(path)
+
+
+def _sync(path: Path) -> None:
+    """Bring a file's content or a folder's entries to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_json(path: Path, value: object) -> None:
+    """Replace `path` whole: written beside it, fsynced, renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    _sync(beside)
+    beside.replace(path)
+    _sync(path.parent)

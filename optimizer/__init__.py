@@ -1,0 +1,1 @@
+"""The sampler on the manager: search space, ask and tell, storage, resident service, client."""

@@ -1,0 +1,179 @@
+"""Ask the optimiser's service of a run; start it first where none is running.
+
+    python -I -S client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
+
+prints the service's message and exits with the code that it says; 1 when no service can be had.
+DAGMan runs this before and after every trial, so it starts as fast as Python itself: one file of
+the standard library, without its slower modules (socket, json and contextlib take 14 ms here).
+
+A request is the length of what follows and a newline, then the words, a NUL after each. A reply
+is exit code, length and a newline, then the message. Both are UTF-8. A service that dies before
+it replies in full is started again and asked again: its operations are idempotent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _socket import AF_UNIX, SOCK_STREAM  # socket's own part in C
+from _socket import socket as Socket  # noqa: N812
+
+TYPE_CHECKING = False  # typing and subprocess are slow to import
+if TYPE_CHECKING:
+    import subprocess
+
+SOCKET = "service.sock"
+LOG = "service.log"
+POLL_SECONDS = 0.02
+START_SECONDS = 120.0  # for a service to listen, its imports included
+RESTART_SECONDS = 2.0  # before another start, when the started one ended without listening
+FAILED_STARTS = 3
+REPLY_SECONDS = 600.0
+ATTEMPTS = 5
+LOG_TAIL_BYTES = 2000
+USAGE = "usage: client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..."
+
+
+class ServiceError(Exception):
+    """No service could be started, or none replied."""
+
+
+def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
+    """Return the exit code and the message with which the service of `folder` replies.
+
+    Args:
+        folder: the run's folder, where the service's socket lies.
+        words: the operation and its arguments.
+        start: the command that starts a service in the background of this folder.
+
+    Raises:
+        ServiceError: the folder is missing, no service can be started, or none replies.
+    """
+    for _ in range(ATTEMPTS):
+        connection = _connect(folder) or _start_and_connect(folder, start)
+        try:
+            reply = _exchange(connection, words)
+        finally:
+            connection.close()
+        if reply is not None:
+            return reply
+    raise ServiceError(f"the service died {ATTEMPTS} times during a request{_log_tail(folder)}")
+
+
+def _connect(folder: str) -> Socket | None:
+    """Return a connection to the service, None if nobody listens."""
+    try:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    except OSError as error:
+        raise ServiceError(f"no folder of a run: {error}") from error
+    connection = Socket(AF_UNIX, SOCK_STREAM)
+    try:
+        # an address has room for 107 bytes, a path for 4095
+        connection.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")
+    except (FileNotFoundError, ConnectionError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        raise ServiceError(f"{os.path.join(folder, SOCKET)}: {error.strerror}") from error  # noqa: PTH118
+    finally:
+        os.close(descriptor)
+    return connection
+
+
+def _exchange(connection: Socket, words: list[str]) -> tuple[int, str] | None:
+    """Return the reply to `words`, None if the service ended before it replied in full."""
+    content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+    connection.settimeout(REPLY_SECONDS)
+    received = b""
+    try:
+        connection.sendall(b"%d\n%b" % (len(content), content))
+        while part := connection.recv(1 << 16):
+            received += part
+    except TimeoutError as error:
+        raise ServiceError(f"no reply within {REPLY_SECONDS:g} s") from error
+    except OSError:
+        return None
+    head, _, message = received.partition(b"\n")
+    match head.split():
+        case [code, length] if int(length) == len(message):
+            return int(code), message.decode("utf-8", "replace")
+    return None
+
+
+def _start_and_connect(folder: str, start: list[str]) -> Socket:
+    """Start a service, or let another client do so, and return a connection to it."""
+    import time
+
+    deadline = time.monotonic() + START_SECONDS
+    next_start, failed, service = 0.0, 0, None
+    while time.monotonic() < deadline:
+        if service is None and time.monotonic() >= next_start:
+            service = _start(folder, start)
+        elif service is not None and service.poll() is not None:
+            # 0: another service holds the lock and will listen soon, unless it dies
+            failed += service.returncode != 0
+            if failed == FAILED_STARTS:
+                code = service.returncode
+                raise ServiceError(f"the service ends with exit code {code}{_log_tail(folder)}")
+            service, next_start = None, time.monotonic() + RESTART_SECONDS
+        connection = _connect(folder)
+        if connection is not None:
+            return connection
+        time.sleep(POLL_SECONDS)
+    raise ServiceError(f"no service within {START_SECONDS:g} s{_log_tail(folder)}")
+
+
+def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes]:
+    """Start the service in a session of its own, its output appended to the folder's log."""
+    import subprocess
+
+    with open(os.path.join(folder, LOG), "ab") as log:  # noqa: PTH118, PTH123
+        try:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        except OSError as error:
+            raise ServiceError(f"can't start {command[0]}: {error.strerror}") from error
+
+
+def _log_tail(folder: str) -> str:
+    """Return the end of the service's log, as an ending of an error message."""
+    path = os.path.join(folder, LOG)  # noqa: PTH118
+    try:
+        with open(path, "rb") as log:  # noqa: PTH123
+            log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL_BYTES))
+            return f"; the end of {path}:\n{log.read().decode(errors='replace').rstrip()}"
+    except OSError:
+        return ""
+
+
+def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
+    """Return folder, start command and words (argparse would take longer than the request)."""
+    end = arguments.index("--")
+    match arguments[:end]:
+        case ["--folder", folder, "--start", _, *_] if arguments[end + 1 :]:
+            return folder, arguments[3:end], arguments[end + 1 :]
+    raise ValueError(USAGE)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        folder, start, words = _parse(arguments)
+    except ValueError:
+        sys.stderr.write(USAGE + "\n")
+        return 2
+    try:
+        code, message = request(folder, words, start)
+    except ServiceError as error:
+        code, message = 1, f"trialfleet: {error}"
+    if message:  # in whatever locale DAGMan runs scripts
+        (sys.stderr if code else sys.stdout).buffer.write(
+            message.encode("utf-8", "backslashreplace") + b"\n"
+        )
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,347 @@
+"""One tunable parameter: its range or choices, as a study file gives them.
+
+A parameter is *finite* when its values can be counted (int, categorical, float with a step); its
+i-th value is then `nth(i)`. `at(u)` maps the unit interval onto the values, evenly (in the log
+domain where `log` is set), and `resolve(x)` is the parameter's own value that equals x, if any.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+if TYPE_CHECKING:  # optuna takes a second to import: reading a study file needs none of it
+    from optuna.distributions import (
+        BaseDistribution,
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+Scalar = str | bool | int | float
+
+
+def _scalar(given: object) -> Scalar:
+    """Return `given` unchanged: a pydantic union would report one error per member."""
+    if not isinstance(given, Scalar):
+        raise PydanticCustomError("scalar", "must be text, a number, true or false")
+    if isinstance(given, float) and not math.isfinite(given):
+        raise PydanticCustomError("scalar", "must be finite")
+    return given
+
+
+GivenScalar = Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]
+Condition = Annotated[
+    dict[str, Annotated[list[GivenScalar], Field(min_length=1)]],
+    Field(
+        min_length=1, description="Active only while each parameter named here has a listed value."
+    ),
+]
+
+LARGEST_INT = 2**53  # beyond it a double, which is what storages and samplers keep, skips integers
+ON_GRID = 1e-6  # of a step: 0.1 + 0.2 counts as 0.3
+
+
+def same(left: Scalar, right: Scalar) -> bool:
+    """Return whether two values are one value to a user: 1 is 1.0, and `true` is not 1."""
+    return isinstance(left, bool) == isinstance(right, bool) and left == right
+
+
+def refuse(title: str, problems: list[tuple[tuple[str | int, ...], str, object]]) -> NoReturn:
+    """Raise one pydantic error per problem.
+
+    Args:
+        title: the model that is wrong.
+        problems: place below the model, message, the value given.
+
+    Raises:
+        ValidationError: always; an enclosing model puts its own place in front of each.
+    """
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError("search_space", "{message}", {"message": message}),
+            loc=place,
+            input=value,
+        )
+        for place, message, value in problems
+    ]
+    raise ValidationError.from_exception_data(title, details)
+
+
+class Parameter(BaseModel, ABC):
+    """What the three kinds of parameter have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    if TYPE_CHECKING:  # declared in each kind, where it comes last when dumped
+        when: Condition | None
+
+    @property
+    @abstractmethod
+    def count(self) -> int | None:
+        """Number of values, None when they can't be counted."""
+
+    @abstractmethod
+    def nth(self, index: int) -> Scalar:
+        """Return the value number `index`, 0 ≤ index < count."""
+
+    @abstractmethod
+    def resolve(self, value: object) -> Scalar | None:
+        """Return the parameter's own value that equals `value`, or None if there is none."""
+
+    @abstractmethod
+    def nearest(self, value: Scalar) -> Scalar:
+        """Return the parameter's own value nearest to what a sampler proposed."""
+
+    @abstractmethod
+    def fallback(self) -> Scalar:
+        """Return the default: the one given, or else the middle or the first choice."""
+
+    @abstractmethod
+    def distribution(self) -> BaseDistribution:
+        """Return what Optuna calls this parameter."""
+
+    @abstractmethod
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong: the field and a sentence."""
+
+    def at(self, u: float) -> Scalar:
+        """Return the value at u of the unit interval [0, 1)."""
+        assert self.count is not None
+        return self.nth(min(int(u * self.count), self.count - 1))
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        found = [((field,), text, getattr(self, field)) for field, text in self.problems()]
+        if found:
+            refuse(type(self).__name__, list(found))
+        return self
+
+
+class FloatParameter(Parameter):
+    """A real number between two bounds, both included."""
+
+    type: Literal["float"]
+    low: float = Field(description="Smallest value.")
+    high: float = Field(description="Largest value.")
+    log: bool = Field(
+        default=False, description="Search evenly in the logarithm; low must be above 0."
+    )
+    step: float | None = Field(None, description="Only low, low + step, low + 2 step, …")
+    default: float | None = Field(None, description="Value of the region's first trial.")
+    when: Condition | None = None
+
+    @property
+    def count(self) -> int | None:
+        """Number of values, None without a step."""
+        if self.step is None:
+            return None
+        return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1
+
+    def nth(self, index: int) -> float:
+        """Return low + index steps, rounded once."""
+        assert self.step is not None
+        return float(_exact(self.low) + index * _exact(self.step))
+
+    def at(self, u: float) -> Scalar:
+        """Return the value at u of the unit interval [0, 1)."""
+        if self.step is not None:
+            return super().at(u)
+        if not self.log:
+            return self._clip(self.low * (1 - u) + self.high * u)
+        return self._clip(math.exp(math.log(self.low) * (1 - u) + math.log(self.high) * u))
+
+    def resolve(self, value: object) -> float | None:
+        """Return `value` as a float on the grid, or None if it isn't in range and on it."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        nearest = self.nearest(value)
+        tolerance = 0.0 if self.step is None else ON_GRID * self.step
+        return nearest if abs(nearest - value) <= tolerance else None
+
+    def nearest(self, value: Scalar) -> float:
+        """Return `value` clipped to the range and rounded to the grid."""
+        clipped = self._clip(float(value))
+        if self.step is None:
+            return clipped
+        assert self.count is not None
+        index = round((clipped - self.low) / self.step)
+        return self.nth(min(max(index, 0), self.count - 1))
+
+    def fallback(self) -> float:
+        """Return the default given, else the midpoint (of the logarithms, with `log`)."""
+        if self.default is not None:
+            return self.nearest(self.default)
+        middle = self.at(0.5)
+        return self.nearest(float(f"{middle:.12g}"))  # 0.001, not 0.0010000000000000002
+
+    def distribution(self) -> FloatDistribution:
+        """Return Optuna's distribution of this parameter."""
+        from optuna.distributions import FloatDistribution
+
+        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong: the field and a sentence."""
+        yield from _range_problems(self, self.step is not None)
+        if self.log and self.low <= 0:
+            yield "low", f"must be above 0 with log: true, not {self.low}"
+
+    def _clip(self, value: float) -> float:
+        return min(max(value, self.low), self.high)
+
+
+class IntParameter(Parameter):
+    """A whole number between two bounds, both included."""
+
+    type: Literal["int"]
+    low: int = Field(ge=-LARGEST_INT, le=LARGEST_INT, description="Smallest value.")
+    high: int = Field(ge=-LARGEST_INT, le=LARGEST_INT, description="Largest value.")
+    log: bool = Field(
+        default=False, description="Search evenly in the logarithm; low must be above 0."
+    )
+    step: int | None = Field(None, description="Only low, low + step, low + 2 step, …")
+    default: int | None = Field(None, description="Value of the region's first trial.")
+    when: Condition | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return (self.high - self.low) // self._stride + 1
+
+    def nth(self, index: int) -> int:
+        """Return low + index steps."""
+        return self.low + index * self._stride
+
+    def at(self, u: float) -> Scalar:
+        """Return the value at u of the unit interval [0, 1)."""
+        if not self.log:
+            return super().at(u)
+        lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
+        return self.nearest(math.exp(lowest * (1 - u) + highest * u))
+
+    def resolve(self, value: object) -> int | None:
+        """Return `value` as an int, or None if it isn't in range and on the grid."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return self.nearest(value) if self.nearest(value) == value else None
+
+    def nearest(self, value: Scalar) -> int:
+        """Return `value` clipped to the range and rounded to the grid."""
+        clipped = min(max(float(value), self.low), self.high)
+        return self.nth(round((clipped - self.low) / self._stride))
+
+    def fallback(self) -> int:
+        """Return the default given, else the midpoint (of the logarithms, with `log`)."""
+        if self.default is not None:
+            return self.default
+        if self.log:
+            return self.nearest(math.sqrt(self.low) * math.sqrt(self.high))
+        return self.nth((self.count - 1) // 2)
+
+    def distribution(self) -> IntDistribution:
+        """Return Optuna's distribution of this parameter."""
+        from optuna.distributions import IntDistribution
+
+        return IntDistribution(self.low, self.high, log=self.log, step=self._stride)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong: the field and a sentence."""
+        yield from _range_problems(self, self.step not in {None, 1})
+        if self.log and self.low < 1:
+            yield "low", f"must be at least 1 with log: true, not {self.low}"
+
+    @property
+    def _stride(self) -> int:
+        return 1 if self.step is None else self.step
+
+
+class CategoricalParameter(Parameter):
+    """One of several values that have no order."""
+
+    type: Literal["categorical"]
+    choices: list[GivenScalar] = Field(description="The values, all different.")
+    default: GivenScalar | None = Field(None, description="Value of the region's first trial.")
+    when: Condition | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of choices."""
+        return len(self.choices)
+
+    def nth(self, index: int) -> Scalar:
+        """Return the choice number `index`."""
+        return self.choices[index]
+
+    def resolve(self, value: object) -> Scalar | None:
+        """Return the choice that equals `value`, or None if there is none."""
+        if not isinstance(value, str | int | float):
+            return None
+        return next((choice for choice in self.choices if same(choice, value)), None)
+
+    def nearest(self, value: Scalar) -> Scalar:
+        """Return the choice that `value` is."""
+        choice = self.resolve(value)
+        assert choice is not None, f"{value!r} is none of {self.choices}"
+        return choice
+
+    def fallback(self) -> Scalar:
+        """Return the default given, else the first choice."""
+        return self.choices[0] if self.default is None else self.nearest(self.default)
+
+    def distribution(self) -> CategoricalDistribution:
+        """Return Optuna's distribution of this parameter."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.choices)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong: the field and a sentence."""
+        if len(self.choices) < 2:
+            yield "choices", "needs two values or more; a single value is given bare, as a constant"
+        # Optuna finds a choice by ==, so that it would take 1 for true and 1.0 for 1
+        twice = [x for i, x in enumerate(self.choices) if x in self.choices[:i]]
+        if twice:
+            yield "choices", f"must all differ (true and 1 count as one here): {twice[0]!r} repeats"
+        if self.default is not None and self.resolve(self.default) is None:
+            yield "default", f"{self.default!r} is none of the choices {self.choices}"
+
+
+def _exact(number: float) -> Decimal:
+    return Decimal(repr(number))
+
+
+def _range_problems(
+    given: FloatParameter | IntParameter, stepped: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with bounds, step or default."""
+    if given.low >= given.high:
+        yield "high", f"must be above low, which is {given.low}; a fixed value is given bare"
+        return
+    if given.step is not None and given.step <= 0:
+        yield "step", f"must be above 0, not {given.step}"
+        return
+    if given.log and stepped:
+        yield "step", "can't be combined with log: true"
+        return
+    if given.step is not None and (_exact(given.high) - _exact(given.low)) % _exact(given.step):
+        steps = (given.count or 1) - 1
+        choices = f"{given.nth(steps)} or {given.nth(steps + 1)}"
+        yield "high", f"must be low plus a whole number of steps: {choices}, not {given.high}"
+        return
+    if given.default is not None and given.resolve(given.default) is None:
+        grid = f" in steps of {given.step}" if given.step is not None else ""
+        yield "default", f"{given.default} is not within {given.low} … {given.high}{grid}"

@@ -1,0 +1,321 @@
+"""One region's study: asks and tells that happen exactly once, whatever crashes between them.
+
+The identity of a trial is its node, the name of a DAG node. A suggestion is a pure function of
+what the storage holds (`suggest`), so an ask first computes, storing nothing, and then creates the
+trial with node, parameters and seed in one transaction: there is no half-asked trial. A tell
+writes its attributes, which nobody reads before the trial's state says that it is finished, and
+then state and value in one transaction: there is no half-told trial.
+
+One process at a time may write a study; the service's lock sees to that.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import optuna
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.optimizer.space import Scalar, SearchSpace
+from trialfleet.optimizer.storage import storage_errors
+from trialfleet.optimizer.suggest import stable_seed, suggest
+
+TOLD = ("metrics", "seconds", "device", "attempts", "error")  # the attributes that a tell writes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionSettings:
+    """What a region's study needs to know besides its search space.
+
+    Attributes:
+        metric: name of the metric that decides.
+        direction: whether a small or a large value of it is good.
+        seed: of the whole study; the region's name is mixed in.
+        trials: budget of trials, failed ones included.
+        startup_trials: trials before the model proposes, the default settings among them.
+        max_failures: so many trials may fail for good; one more stops the region.
+        hours: budget of time from the first ask on, None for none.
+    """
+
+    metric: str
+    direction: Literal["minimize", "maximize"]
+    seed: int
+    trials: int
+    startup_trials: int
+    max_failures: int
+    hours: float | None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a node is to train: complete parameters (active ones and constants) and a seed."""
+
+    number: int
+    params: dict[str, Any]
+    seed: int
+    baseline: bool
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The region's budget of trials or hours is used up: no new node gets a trial."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """More trials failed for good than the study allows."""
+
+    reason: str
+
+
+class RegionStudy:
+    """A region's study in a storage.
+
+    Not thread-safe. Keeps what it read: any error makes it read the storage again.
+    """
+
+    def __init__(
+        self,
+        storage: BaseStorage,
+        name: str,
+        space: SearchSpace,
+        settings: RegionSettings,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Load the study called `name`, or create it.
+
+        Args:
+            storage: where it is kept.
+            name: of the study; unique in the storage.
+            space: its search space, the same at every call for one name.
+            settings: metric, direction, seed and budgets.
+            now: returns the time in unix seconds.
+
+        Raises:
+            OptimizerError: the storage can't be used, or the study there is another one.
+        """
+        self.name = name
+        self._storage = storage
+        self._space = space
+        self._settings = settings
+        self._now = now
+        self._cached: list[FrozenTrial] | None = None
+        self._ahead: tuple[object, dict[str, Scalar]] | None = None
+        with self._storage_errors():
+            self._study_id = self._load_or_create()
+
+    def ask(self, node: str) -> Assignment | Spent | Stopped:
+        """Return what `node` is to train; asking again returns the same.
+
+        Raises:
+            OptimizerError: the storage can't be used; nothing or all of the ask is stored.
+        """
+        with self._storage_errors():
+            known = self._find(node)
+            if known is not None:
+                return self._assignment(known)
+            return self._refusal() or self._assignment(self._create(node))
+
+    def tell_complete(
+        self,
+        node: str,
+        *,
+        metrics: Mapping[str, float],
+        seconds: float | None,
+        device: str | None,
+        attempts: int,
+    ) -> None:
+        """Store the result of `node`; a trial that was told already stays as it is.
+
+        Args:
+            node: the DAG node that ran it.
+            metrics: every metric; the study's own decides.
+            seconds: training time.
+            device: what it ran on.
+            attempts: how often the job was started.
+
+        Raises:
+            InputError: the study's metric is missing, or a metric is not a finite number.
+            OptimizerError: the node was never asked, or the storage can't be used.
+        """
+        value = self._value(node, metrics)
+        told = {"metrics": dict(metrics), "seconds": seconds, "device": device}
+        self._tell(node, TrialState.COMPLETE, value, told | {"attempts": attempts})
+
+    def tell_failed(
+        self, node: str, *, error: str, attempts: int, seconds: float | None = None
+    ) -> None:
+        """Store that `node` failed for good; a trial that was told already stays as it is.
+
+        Raises:
+            OptimizerError: the node was never asked, or the storage can't be used.
+        """
+        told = {"error": error, "seconds": seconds, "attempts": attempts}
+        self._tell(node, TrialState.FAIL, None, told)
+
+    def best(self) -> Assignment | None:
+        """Return the best complete trial, the earliest among equals; None if there is none."""
+        sign = 1 if self._settings.direction == "minimize" else -1
+        with self._storage_errors():
+            complete = [t for t in self._trials() if t.state == TrialState.COMPLETE]
+            if not complete:
+                return None
+            return self._assignment(min(complete, key=lambda t: (sign * _value_of(t), t.number)))
+
+    def ask_ahead(self) -> bool:
+        """Compute the next suggestion, unless it is known or none is needed.
+
+        Results never depend on whether or when this is called.
+
+        Returns:
+            Whether there was something to compute.
+        """
+        with self._storage_errors():
+            if not self._trials() or self._is_ahead() or self._refusal():
+                return False
+            self._next_point()
+            return True
+
+    def _load_or_create(self) -> int:
+        wanted = StudyDirection[self._settings.direction.upper()]
+        try:
+            study_id = self._storage.get_study_id_from_name(self.name)
+        except KeyError:
+            return self._storage.create_new_study([wanted], self.name)
+        found = self._storage.get_study_directions(study_id)
+        if found != [wanted]:
+            names = ", ".join(direction.name.lower() for direction in found)
+            raise OptimizerError(
+                f"study {self.name!r} in the storage is another one: its direction is {names}, "
+                f"not {self._settings.direction}"
+            )
+        return study_id
+
+    def _trials(self) -> list[FrozenTrial]:
+        """Return every trial in the order in which they were asked."""
+        if self._cached is None:
+            trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
+            self._cached = sorted(trials, key=lambda trial: trial.number)
+        return self._cached
+
+    def _find(self, node: str) -> FrozenTrial | None:
+        return next((t for t in self._trials() if t.user_attrs.get("node") == node), None)
+
+    def _assignment(self, trial: FrozenTrial) -> Assignment:
+        attributes = trial.user_attrs
+        params = self._space.complete(trial.params)
+        return Assignment(trial.number, params, attributes["seed"], attributes["baseline"])
+
+    def _refusal(self) -> Spent | Stopped | None:
+        """Return why no new trial may start, if so."""
+        trials, settings = self._trials(), self._settings
+        failed = [trial for trial in trials if trial.state == TrialState.FAIL]
+        if len(failed) > settings.max_failures:
+            last = failed[-1].user_attrs
+            return Stopped(
+                f"{len(failed)} trials failed for good, more than max_failures "
+                f"({settings.max_failures}); the last, {last.get('node')}: {last.get('error')}"
+            )
+        if len(trials) >= settings.trials:
+            return Spent(f"the budget of {settings.trials} trials is used up")
+        if settings.hours is not None and self._age_hours() >= settings.hours:
+            return Spent(f"the budget of {settings.hours:g} hours is used up")
+        return None
+
+    def _age_hours(self) -> float:
+        """Return hours since the first ask."""
+        starts = [t.datetime_start.timestamp() for t in self._trials() if t.datetime_start]
+        return (self._now() - min(starts)) / 3600 if starts else 0.0
+
+    def _create(self, node: str) -> FrozenTrial:
+        trials = self._trials()
+        params = self._space.active(self._next_point())
+        distributions = self._space.distributions()
+        template = optuna.trial.create_trial(
+            state=TrialState.RUNNING,
+            params=params,
+            distributions={name: distributions[name] for name in params},
+            user_attrs={
+                "node": node,
+                "params": params,
+                "seed": stable_seed(self._settings.seed, self.name, len(trials)),
+                "baseline": not trials,
+            },
+        )
+        created = self._storage.create_new_trial(self._study_id, template)  # one transaction
+        trial = self._storage.get_trial(created)
+        trials.append(trial)
+        return trial
+
+    def _history_key(self) -> object:
+        """Return what a suggestion depends on: parameters never change once a trial is there."""
+        return [(trial.number, trial.state, trial.value) for trial in self._trials()]
+
+    def _is_ahead(self) -> bool:
+        return self._ahead is not None and self._ahead[0] == self._history_key()
+
+    def _next_point(self) -> dict[str, Scalar]:
+        if self._ahead is None or not self._is_ahead():
+            point = suggest(
+                self._space,
+                self._trials(),
+                direction=self._settings.direction,
+                seed=stable_seed(self._settings.seed, self.name),
+                startup_trials=self._settings.startup_trials,
+            )
+            self._ahead = (self._history_key(), point)
+        return self._ahead[1]
+
+    def _value(self, node: str, metrics: Mapping[str, float]) -> float:
+        metric = self._settings.metric
+        if metric not in metrics:
+            given = ", ".join(metrics) or "none"
+            raise InputError(f"{node}: no metric {metric!r} in the result; metrics: {given}")
+        for name, value in metrics.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(f"{node}: metric {name!r} is {value!r}, not a number")
+            if not math.isfinite(value):
+                raise InputError(f"{node}: metric {name!r} is {value}, not a finite number")
+        return float(metrics[metric])
+
+    def _tell(
+        self, node: str, state: TrialState, value: float | None, told: Mapping[str, Any]
+    ) -> None:
+        with self._storage_errors():
+            trial = self._find(node)
+            if trial is None:
+                raise OptimizerError(f"node {node!r} of study {self.name!r} was never asked")
+            if trial.state.is_finished():
+                return
+            # a tell that crashed midway with another outcome may have left attributes behind
+            left = dict.fromkeys(key for key in TOLD if key in trial.user_attrs)
+            for key, content in {**left, **told}.items():
+                self._storage.set_trial_user_attr(trial._trial_id, key, content)
+            values = None if value is None else [value]
+            self._storage.set_trial_state_values(trial._trial_id, state, values)
+            self._trials()[trial.number] = self._storage.get_trial(trial._trial_id)
+
+    @contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            with storage_errors(f"the storage of study {self.name!r}"):
+                yield
+        except BaseException:
+            self._cached = None  # what was written is unknown: read it again
+            raise
+
+
+def _value_of(trial: FrozenTrial) -> float:
+    assert trial.value is not None, "a complete trial has a value"
+    return trial.value

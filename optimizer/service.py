@@ -1,0 +1,360 @@
+"""The resident service of a run: one process, one thread, one request at a time.
+
+It listens on a Unix socket in the run's folder and holds an exclusive lock on a file beside it, so
+that a run has at most one and the studies one writer. It may be killed at any moment: the lock
+goes with the process, and the next client starts another service. See `client` for the protocol.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.optimizer.client import SOCKET
+
+LOCK = "service.lock"
+LARGEST_HEAD = 7  # digits of a request's length
+LARGEST_REQUEST = 1 << 20  # bytes
+SILENT_SECONDS = 60.0  # a client that has sent no request by then is dropped
+SEND_SECONDS = 5.0  # a client that doesn't read its reply by then is dropped
+TICK_SECONDS = 5.0  # between looks at the clock and at the socket's file
+BACKLOG = 4096
+SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the client prints and the code that it exits with."""
+
+    exit_code: int
+    message: str = ""
+
+
+class Handler(Protocol):
+    """What a service does; called from one thread, never twice at a time."""
+
+    def handle(self, words: list[str]) -> Reply:
+        """Serve a request. It must be idempotent: a client repeats it when the service dies."""
+
+    def idle(self) -> bool:
+        """Do one piece of background work; returns whether there may be more."""
+
+
+def serve(
+    folder: Path,
+    make_handler: Callable[[], Handler],
+    *,
+    idle_timeout: float | None,
+    wait_for_lock: bool,
+) -> None:
+    """Be the service of `folder` until SIGTERM, SIGINT or `idle_timeout`.
+
+    To be called from the main thread of a process of its own: it takes over its signals and its
+    logging, which goes to stderr.
+
+    Args:
+        folder: the run's folder.
+        make_handler: does the heavy imports; called once the lock is held.
+        idle_timeout: seconds without a request after which to end, None for never.
+        wait_for_lock: whether to wait for another service's end, or to return at once if there
+            is one.
+
+    Raises:
+        OSError: the folder is missing or not writable.
+        TrialfleetError: whatever `make_handler` raises.
+    """
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(process)d %(levelname)s %(message)s",
+    )
+    for name in SINGLE_THREADED:  # more threads gain the sampler nothing; before numpy and torch
+        os.environ.setdefault(name, "1")
+    with _signals() as stop, _locked(folder, wait=wait_for_lock) as is_locked:
+        if not is_locked:
+            return
+        log.info("starting in %s", folder)
+        handler = make_handler()
+        with _listening(folder) as listener:
+            stop.is_graceful = True
+            log.info("listening")
+            _Loop(folder, listener, handler, stop, idle_timeout).run()
+
+
+@dataclass
+class _Stop:
+    """Whether a signal asked the service to end; `wake` becomes readable when one does."""
+
+    wake: socket.socket
+    requested: bool = False
+    is_graceful: bool = False  # before the service listens there is nothing to finish
+
+    def __call__(self, number: int, frame: object) -> None:
+        del frame
+        log.info("%s: ending", signal.Signals(number).name)
+        self.requested = True
+        if not self.is_graceful:
+            raise SystemExit(0)
+
+
+@contextmanager
+def _signals() -> Iterator[_Stop]:
+    """Handle SIGTERM and SIGINT; what was installed before is restored."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.settimeout(0)
+        writer.settimeout(0)
+        stop = _Stop(reader)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield stop
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the folder's lock; yields False if another process holds it and `wait` is not set."""
+    with (folder / LOCK).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+@contextmanager
+def _listening(folder: Path) -> Iterator[socket.socket]:
+    """Listen on the folder's socket, for this user alone; a dead service's socket is replaced."""
+    path = folder / SOCKET
+    path.unlink(missing_ok=True)  # the lock is held: nobody else listens on it
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        # an address has room for 107 bytes, a path for 4095
+        listener.bind(f"/proc/self/fd/{descriptor}/{SOCKET}")
+    finally:
+        os.umask(mask)
+        os.close(descriptor)
+    with listener:
+        listener.settimeout(0)
+        listener.listen(BACKLOG)
+        ours = path.stat().st_ino
+        try:
+            yield listener
+        finally:
+            with suppress(FileNotFoundError):
+                if path.stat().st_ino == ours:
+                    path.unlink()
+
+
+@dataclass
+class _Client:
+    """A connection that has not sent its whole request yet."""
+
+    connection: socket.socket
+    since: float
+    received: bytearray = field(default_factory=bytearray)
+
+
+class _Loop:
+    def __init__(
+        self,
+        folder: Path,
+        listener: socket.socket,
+        handler: Handler,
+        stop: _Stop,
+        idle_timeout: float | None,
+    ) -> None:
+        self._path = folder / SOCKET
+        self._inode = self._path.stat().st_ino
+        self._listener = listener
+        self._handler = handler
+        self._stop = stop
+        self._idle_timeout = idle_timeout
+        self._may_work = True
+        self._last_request = time.monotonic()
+        self._clients: dict[int, _Client] = {}
+        self._requests: deque[tuple[socket.socket, list[str]]] = deque()
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Serve until told to stop, idle for too long, or out of reach."""
+        with self._selector:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._selector.register(self._stop.wake, selectors.EVENT_READ)
+            while self._turn():
+                pass
+        self._close()
+
+    def _turn(self) -> bool:
+        """Take in what has arrived, then do one thing; returns whether to go on."""
+        self._receive(0 if self._requests or self._may_work else self._pause())
+        if self._stop.requested:
+            return False
+        if self._requests:
+            self._serve_next()
+            self._may_work = True
+        elif self._may_work:
+            self._may_work = self._work()
+        else:
+            return not self._is_over()
+        return True
+
+    def _pause(self) -> float:
+        """Return how long to wait for a request before looking around."""
+        if self._idle_timeout is None:
+            return TICK_SECONDS
+        left = self._last_request + self._idle_timeout - time.monotonic()
+        return min(max(left, 0.0), TICK_SECONDS)
+
+    def _is_over(self) -> bool:
+        """Return whether to end: without requests for too long, or without a socket to be found."""
+        idle = time.monotonic() - self._last_request
+        if self._idle_timeout is not None and idle >= self._idle_timeout:
+            log.info("no request for %.0f s: ending", idle)
+            return True
+        try:
+            is_ours = self._path.stat().st_ino == self._inode
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            log.warning("%s is gone: ending, so that a client can start another", self._path)
+        return not is_ours
+
+    def _receive(self, wait: float) -> None:
+        """Take in connections and requests that are there, waiting `wait` seconds for the first."""
+        for key, _ in self._selector.select(wait):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fd in self._clients:
+                self._read(self._clients[key.fd])
+            else:
+                self._stop.wake.recv(1 << 10)
+        now = time.monotonic()
+        for client in [c for c in self._clients.values() if now - c.since > SILENT_SECONDS]:
+            self._forget(client)
+            client.connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # such as too many open files: those served free some
+                log.warning("can't accept a connection: %s", error)
+                return
+            connection.settimeout(0)
+            self._clients[connection.fileno()] = _Client(connection, time.monotonic())
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, client: _Client) -> None:
+        try:
+            part = client.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        client.received += part
+        try:
+            words = _parse(bytes(client.received))
+        except ValueError as error:
+            self._forget(client)
+            _send(client.connection, Reply(1, f"not a request: {error}"))
+            return
+        if words is not None:
+            self._forget(client)
+            self._requests.append((client.connection, words))
+        elif not part:
+            self._forget(client)
+            client.connection.close()
+
+    def _forget(self, client: _Client) -> None:
+        del self._clients[client.connection.fileno()]
+        self._selector.unregister(client.connection)
+
+    def _serve_next(self) -> None:
+        connection, words = self._requests.popleft()
+        begin = time.monotonic()
+        reply = self._reply(words)
+        self._last_request = time.monotonic()
+        milliseconds = 1000 * (self._last_request - begin)
+        log.info("%s: exit code %d, %.0f ms", json.dumps(words), reply.exit_code, milliseconds)
+        _send(connection, reply)
+
+    def _reply(self, words: list[str]) -> Reply:
+        try:
+            return self._handler.handle(words)
+        except TrialfleetError as error:
+            log.warning("%s: %s", json.dumps(words), error)
+            return Reply(1, str(error))
+        except Exception as error:  # the service outlives a mistake in one request
+            log.exception("%s", json.dumps(words))
+            return Reply(1, f"{type(error).__name__}: {error} (traceback in the service's log)")
+
+    def _work(self) -> bool:
+        try:
+            return self._handler.idle()
+        except Exception:  # background work is never needed
+            log.exception("background work")
+            return False
+
+    def _close(self) -> None:
+        """Drop whoever waits: their clients ask the next service."""
+        for client in self._clients.values():
+            client.connection.close()
+        for connection, _ in self._requests:
+            connection.close()
+
+
+def _parse(received: bytes) -> list[str] | None:
+    """Return the words of a request, None if it isn't whole yet.
+
+    Raises:
+        ValueError: it will never be one.
+    """
+    head, newline, content = received.partition(b"\n")
+    if not newline and len(head) < LARGEST_HEAD:
+        return None
+    if not head.isdigit() or len(head) > LARGEST_HEAD:
+        raise ValueError("it doesn't begin with its length")
+    length = int(head)
+    if not 0 < length <= LARGEST_REQUEST or len(content) > length:
+        raise ValueError(f"its length, {length}, is wrong")
+    if len(content) < length:
+        return None
+    if not content.endswith(b"\0"):
+        raise ValueError("its last word has no end")
+    return [word.decode("utf-8", "surrogateescape") for word in content[:-1].split(b"\0")]
+
+
+def _send(connection: socket.socket, reply: Reply) -> None:
+    message = reply.message.encode("utf-8", "backslashreplace")
+    with connection:
+        connection.settimeout(SEND_SECONDS)
+        try:
+            connection.sendall(b"%d %d\n%b" % (reply.exit_code, len(message), message))
+        except OSError as error:  # the client's loss: it will ask again
+            log.warning("a client is gone before its reply: %s", error)

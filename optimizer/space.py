@@ -1,0 +1,189 @@
+"""The search space of a study: parameters, constants, and which parameters are active when.
+
+Three forms of one point of the space:
+
+active     the parameters that mean something together: those whose `when` holds
+canonical  every parameter, the inactive ones at their default: what the sampler's model sees, so
+           that two points that train the same model are one point to it
+complete   the active ones and the study's constants: what a trial receives
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import PlainValidator, RootModel, model_validator
+
+from trialfleet.optimizer.parameters import (
+    CategoricalParameter,
+    FloatParameter,
+    IntParameter,
+    Parameter,
+    Scalar,
+    refuse,
+    same,
+)
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+__all__ = ["CategoricalParameter", "FloatParameter", "IntParameter", "Scalar", "SearchSpace"]
+
+Tunable = FloatParameter | IntParameter | CategoricalParameter
+KINDS: dict[str, type[Tunable]] = {
+    "float": FloatParameter,
+    "int": IntParameter,
+    "categorical": CategoricalParameter,
+}
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+Problem = tuple[tuple[str | int, ...], str, object]
+
+
+def _parse(given: Any) -> Any:
+    """Return a parameter or a constant; errors carry no union member in their place."""
+    if isinstance(given, Parameter):
+        return given
+    if isinstance(given, Mapping):
+        kind = given.get("type")
+        if not isinstance(kind, str) or kind not in KINDS:
+            place = ("type",) if "type" in given else ()
+            refuse("Parameter", [(place, f"type must be one of {', '.join(KINDS)}", kind)])
+        return KINDS[kind].model_validate(dict(given))
+    if not isinstance(given, str | int | float):
+        text = "must be a parameter (with a type) or a constant: text, a number, true or false"
+        refuse("Parameter", [((), text, given)])
+    if isinstance(given, float) and not math.isfinite(given):
+        refuse("Parameter", [((), "a constant must be finite", given)])
+    return given
+
+
+# Any: pydantic would otherwise serialize by its own guess at the union's member, with warnings
+Entry = Annotated[Any, PlainValidator(_parse, json_schema_input_type=Tunable | Scalar)]
+
+
+class SearchSpace(RootModel[dict[str, Entry]]):
+    """Parameters and constants by name, in the order of the study file.
+
+    Raises:
+        ValidationError: one error per problem, its place being the key that is wrong.
+    """
+
+    @property
+    def parameters(self) -> dict[str, Tunable]:
+        """Every parameter that is tuned, conditional ones included."""
+        return {name: entry for name, entry in self.root.items() if isinstance(entry, Tunable)}
+
+    def constants(self) -> dict[str, Scalar]:
+        """Return what every trial receives unchanged."""
+        return {name: x for name, x in self.root.items() if not isinstance(x, Parameter)}
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Return Optuna's distribution of every parameter, conditional ones included."""
+        return {name: entry.distribution() for name, entry in self.parameters.items()}
+
+    def defaults(self) -> dict[str, Scalar]:
+        """Return every parameter's default: the one given, or else its middle or first value."""
+        return {name: entry.fallback() for name, entry in self.parameters.items()}
+
+    def active(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return the parameters whose conditions hold under `values`.
+
+        Args:
+            values: a value per parameter; one that is missing counts as its default.
+
+        Returns:
+            The active parameters' values in the order of the file; other names are dropped.
+        """
+        full = self.defaults() | dict(values)
+        known: dict[str, bool] = {}
+        return {name: full[name] for name in self.parameters if self._holds(name, full, known)}
+
+    def canonical(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return a value for every parameter, inactive ones at their default."""
+        return self.defaults() | self.active(values)
+
+    def complete(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return active parameters and constants in the order of the file: a trial's `params`."""
+        known = self.constants() | self.active(values)
+        return {name: known[name] for name in self.root if name in known}
+
+    def size(self) -> int | None:
+        """Return the number of combinations of all parameters, None when it is infinite."""
+        counts = [entry.count for entry in self.parameters.values()]
+        return None if None in counts else math.prod(count or 0 for count in counts)
+
+    def _holds(self, name: str, values: Mapping[str, Scalar], known: dict[str, bool]) -> bool:
+        if name not in known:
+            when = self.parameters[name].when or {}
+            known[name] = all(
+                self._holds(other, values, known)
+                and any(same(values[other], x) for x in self._resolved(other, options))
+                for other, options in when.items()
+            )
+        return known[name]
+
+    def _resolved(self, name: str, options: list[Scalar]) -> list[Scalar]:
+        found = (self.parameters[name].resolve(option) for option in options)
+        return [value for value in found if value is not None]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problems = [*self._name_problems(), *self._reference_problems()]
+        if not problems:  # the rest takes names for granted
+            problems = list(self._cycle_problems()) or list(self._reach_problems())
+        if problems:
+            refuse("SearchSpace", problems)
+        return self
+
+    def _name_problems(self) -> Iterator[Problem]:
+        for name in self.root:
+            if not NAME.fullmatch(name):
+                text = "a name is a letter, then letters, digits, '_', '-', '.'; 100 at most"
+                yield (name,), text, name
+        if not self.parameters:
+            yield (), "nothing to tune: give at least one parameter with a type", self.root
+
+    def _reference_problems(self) -> Iterator[Problem]:
+        for name, entry in self.parameters.items():
+            for other, options in (entry.when or {}).items():
+                place = (name, "when", other)
+                if other not in self.parameters:
+                    kind = "a constant" if other in self.root else "no parameter of the space"
+                    others = ", ".join(x for x in self.parameters if x != name)
+                    yield place, f"{other!r} is {kind}; choices: {others}", options
+                    continue
+                for i, option in enumerate(options):
+                    if self.parameters[other].resolve(option) is None:
+                        yield (*place, i), f"{other!r} never has the value {option!r}", option
+
+    def _cycle_problems(self) -> Iterator[Problem]:
+        for name, entry in self.parameters.items():
+            if name in self._ancestors(name):
+                yield (name, "when"), f"{name!r} depends on itself", entry.when
+
+    def _ancestors(self, name: str) -> list[str]:
+        found: list[str] = []
+        waiting = list(self.parameters[name].when or {})
+        while waiting:
+            other = waiting.pop()
+            if other not in found:
+                found.append(other)
+                waiting.extend(self.parameters[other].when or {})
+        return found
+
+    def _reach_problems(self) -> Iterator[Problem]:
+        """A condition is a conjunction of memberships: it can hold if no intersection is empty."""
+        for name, entry in self.parameters.items():
+            allowed: dict[str, list[Scalar]] = {}
+            for dependent in [name, *self._ancestors(name)]:
+                for other, options in (self.parameters[dependent].when or {}).items():
+                    values = self._resolved(other, options)
+                    before = allowed.get(other, values)
+                    allowed[other] = [x for x in before if any(same(x, y) for y in values)]
+            empty = [other for other, values in allowed.items() if not values]
+            if empty:
+                text = f"can never hold: it asks two different values of {empty[0]!r}"
+                yield (name, "when"), text, entry.when

@@ -1,0 +1,59 @@
+"""Writing files so that a crash leaves the old content or the new, never a part of either."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
+    """Replace `path` by `content`: written beside it, fsynced, renamed, the folder fsynced.
+
+    Args:
+        path: the file to replace; its folder must exist.
+        content: text (stored as UTF-8) or bytes.
+        mode: permission bits of the new file.
+
+    Raises:
+        OSError: the folder is missing, full or not writable; `path` is then unchanged.
+    """
+    beside = path.with_name(f".{secrets.token_hex(6)}.tmp")  # a name of 255 bytes has no room left
+    data = content.encode() if isinstance(content, str) else content
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename inside `folder` survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by `value` as indented JSON, keys in the order given."""
+    write_atomic(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON value in `path`.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: it is not JSON, or not UTF-8.
+    """
+    return json.loads(path.read_text(encoding="utf-8"))

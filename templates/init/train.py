@@ -1,0 +1,71 @@
+"""A small trainer: fits a polynomial to a region's points by gradient descent.
+
+It needs Python alone and takes a second, so that you can watch a run from end to end. Put your own
+training in its place; what trialfleet needs of it are the calls of `t`.
+"""
+
+import csv
+import json
+import random
+
+import trial
+
+
+def main() -> None:
+    """Train with the parameters of this trial and tell how well it went."""
+    t = trial.start()
+    points = read(t.data[0])
+    random.Random(0).shuffle(points)  # the same split for every trial
+    train, validation, test = points[:60], points[60:90], points[90:]
+
+    weights = [0.0] * (t.params["degree"] + 1)
+    velocity = [0.0] * len(weights)
+    first = 0
+    if saved := t.restore():  # this trial was interrupted, and goes on here
+        first, weights, velocity = json.loads((saved / "state.json").read_text())
+
+    for step in range(first, t.params["steps"]):
+        for i, slope in enumerate(slopes(weights, train)):
+            velocity[i] = t.params.get("momentum", 0.0) * velocity[i] - slope
+            weights[i] += t.params["learning_rate"] * velocity[i]
+        if step % 100 == 99:
+            t.report(step + 1, val_error=error(weights, validation))
+        if t.should_checkpoint():  # every few minutes, or because the machine is wanted back
+            with t.checkpoint() as folder:
+                state = [step + 1, weights, velocity]
+                (folder / "state.json").write_text(json.dumps(state))
+            t.yield_node()
+
+    if t.mode == "final":  # the best parameters, trained in full: leave the model
+        (t.model / "weights.json").write_text(json.dumps(weights))
+    t.complete(val_error=error(weights, validation), test_error=error(weights, test))
+
+
+def read(path):
+    """Return the points (x, y) of a CSV file."""
+    with path.open() as file:
+        return [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
+
+
+def value(weights, x):
+    """Return the polynomial at x."""
+    return sum(weight * x**power for power, weight in enumerate(weights))
+
+
+def error(weights, points):
+    """Return the mean squared error."""
+    misses = [value(weights, x) - y for x, y in points]
+    return sum(miss * miss for miss in misses) / len(points)
+
+
+def slopes(weights, points):
+    """Return the gradient of the error."""
+    misses = [(x, value(weights, x) - y) for x, y in points]
+    return [
+        sum(2 * miss * x**power for x, miss in misses) / len(points)
+        for power in range(len(weights))
+    ]
+
+
+if __name__ == "__main__":
+    main()

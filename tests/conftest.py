@@ -1,0 +1,67 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from trialfleet import Run, Study, plan
+
+MOODY = Path(__file__).parent / "pool" / "trainers" / "moody.py"
+
+
+class MakeRun(Protocol):
+    """Plans a run of a small study; changes are keys of the study file."""
+
+    def __call__(
+        self,
+        params: dict[str, Any] | None = None,
+        *,
+        run: str = "r1",
+        out: Path | None = None,
+        **changes: Any,
+    ) -> Run: ...
+
+
+@pytest.fixture
+def make_run(work: Path) -> MakeRun:
+    def make(
+        params: dict[str, Any] | None = None,
+        *,
+        run: str = "r1",
+        out: Path | None = None,
+        **changes: Any,
+    ) -> Run:
+        space = {"x": {"type": "float", "low": 0.0, "high": 1.0}, **(params or {})}
+        study: dict[str, Any] = {
+            "name": "demo",
+            "regions": ["A"],
+            "objective": {"metric": "loss", "direction": "minimize"},
+            "search_space": space,
+            "budget": {"trials": 3, "lanes": 2},
+            "trainer": {"command": ["python3", MOODY.name], "files": [str(MOODY)]},
+            "resources": {"memory": "100MB", "disk": "20MB"},
+            "accelerator": "cpu",
+            "retries": 1,
+        }
+        resolved = Study.model_validate({**study, **changes}).resolve(work)
+        return plan(resolved, run=run, out=out or work / "runs" / run)
+
+    return make
+
+
+@pytest.fixture
+def wait_for() -> Callable[..., None]:
+    """Wait until something holds; a test fails that waits too long."""
+
+    def wait(holds: Callable[[], object], seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, f"not so within {seconds} s"
+            time.sleep(0.1)
+
+    return wait

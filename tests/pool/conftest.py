@@ -1,0 +1,111 @@
+"""A real pool for the tests in this folder: one for all of them, and private ones to break."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import platformdirs
+import pytest
+
+from trialfleet.infra.pool import Pool
+
+HERE = Path(__file__).parent
+CPUS = 4  # more than a small machine has: the tests' jobs mostly sleep
+MakePool = Callable[..., Pool]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.pool)
+
+
+def end_as_by_interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt  # so that a test run that is told to end takes its pools down
+
+
+@pytest.fixture(scope="session")
+def session_folder() -> Iterator[Path]:
+    """A folder of this test run: not under /tmp, where DAGMan keeps no logs, and with a short path.
+
+    Folders and pools of earlier runs that were killed are removed first: nobody holds their lock.
+    """
+    base = platformdirs.user_cache_path("trialfleet") / "tests"
+    base.mkdir(parents=True, exist_ok=True)
+    for left_over in base.iterdir():
+        remove_if_abandoned(left_over)
+    folder = base / secrets.token_hex(2)
+    folder.mkdir()
+    former = signal.signal(signal.SIGTERM, end_as_by_interrupt)
+    with (folder / "session.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+        signal.signal(signal.SIGTERM, former)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_if_abandoned(folder: Path) -> None:
+    try:
+        with (folder / "session.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for record in folder.glob("*/pool.json"):
+                Pool(record.parent).down(grace=0)
+            shutil.rmtree(folder, ignore_errors=True)
+    except (BlockingIOError, FileNotFoundError):  # in use, or being made
+        return
+
+
+@pytest.fixture(scope="session")
+def pool(session_folder: Path) -> Iterator[Pool]:
+    """The pool of this test run, up and active in this process's environment."""
+    before = {name: os.environ.get(name) for name in ("CONDOR_CONFIG", "PATH")}
+    shared = Pool(session_folder / "pool", cpus=CPUS)
+    try:
+        shared.up()
+        shared.activate()
+        yield shared
+    finally:
+        shared.down(grace=5)
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@pytest.fixture
+def make_pool(session_folder: Path) -> Iterator[MakePool]:
+    """Make pools of the test's own, not yet up and never active; they end with the test.
+
+    Takes what `Pool` takes but for the folder; `name` may give the folder a name.
+    """
+    made: list[Pool] = []
+
+    def make(name: str | None = None, **settings: object) -> Pool:
+        folder = session_folder / (name or secrets.token_hex(2))
+        made.append(Pool(folder, **({"cpus": 2} | settings)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for private in made:
+        private.down(grace=0)
+        shutil.rmtree(private.folder, ignore_errors=True)
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def work(session_folder: Path) -> Iterator[Path]:
+    """An empty folder of the test's own where DAGMan keeps logs; removed after the test."""
+    folder = session_folder / f"w{next(NUMBERS)}"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

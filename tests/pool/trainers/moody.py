@@ -1,0 +1,68 @@
+"""A trainer for tests: minimises (x - 0.3)² and misbehaves as its parameter `mood` says.
+
+Uses the JSON contract alone and starts in 20 ms, so that tests of HTCondor are not tests of torch.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+order = json.loads(Path(os.environ["TRIALFLEET_TRIAL"]).read_text())
+params = order["params"]
+mood = params.get("mood", "good")
+if order["mode"] == "final":
+    mood = params.get("final_mood", "good")
+memory = Path("checkpoint/steps")  # how far former lives of this job came
+done = int(memory.read_text()) if memory.exists() else 0
+
+
+def save(steps: int) -> None:
+    Path("checkpoint/beside").write_text(str(steps))
+    Path("checkpoint/beside").replace(memory)
+
+
+def leave(*_: object) -> None:
+    save(done)
+    sys.exit(85)
+
+
+signal.signal(signal.SIGTERM, leave)
+print(f"pid {os.getpid()} from step {done}", flush=True)
+if mood == "fails":
+    sys.exit("I always fail")
+if mood == "sometimes" and order["trial"] % 2 == 1:
+    sys.exit("I fail on odd trials")
+if mood == "rejects" and params["x"] > 0.5:
+    Path("result.json").write_text('{"status": "failed", "error": "x is too large"}')
+    sys.exit(64)
+if mood == "hangs":
+    time.sleep(3600)
+if mood == "garbage":
+    Path("result.json").write_text("}{ not JSON")
+    sys.exit(0)
+if mood == "silent":
+    sys.exit(0)
+if mood == "fills":
+    with Path("checkpoint/big").open("wb") as file:
+        for _ in range(200):
+            file.write(os.urandom(1 << 20))
+    time.sleep(3600)
+
+for step in range(done, params.get("steps", 1)):
+    time.sleep(params.get("seconds", 0.2))
+    done = step + 1
+    with Path("progress.jsonl").open("a") as progress:
+        progress.write(json.dumps({"step": done, "metrics": {}, "time": time.time()}) + "\n")
+    if params.get("save_every") and done % params["save_every"] == 0:
+        save(done)
+        if params.get("upload"):
+            sys.exit(85)
+
+loss = float("nan") if mood == "nan" else (params["x"] - 0.3) ** 2
+if order["mode"] == "final":
+    Path("model/weights").write_text(str(params["x"]))
+result = {"schema": 1, "status": "complete", "metrics": {"loss": loss}, "seconds": 0.2}
+Path("result.json").write_text(json.dumps(result))

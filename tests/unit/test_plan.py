@@ -1,0 +1,162 @@
+"""A plan: the run's folder as files."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from trialfleet.errors import InputError
+from trialfleet.workflows import plan as plan_module
+from trialfleet.workflows.graph import graph_of
+from trialfleet.workflows.plan import Plan, new_run_id, plan
+from trialfleet.workflows.study import Budget, Study, Trainer
+
+
+def make_study(folder: Path, **changes: object) -> Study:
+    (folder / "go.sh").write_text("exit 0\n")
+    values: dict[str, object] = {
+        "name": "demo",
+        "regions": ["A", "São Paulo"],
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "budget": {"trials": 10, "lanes": 4},
+        "trainer": {"command": ["sh", "go.sh"], "files": ["go.sh"]},
+        "accelerator": "cpu",
+    }
+    return Study.model_validate({**values, **changes}).resolve(folder)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for runs. Nothing is submitted here, so /tmp will do."""
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    return tmp_path
+
+
+def contents(plan: Plan) -> dict[str, str]:
+    root = plan.folder.root
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_same_study_and_run_id_give_the_same_bytes(place: Path) -> None:
+    study = make_study(place)
+    first = contents(plan(study, run="r1", out=place / "run"))
+    (place / "run").rename(place / "other")
+    assert contents(plan(study, run="r1", out=place / "run")) == first
+    assert "study.dag" in first
+
+
+def test_lanes_hold_a_quarter_more_than_their_share(place: Path) -> None:
+    region = graph_of(make_study(place)).regions[0]
+    assert [len(lane) for lane in region.lanes] == [4, 4, 4, 4]  # 10 / 4 and a quarter, rounded up
+    assert region.lanes[0][0] == "A.l1.t01"
+
+
+def test_one_lane_holds_exactly_the_budget_and_lanes_never_outnumber_trials(place: Path) -> None:
+    one = make_study(place, budget={"trials": 7, "lanes": 1})
+    assert [len(lane) for lane in graph_of(one).regions[0].lanes] == [7]
+    many = make_study(place, budget={"trials": 2, "lanes": 9})
+    assert [len(lane) for lane in graph_of(many).regions[0].lanes] == [2, 2]
+
+
+def test_every_node_has_its_folder_before_dagman_enters_it(place: Path) -> None:
+    planned = plan(make_study(place), run="r1", out=place / "run")
+    for region in planned.graph.regions:
+        for node in region.trial_nodes:
+            assert planned.folder.region(region.slug).trial(node).root.is_dir()
+
+
+def test_a_folder_that_holds_something_is_left_alone(place: Path) -> None:
+    (place / "run").mkdir()
+    (place / "run" / "precious").touch()
+    with pytest.raises(InputError, match="exists already"):
+        plan(make_study(place), run="r1", out=place / "run")
+    assert [p.name for p in (place / "run").iterdir()] == ["precious"]
+
+
+def test_a_plan_that_breaks_off_leaves_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    study = make_study(place)
+    monkeypatch.setattr(plan_module, "_copy_code", full)
+    with pytest.raises(OSError, match="No space"):
+        plan(study, run="r1", out=place / "runs" / "run")
+    assert list((place / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("run", ["", "a b", "../x", "a\nb", "x" * 65])
+def test_a_run_id_that_is_no_plain_name_is_refused(place: Path, run: str) -> None:
+    with pytest.raises(InputError, match="run id"):
+        plan(make_study(place), run=run, out=place / "run")
+
+
+def test_places_where_dagman_keeps_no_logs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--out"):
+        plan(make_study(tmp_path), run="r1", out=Path("/tmp/some-run"))
+    with pytest.raises(InputError, match="character"):
+        plan(make_study(tmp_path), run="r1", out=Path('/var/a"b'))
+
+
+@pytest.mark.parametrize("name", ["trial.json", "trial.py", "result.json", "model"])
+def test_a_file_with_a_name_of_the_contract_is_refused(place: Path, name: str) -> None:
+    (place / name).touch()
+    study = make_study(place, trainer={"command": ["sh"], "files": [name]})
+    with pytest.raises(InputError, match="rename"):
+        plan(study, run="r1", out=place / "run")
+
+
+def test_two_files_of_one_name_are_refused(place: Path) -> None:
+    (place / "a").mkdir()
+    (place / "a" / "go.sh").touch()
+    study = make_study(place, trainer={"command": ["sh"], "files": ["go.sh", "a/go.sh"]})
+    with pytest.raises(InputError, match=r"2 files.*go\.sh"):
+        plan(study, run="r1", out=place / "run")
+
+
+def test_a_folder_of_trainer_files_travels_whole(place: Path) -> None:
+    (place / "lib").mkdir()
+    (place / "lib" / "net.py").write_text("x = 1\n")
+    study = make_study(place, trainer={"command": ["sh"], "files": ["lib"]})
+    planned = plan(study, run="r1", out=place / "run")
+    assert (planned.folder.code / "lib" / "net.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize("word", ["a b", "it's", '"', "$HOME", "`id`", "a;b", "$(touch x)", "é*"])
+def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
+    (place / "show").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    (place / "show").chmod(0o755)
+    trainer = Trainer(command=["./show", word], files=[str(place / "show")])
+    study = make_study(place).model_copy(update={"trainer": trainer})
+    planned = plan(study, run="r1", out=place / "run")
+    shown = subprocess.run(
+        [planned.folder.start], cwd=place, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == f"{word}|"
+
+
+def test_the_reference_trainer_brings_all_its_files(place: Path) -> None:
+    planned = plan(make_study(place, trainer="tabular"), run="r1", out=place / "run")
+    names = {path.name for path in planned.folder.code.iterdir()}
+    assert {"train.py", "trial.py"} <= names
+
+
+def test_a_run_id_is_the_time() -> None:
+    assert new_run_id(datetime(2026, 11, 20, 9, 5, 1)) == "2026-11-20T09-05-01"
+
+
+def test_failures_allowed_and_startup_follow_the_budget() -> None:
+    assert Budget(trials=100).failures_allowed == 25
+    assert Budget(trials=4).failures_allowed == 3
+    assert Budget(failures=0).failures_allowed == 0
+    assert Budget(trials=5).startup == 5

@@ -1,0 +1,44 @@
+"""Names that are safe in DAG files, submit files and file systems, made from names that aren't.
+
+A region may be called anything a person would write (São Paulo, "the other" one). Its *slug* is
+what DAGMan, HTCondor and the file system see: ASCII letters, digits, `-` and `_`, at most 40
+characters, different for different regions, always the same for the same region.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+
+MAX_REGION_NAME = 200
+_PLAIN_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+# Words that a DAG file would take for its own (DAGMan compares them without regard to case).
+_RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report"})
+
+
+def check_region_name(name: str) -> str:
+    """Return `name` when a region may have it.
+
+    Raises:
+        ValueError: it is empty, too long, has blanks at its ends or characters that don't print.
+    """
+    if not name or name != name.strip():
+        raise ValueError(f"region name {name!r} must not be empty, nor begin or end with a blank")
+    if len(name) > MAX_REGION_NAME:
+        raise ValueError(
+            f"region name {name[:40]!r}… has {len(name)} characters; at most {MAX_REGION_NAME}"
+        )
+    bad = [c for c in name if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"}]
+    if bad:
+        raise ValueError(f"region name {name!r} has a character that does not print: {bad[0]!r}")
+    return name
+
+
+def region_slug(name: str) -> str:
+    """Return the slug of a region: `name` itself if it is plain, else its ASCII form and a hash."""
+    if _PLAIN_SLUG.fullmatch(name) and name.lower() not in _RESERVED:
+        return name
+    ascii_form = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    readable = re.sub(r"[^A-Za-z0-9_]+", "-", ascii_form).strip("-_")[:30].rstrip("-_") or "region"
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

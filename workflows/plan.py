@@ -1,0 +1,264 @@
+"""From a study to a run's folder: `condor_submit_dag study.dag` in it is always enough.
+
+Pure and deterministic: the same study, run id and place give the same bytes. The folder is written
+beside its place and renamed when it is whole, so a plan that was interrupted leaves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.files import sync_folder
+from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.graph import RegionGraph, StudyGraph, graph_of
+from trialfleet.workflows.render import render
+from trialfleet.workflows.study import Study, Trainer
+from trialfleet.workflows.study_file import FrozenStudy, dump_frozen
+
+# What DAGMan's scripts answer with; DAGMan is told in region.dag what each means.
+EXITS = {"done": 0, "retry": 1, "skip": 3, "stop": 4, "defer": 5}
+
+# Names in a trial's sandbox that are the contract's own.
+_SANDBOX = ("trial.json", "trial.py", "result.json", "progress.jsonl", "checkpoint", "model")
+_HELPER = "trial.py"
+_TABULAR = ("train.py", "region.py", "settings.py", "table.py")  # the reference trainer
+_FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What was planned, and where it lies."""
+
+    folder: RunFolder
+    run: str
+    study: Study
+    graph: StudyGraph
+    files: int
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """Return an id for a run that starts now: local time to the second."""
+    return (now or datetime.now().astimezone()).strftime("%Y-%m-%dT%H-%M-%S")
+
+
+def default_folder(study: Study, run: str) -> Path:
+    """Return where a run lies if nobody says otherwise: `runs/STUDY/RUN-ID` here."""
+    return Path.cwd() / "runs" / study.name / run
+
+
+def plan(study: Study, *, run: str, out: Path) -> Plan:
+    """Write the folder of a run.
+
+    Args:
+        study: a resolved study.
+        run: the run's id; it names the published models' folders.
+        out: the run's folder; it must not exist, or be empty.
+
+    Raises:
+        InputError: the run's id or folder can't be used, or two files of a trial have one name.
+    """
+    folder = RunFolder(_usable_place(out))
+    if not _RUN_ID.fullmatch(run):
+        raise InputError(
+            f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
+            "digit first"
+        )
+    code = _trainer_files(study)
+    for region in study.region_table:
+        _check_sandbox(region, [*code, *map(Path, study.data_of(region))])
+    graph = graph_of(study)
+    files = _write_beside(folder, FrozenStudy(run=run, study=study), graph, code)
+    return Plan(folder=folder, run=run, study=study, graph=graph, files=files)
+
+
+def _usable_place(out: Path) -> Path:
+    place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
+    if any(ord(c) < 0x20 or c in '"\\' for c in str(place)):
+        raise InputError(f"the run's folder {str(place)!r} has a character that DAGMan can't take")
+    if place.is_relative_to(_FORBIDDEN_PLACE):
+        raise InputError(
+            f"the run's folder {str(place)!r} is under /tmp, where DAGMan refuses to "
+            "keep its logs; choose another with --out"
+        )
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InputError(
+            f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
+            f"that run with: trialfleet status {shlex_path(place)}"
+        )
+    return place
+
+
+def shlex_path(path: Path) -> str:
+    """Return a path as one would type it in a shell, relative to here where that is shorter."""
+    import shlex
+
+    near = os.path.relpath(path)
+    return shlex.quote(near if len(near) < len(str(path)) else str(path))
+
+
+def command_of(study: Study) -> list[str]:
+    """The command that a trial runs in its sandbox."""
+    return study.trainer.command if isinstance(study.trainer, Trainer) else ["python3", "train.py"]
+
+
+def _trainer_files(study: Study) -> list[Path]:
+    """The trainer's files, in the study's order, the helper not among them."""
+    if isinstance(study.trainer, Trainer):
+        return [Path(file) for file in study.trainer.files]
+    return [_node_file(name) for name in _TABULAR]
+
+
+def _node_file(name: str) -> Path:
+    return Path(str(resources.files("trialfleet.nodes") / name))
+
+
+def _check_sandbox(region: str, files: Iterable[Path]) -> None:
+    counts = Counter(path.name for path in files)
+    for name, count in counts.items():
+        if name in _SANDBOX:
+            raise InputError(
+                f"region {region!r}: {name!r} is a name that trialfleet itself uses in a trial's "
+                f"sandbox ({', '.join(_SANDBOX)}); rename the file"
+            )
+        if count > 1:
+            raise InputError(
+                f"region {region!r}: {count} files of a trial are called {name!r}; "
+                "they travel into one folder, so rename all but one"
+            )
+
+
+def _write_beside(
+    folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph, code: list[Path]
+) -> int:
+    """Write everything into a folder beside the run's, then rename it. Returns the file count."""
+    parent = folder.root.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".plan-", dir=parent))
+    except OSError as error:
+        raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
+    try:
+        beside.chmod(0o755)
+        texts = _texts(folder, frozen, graph)
+        _write_texts(beside, texts)
+        copied = _copy_code(beside / folder.code.name, [*code, _node_file(_HELPER)])
+        _make_trial_folders(RunFolder(beside), graph)
+        beside.replace(folder.root)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    sync_folder(parent)
+    return len(texts) + copied
+
+
+def _texts(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
+    """Every text file of the run by its path relative to the folder. Touches no file system."""
+    texts = {
+        folder.study: dump_frozen(frozen),
+        folder.dag: _study_dag(folder, frozen, graph),
+        folder.dagman_config: render("dag/dagman.conf.j2"),
+        folder.optimizer_submit: render(
+            "submit/optimizer.sub.j2", run=frozen.run, root=folder.root
+        ),
+        folder.client: _client(folder),
+        folder.start: render("run/start.j2", command=command_of(frozen.study)),
+    }
+    for region in graph.regions:
+        texts[folder.region(region.slug).dag] = _region_dag(folder, frozen, region)
+    return {path.relative_to(folder.root): text for path, text in texts.items()}
+
+
+def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str:
+    return render(
+        "dag/study.dag.j2",
+        run=frozen.run,
+        study=frozen.study.name,
+        root=folder.root,
+        config=folder.dagman_config,
+        node_status=folder.node_status,
+        parallel_regions=graph.parallel_regions,
+        regions=[
+            {
+                "slug": region.slug,
+                "folder": folder.region(region.slug).root,
+                "priority": region.priority,
+            }
+            for region in graph.regions
+        ],
+    )
+
+
+def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
+    files = folder.region(region.slug)
+    return render(
+        "dag/region.dag.j2",
+        run=frozen.run,
+        region=region.name,
+        slug=region.slug,
+        trials=region.trials,
+        root=folder.root,
+        config=folder.dagman_config,
+        node_status=files.node_status,
+        exits=EXITS,
+        retries=frozen.study.retries,
+        lanes=[
+            [{"name": node, "folder": files.trial(node).root} for node in lane]
+            for lane in region.lanes
+        ],
+        best={"name": region.best, "folder": files.best.root},
+        publish=region.publish,
+    )
+
+
+def _client(folder: RunFolder) -> str:
+    return render(
+        "run/client.j2",
+        python=sys.executable,
+        folder=folder.root,
+        client=resources.files("trialfleet.optimizer") / "client.py",
+        start=[sys.executable, "-I", "-m", "trialfleet.workflows.node_scripts", str(folder.root)],
+    )
+
+
+def _write_texts(root: Path, texts: dict[Path, str]) -> None:
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if text.startswith("#!"):
+            path.chmod(0o755)
+
+
+def _copy_code(folder: Path, files: list[Path]) -> int:
+    folder.mkdir()
+    for file in files:
+        if file.is_dir():
+            shutil.copytree(file, folder / file.name)
+        else:
+            shutil.copyfile(file, folder / file.name)
+            shutil.copymode(file, folder / file.name)
+    return sum(1 for path in folder.rglob("*") if path.is_file())
+
+
+def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:
+    """DAGMan enters a node's folder before its PRE script runs."""
+    for region in graph.regions:
+        files = folder.region(region.slug)
+        files.best.root.mkdir(parents=True)
+        for node in region.trial_nodes:
+            files.trial(node).root.mkdir(parents=True)

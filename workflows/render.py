@@ -1,0 +1,61 @@
+"""Jinja, and the quoting that keeps text from a study inside the value where it stands.
+
+Three languages, three filters: `dag_string` for a path in a DAG file, `classad_string` for a text
+in a submit file or a DAG's SET_JOB_ATTR, `shell` for a word of a shell script. Everything else
+that reaches a template is a number, a choice of ours, or was checked when the study was read.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from typing import Any
+
+import jinja2
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of `trialfleet.templates`; a name it lacks is a mistake of ours."""
+    return _environment().get_template(template).render(**values)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("trialfleet.templates", ""),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - these are no HTML pages; the report has its own
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "dag_string": dag_string,
+        "classad_string": classad_string,
+        "shell": shell_word,
+    }
+    return environment
+
+
+def dag_string(value: object) -> str:
+    r"""Return `value` as one token of a DAG file: in double quotes, `"` and `\` escaped."""
+    text = _one_line(str(value))
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def classad_string(value: object) -> str:
+    """Return `value` as a ClassAd string that survives the submit language's macros."""
+    import classad2
+
+    quoted: str = classad2.quote(_one_line(str(value)))
+    return quoted.replace("$", "$(DOLLAR)")
+
+
+def shell_word(value: object) -> str:
+    """Return `value` as one word of a POSIX shell command."""
+    return shlex.quote(_one_line(str(value)))
+
+
+def _one_line(text: str) -> str:
+    assert not any(c in text for c in "\n\r\0"), f"a line break reached a template: {text!r}"
+    return text

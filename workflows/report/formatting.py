@@ -1,0 +1,131 @@
+"""Numbers, settings and durations as people read them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+NOTHING = "\N{EN DASH}"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+DIGITS = 4
+MOST_DECIMALS = 7
+
+
+def number(value: float | None, digits: int = DIGITS) -> str:
+    """`value` to `digits` significant digits, tiny and huge ones with a power of ten.
+
+    0.0013; 1,234,567; None and what isn't finite are a dash.
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if isinstance(value, int) and abs(value) < 10**15:
+        return _signs(f"{value:,}")
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e7:
+        return _scientific(value, digits)
+    decimals = max(0, digits - 1 - _exponent(value))
+    text = f"{value:z,.{decimals}f}"
+    return _signs(text.rstrip("0").rstrip(".") if "." in text else text)
+
+
+def power_of_ten(exponent: int) -> str:
+    """10 with `exponent` raised."""
+    return f"10{str(exponent).translate(SUPERSCRIPTS)}"
+
+
+def column_decimals(values: Sequence[float | None]) -> int | None:
+    """Decimals that let a column of numbers be compared; None: each needs a form of its own.
+
+    Four significant digits of the greatest, more where the values differ by less than that.
+    """
+    sizes = [abs(value) for value in values if value]
+    if not sizes:
+        return 0
+    known = [value for value in values if value is not None]
+    top = max(sizes)
+    if not 1e-4 <= top < 1e7 or min(sizes) < top * 1e-5:
+        return None
+    decimals = DIGITS - 1 - _exponent(top)
+    spread = max(known) - min(known)
+    if spread > 0:
+        decimals = max(decimals, 1 - _exponent(spread))
+    return min(MOST_DECIMALS, max(0, decimals))
+
+
+def fixed(value: float | None, decimals: int | None) -> str:
+    """`value` with a column's decimals; None is a dash."""
+    if value is None or decimals is None or not math.isfinite(value):
+        return number(value)
+    return _signs(f"{value:z,.{decimals}f}")
+
+
+def signed(value: float | None, decimals: int | None) -> str:
+    """A difference: +0.0123, or with a minus sign; no sign at zero."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "0"
+    text = fixed(value, decimals)
+    if decimals is not None and float(f"{value:.{decimals}f}") == 0:
+        text = number(value, 2)
+    return text if value < 0 else f"+{text}"
+
+
+def setting(value: Any) -> str:
+    """A parameter's value: numbers as `number`, text as it is, the rest as JSON."""
+    if isinstance(value, str):
+        return value if value.strip() else json.dumps(value)
+    if isinstance(value, bool) or value is None or not isinstance(value, int | float):
+        return json.dumps(value, ensure_ascii=False)
+    return number(value) if isinstance(value, float) else _signs(str(value))
+
+
+def duration(seconds: float | None) -> str:
+    """0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; None is a dash."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for unit, size, sub, subsize in (("min", 60, "s", 1), ("h", 3600, "min", 60)):
+        if whole < size * (60 if unit == "min" else 24):
+            return f"{whole // size} {unit} {whole % size // subsize:02} {sub}"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def shortened(text: str, length: int) -> str:
+    """`text` in one line, its middle left out beyond `length` characters."""
+    line = " ".join(text.split())
+    if len(line) <= length:
+        return line
+    tail = length // 3
+    return f"{line[: length - tail - 1]}…{line[-tail:]}"
+
+
+def excerpt(text: str, length: int) -> str:
+    """`text` with its lines, the middle left out beyond `length`: errors tell at both ends."""
+    if len(text) <= length:
+        return text
+    head, tail = length // 3, length - length // 3
+    return f"{text[:head]}\n… {len(text) - length:,} characters …\n{text[-tail:]}"
+
+
+def _exponent(value: float) -> int:
+    return math.floor(math.log10(abs(value)))
+
+
+def _scientific(value: float, digits: int) -> str:
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{_signs(mantissa)} {TIMES} {power_of_ten(int(exponent))}"
+
+
+def _signs(text: str) -> str:
+    return text.replace("-", MINUS)

@@ -1,0 +1,281 @@
+"""What a report holds: plain frozen data, read from the studies once.
+
+`Report.to_json` is the content of report.json, schema 1: the fields below by their names, in their
+order, with `"schema": 1` before them. Times are ISO 8601 in UTC, paths are text, durations are
+seconds, numbers are finite and what isn't known is null. Gains are positive where tuning helped,
+whichever way the metric goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+SCHEMA = 1
+
+STATUSES = (
+    "published",  # the model of the best settings is in the publish folder
+    "stopped",  # the region ended before its budget was spent; `stopped` says why
+    "trained",  # the full training is done, nothing was published
+    "tuned",  # the budget of trials is spent
+    "tuning",  # trials were running when the report was made
+    "incomplete",  # trials are left, none was running
+    "failed",  # trials ran and none completed
+    "not started",  # no trial yet
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One trial of a region.
+
+    Attributes:
+        number: Optuna's number of it, from 0.
+        node: the DAG node that ran it; empty if unknown.
+        state: "complete", "failed", "running", "waiting" or "pruned".
+        baseline: whether it ran the default settings.
+        objective: the objective's value; None unless complete.
+        metrics: all finite metrics of its result.
+        params: its settings, without constants and inactive parameters.
+        seconds: what it took to train.
+        device: what it ran on.
+        attempts: how often HTCondor started it.
+        error: why it failed.
+    """
+
+    number: int
+    node: str
+    state: str
+    baseline: bool
+    objective: float | None
+    metrics: Mapping[str, float]
+    params: Mapping[str, Any]
+    seconds: float | None
+    device: str
+    attempts: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterRange:
+    """Where a parameter was searched: `low` to `high`, or `choices`."""
+
+    low: float | None
+    high: float | None
+    log: bool
+    choices: tuple[Any, ...] | None
+
+    @property
+    def single(self) -> bool:
+        """Whether there was nothing to choose."""
+        return len(self.choices) < 2 if self.choices is not None else self.low == self.high
+
+    def place(self, value: Any) -> float | None:
+        """Where a number lies between `low` (0) and `high` (1); None for anything else."""
+        if self.low is None or self.high is None or self.low >= self.high:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        low, high, at = self.low, self.high, float(value)
+        if self.log:
+            if min(low, at) <= 0:
+                return None
+            low, high, at = math.log(low), math.log(high), math.log(at)
+        return min(1.0, max(0.0, (at - low) / (high - low)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One parameter's default and best value. `active` is false where the parameter is unused.
+
+    Attributes:
+        name: the parameter.
+        default: its default value; None if inactive.
+        default_active: whether the default settings have it.
+        best: its value in the best trial; None if inactive.
+        best_active: whether the best trial has it.
+        range: where it was searched; None if no trial had it.
+        edge: "low" or "high" if the best value lies at that end of the range.
+    """
+
+    name: str
+    default: Any
+    default_active: bool
+    best: Any
+    best_active: bool
+    range: ParameterRange | None
+    edge: str | None
+
+    @property
+    def changed(self) -> bool:
+        """Whether tuning moved it."""
+        return (self.default_active, self.default) != (self.best_active, self.best)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One metric of the tuned settings against the default ones.
+
+    Attributes:
+        metric: its name.
+        direction: "minimize" or "maximize".
+        default: of the trial with the default settings; None if it isn't known.
+        tuned: of the best trial; None if it isn't known.
+        gain: how much better tuned is: positive is better in either direction.
+    """
+
+    metric: str
+    direction: str
+    default: float | None
+    tuned: float | None
+    gain: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        gain = None
+        if self.default is not None and self.tuned is not None:
+            gain = self.tuned - self.default
+            gain = gain if self.direction == "maximize" else -gain
+        object.__setattr__(self, "gain", gain if gain is None or math.isfinite(gain) else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importance:
+    """How much each parameter decided whether a trial was among the best.
+
+    Attributes:
+        shares: parameter to share, greatest first; they sum to 1. Empty if `note` says why.
+        trials: how many completed trials it rests on.
+        note: why there are no shares; None if there are.
+    """
+
+    shares: Mapping[str, float]
+    trials: int
+    note: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One error and every trial (by number) that ended with it."""
+
+    error: str
+    trials: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """One region's outcome.
+
+    Attributes:
+        name: the region's true name.
+        slug: its name in paths and in the page's anchor.
+        study_name: the name of its study in the storage.
+        status: one of `STATUSES`.
+        stopped: why it stopped early.
+        budget_trials: how many trials it may spend.
+        complete: how many completed.
+        failed: how many failed for good.
+        running: how many were running.
+        objective: best against default by the objective.
+        report: best trial against default by the report metric, both as tuning ran them.
+        final: metrics of the full training with the best settings.
+        published: the folder of the published model.
+        best_trial: number of the best trial.
+        baseline_trial: number of the trial with the default settings.
+        compute_seconds: sum of what its trials took.
+        wall_seconds: from its first trial's start to its last trial's end.
+        importance: of its parameters.
+        settings: best against default.
+        failures: most frequent first.
+        trials: by number.
+    """
+
+    name: str
+    slug: str
+    study_name: str
+    status: str
+    stopped: str | None
+    budget_trials: int
+    complete: int
+    failed: int
+    running: int
+    objective: Comparison
+    report: Comparison
+    final: Mapping[str, float] | None
+    published: str | None
+    best_trial: int | None
+    baseline_trial: int | None
+    compute_seconds: float
+    wall_seconds: float | None
+    importance: Importance
+    settings: tuple[Setting, ...]
+    failures: tuple[Failure, ...]
+    trials: tuple[Trial, ...]
+
+    @property
+    def final_metric(self) -> float | None:
+        """The report metric of the full training."""
+        return None if self.final is None else self.final.get(self.report.metric)
+
+    @property
+    def ranges(self) -> dict[str, ParameterRange]:
+        """Where each parameter that any trial had was searched."""
+        return {item.name: item.range for item in self.settings if item.range is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A run's outcome over all its regions.
+
+    Attributes:
+        study: the study's name.
+        run: the run's id.
+        metric: the objective's metric.
+        direction: of the objective: "minimize" or "maximize".
+        report_metric: the metric of the comparison.
+        report_direction: of that metric.
+        created: when the run was made.
+        finished: when it ended; None while it runs.
+        wall_seconds: between the two.
+        compute_seconds: sum over the regions.
+        complete: trials completed.
+        failed: trials failed for good.
+        budget_trials: trials that the regions may spend.
+        regions: in the study's order.
+    """
+
+    study: str
+    run: str
+    metric: str
+    direction: str
+    report_metric: str
+    report_direction: str
+    created: datetime
+    finished: datetime | None
+    wall_seconds: float | None
+    compute_seconds: float
+    complete: int
+    failed: int
+    budget_trials: int
+    regions: tuple[Region, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of report.json: see the module's text for its schema."""
+        return {"schema": SCHEMA, **_plain(self)}
+
+
+def _plain(value: Any) -> Any:
+    """JSON's types for what a report holds."""
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

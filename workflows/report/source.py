@@ -1,0 +1,76 @@
+"""What a report is made from: a run's facts that are not in Optuna's storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+DIRECTIONS = ("minimize", "maximize")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionSource:
+    """One region of a run.
+
+    Attributes:
+        name: the region's true name, any text.
+        slug: its name in paths, unique in the run; the page's anchor is `region-SLUG`.
+        study_name: the name of its study in the storage.
+        published: the folder of the published model; None if nothing was published.
+        stopped: why the region stopped before its budget was spent; None if it didn't.
+        final: metrics of the full training with the best settings; None before it ended.
+        defaults: the default settings, without constants; inactive parameters are absent.
+        budget_trials: how many trials the region may spend, failed ones too.
+    """
+
+    name: str
+    slug: str
+    study_name: str
+    published: Path | None
+    stopped: str | None
+    final: Mapping[str, float] | None
+    defaults: Mapping[str, Any]
+    budget_trials: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSource:
+    """A run.
+
+    Attributes:
+        study: the study's name.
+        run: the run's id.
+        metric: the objective: the metric that was optimised.
+        direction: "minimize" or "maximize".
+        report_metric: the metric by which tuned and default settings are compared.
+        report_direction: which way the report metric is better; None: as the objective.
+        regions: in the study's order.
+        storage_url: SQLAlchemy's URL of Optuna's storage. It appears nowhere in the report.
+        created: when the run was made, with a time zone.
+        finished: when it ended, with a time zone; None while it runs.
+
+    Raises:
+        ValueError: a direction is not one of the two, or a time has no zone.
+    """
+
+    study: str
+    run: str
+    metric: str
+    direction: str
+    report_metric: str
+    regions: Sequence[RegionSource]
+    storage_url: str
+    created: datetime
+    finished: datetime | None = None
+    report_direction: str | None = None
+
+    def __post_init__(self) -> None:
+        for direction in (self.direction, self.report_direction or self.direction):
+            if direction not in DIRECTIONS:
+                raise ValueError(f"direction {direction!r} is not one of {', '.join(DIRECTIONS)}")
+        for name, time in (("created", self.created), ("finished", self.finished)):
+            if time is not None and time.tzinfo is None:
+                raise ValueError(f"{name} = {time.isoformat()} has no time zone")

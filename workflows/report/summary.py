@@ -1,0 +1,68 @@
+"""The report as a table in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
+from trialfleet.workflows.report.model import Region, Report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+
+def summary_table(report: Report) -> Table:
+    """One row per region: trials, tuned against default settings, gain, time, status.
+
+    Trials are the completed ones; a column of failed ones stands beside them if there are any.
+
+    Time is the region's own, from its first trial's start to its last trial's end.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    decimals = report_decimals(report)
+    best_decimals = column_decimals([row.objective.tuned for row in report.regions])
+    with_best = report.metric != report.report_metric
+    failed = report.failed > 0
+    table = Table(header_style="bold")
+    table.add_column("region", overflow="ellipsis", no_wrap=True, min_width=6)
+    numeric = ["trials", "failed"] if failed else ["trials"]
+    numeric += [f"best {report.metric}"] if with_best else []
+    numeric += [f"{report.report_metric} tuned", "default", "gain", "time"]
+    for title in numeric:
+        table.add_column(Text(title), justify="right")
+    table.add_column("status", no_wrap=True)
+    for row in report.regions:
+        table.add_row(
+            Text(row.name),
+            str(row.complete),
+            *([Text(str(row.failed) if row.failed else "", style="red")] if failed else []),
+            *([Text(fixed(row.objective.tuned, best_decimals))] if with_best else []),
+            Text(fixed(row.report.tuned, decimals)),
+            Text(fixed(row.report.default, decimals)),
+            _gain(row, decimals),
+            Text(duration(row.wall_seconds)),
+            Text(row.status),
+        )
+    return table
+
+
+def report_decimals(report: Report) -> int | None:
+    """The decimals of every number of the report metric, so that columns can be compared."""
+    return column_decimals(
+        [
+            value
+            for row in report.regions
+            for value in (row.report.default, row.report.tuned, row.final_metric)
+        ]
+    )
+
+
+def _gain(row: Region, decimals: int | None) -> Text:
+    from rich.text import Text
+
+    gain = row.report.gain
+    style = "" if not gain else "green" if gain > 0 else "red"
+    return Text(signed(gain, decimals), style=style)

@@ -1,0 +1,89 @@
+"""Writing a run's report: `python -m trialfleet.workflows.run_report RUN DAG_STATUS FAILED_COUNT`.
+
+The graph's FINAL node runs this after everything else, whatever happened; its exit code is the
+whole graph's success or failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.graph import RegionGraph, graph_of
+from trialfleet.workflows.report import (
+    RegionSource,
+    Report,
+    ReportSource,
+    build_report,
+    render_page,
+)
+from trialfleet.workflows.storage import storage_url, study_name
+from trialfleet.workflows.study_file import FrozenStudy, load_frozen
+
+
+def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
+    """Return the report of a run as it stands now."""
+    return build_report(_source(folder, load_frozen(folder.study), finished))
+
+
+def write_report(folder: RunFolder) -> Report:
+    """Write report.html and report.json of a run that has ended, and return the report."""
+    report = read_report(folder, datetime.now(UTC))
+    write_json(folder.report_data, report.to_json())
+    write_atomic(folder.report_page, render_page(report))
+    return report
+
+
+def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -> ReportSource:
+    study = frozen.study
+    return ReportSource(
+        study=study.name,
+        run=frozen.run,
+        metric=study.objective.metric,
+        direction=study.objective.direction,
+        report_metric=study.compared_metric,
+        regions=[_region(folder, frozen, region) for region in graph_of(study).regions],
+        storage_url=storage_url(folder, study),
+        created=datetime.fromtimestamp(folder.study.stat().st_mtime, UTC),
+        finished=finished,
+    )
+
+
+def _region(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> RegionSource:
+    files = folder.region(region.slug)
+    space = frozen.study.space_of(region.name)
+    published = files.published.exists()
+    return RegionSource(
+        name=region.name,
+        slug=region.slug,
+        study_name=study_name(frozen.study, frozen.run, region.name),
+        published=Path(read_json(files.published)["path"]) if published else None,
+        stopped=read_json(files.stopped)["reason"] if files.stopped.exists() else None,
+        final=read_json(files.best.result)["metrics"] if published else None,
+        defaults=space.active(space.defaults()),
+        budget_trials=region.trials,
+    )
+
+
+def main() -> None:
+    """Write the report and exit 0 if every region published its model."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("dag_status", type=int, help="DAGMan's $DAG_STATUS")
+    parser.add_argument("failed_count", type=int, help="DAGMan's $FAILED_COUNT")
+    arguments = parser.parse_args()
+    try:
+        report = write_report(RunFolder(arguments.run.absolute()))
+    except TrialfleetError as error:
+        sys.exit(str(error))
+    print(f"report of {len(report.regions)} regions written")
+    sys.exit(1 if arguments.dag_status or arguments.failed_count else 0)
+
+
+if __name__ == "__main__":
+    main()
