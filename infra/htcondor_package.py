@@ -24,7 +24,18 @@ MINIMUM = (25, 14)  # transfer_common_input, and the DAG parser that our graphs 
 PACKAGE = "condor"
 RECIPE = 1  # part of an unpacked copy's name: raise it when what `unpack` leaves behind changes
 MASTER = "condor_master"
+DAEMONS = (
+    MASTER,
+    "condor_collector",
+    "condor_negotiator",
+    "condor_schedd",
+    "condor_shadow",
+    "condor_startd",
+    "condor_starter",
+    "condor_procd",
+)
 INSTALL_GUIDE = "https://htcondor.org/htcondor/download/"
+SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin")  # often not on a plain user's PATH
 LIBEXEC_PLACES = ("libexec/condor", "lib/condor/libexec", "libexec")
 NOT_KEPT = ("share/doc", "share/man", "share/locale", "share/info", "share/lintian", "share/bug")
 
@@ -86,7 +97,8 @@ def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = machine_installation()
-    if own is not None and release_number(own.version) >= MINIMUM:
+    within_cache = own is not None and own.release.is_relative_to(cache.resolve())  # a pool's shell
+    if own is not None and release_number(own.version) >= MINIMUM and not within_cache:
         return own
     return newest_unpacked(cache) or unpack(cache, progress)
 
@@ -98,8 +110,7 @@ def release_number(version: str) -> tuple[int, ...]:
 
 def machine_installation() -> Installation | None:
     """Return the HTCondor whose `condor_master` is on PATH, of any version."""
-    # A plain user's PATH often lacks the folders of system daemons.
-    search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+    search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
         return None
@@ -205,10 +216,11 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
     for name in NOT_KEPT:
         shutil.rmtree(usr / name, ignore_errors=True)
     make_runnable(usr, final / "root" / "usr")
+    refuse_incomplete(usr, version)
     write_json(made / "installation.json", {"folder": str(final), "version": version})
-    shutil.rmtree(final, ignore_errors=True)  # an older or moved copy that can't be used
+    shutil.rmtree(final, ignore_errors=True)  # a copy that was moved here and can't run
     made.rename(final)
-    return checked(Installation(final / "root" / "usr", version, unpacked=True))
+    return Installation(final / "root" / "usr", version, unpacked=True)
 
 
 def plan_from_a_mirror(
@@ -230,13 +242,10 @@ def plan_from_a_mirror(
 
 def make_runnable(usr: Path, final: Path) -> None:
     """Point the programs in `usr` to their own loader and libraries, which will lie in `final`."""
-    loader = find_loader(usr)
-    folders = [usr / "bin", usr / "sbin", usr / "libexec" / "condor"]
-    libraries = [loader.parent, usr / "lib", usr / "lib" / "condor"]
     elf.relocate(
-        elf.dynamic_programs(folders),
-        loader=final / loader.relative_to(usr),
-        libraries=[final / folder.relative_to(usr) for folder in libraries],
+        elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
+        loader=final / find_loader(usr).relative_to(usr),
+        libraries=[final / folder.relative_to(usr) for folder in library_folders(usr)],
     )
 
 
@@ -248,16 +257,24 @@ def find_loader(usr: Path) -> Path:
     return found[0]
 
 
-def checked(copy: Installation) -> Installation:
-    """Return `copy` if its daemons find all their libraries and its tools run.
+def library_folders(usr: Path) -> list[Path]:
+    """Return the folders of an unpacked copy in which its programs look for libraries."""
+    return [find_loader(usr).parent, usr / "lib", usr / "lib" / "condor"]
 
-    Raises:
-        PoolError: something is missing; the copy is removed, so that the next attempt is fresh.
+
+def refuse_incomplete(usr: Path, version: str) -> None:
+    """Raise PoolError unless the daemons find all their libraries and a tool runs.
+
+    The loader is called by hand: the programs name the place where they will lie, not this one.
     """
-    loader = find_loader(copy.release)
-    missing = elf.missing_libraries(copy.sbin / MASTER, loader=loader)
-    if not missing and read_version(copy.release) == copy.version:
-        return copy
-    shutil.rmtree(copy.release.parent.parent, ignore_errors=True)
-    what = f"libraries are missing: {', '.join(missing)}" if missing else "its tools don't run"
-    raise PoolError(f"HTCondor {copy.version} was unpacked but {what}")
+    loader, folders = find_loader(usr), library_folders(usr)
+    for daemon in DAEMONS:
+        listing = elf.run_from(folders, ["--list", usr / "sbin" / daemon], loader=loader)
+        lines = (listing.stdout + listing.stderr).splitlines()
+        missing = sorted({line.split()[0] for line in lines if line.endswith("not found")})
+        if missing or listing.returncode != 0:
+            what = ", ".join(missing) or listing.stderr.strip()
+            raise PoolError(f"HTCondor {version} was unpacked, but {daemon} lacks {what}")
+    said = elf.run_from(folders, [usr / "bin" / "condor_version"], loader=loader)
+    if f"$CondorVersion: {version} " not in said.stdout:
+        raise PoolError(f"HTCondor {version} was unpacked, but doesn't run: {said.stderr.strip()}")

@@ -32,7 +32,7 @@ from trialfleet.infra.surroundings import extended_path, surroundings, tail
 from trialfleet.infra.user_namespace import identity
 
 FOLDER_VARIABLE = "TRIALFLEET_POOL"
-SUBFOLDERS = ("log", "lock", "run", "spool", "execute", "passwords.d", "tokens.d")
+SUBFOLDERS = ("log", "lock", "run", "spool", "passwords.d", "tokens.d")
 LOGS = {  # a daemon's log file
     "condor_master": "MasterLog",
     "condor_collector": "CollectorLog",
@@ -151,7 +151,7 @@ class Pool:
             self.condor_config,
             version=known.version,
             master=master.pid if master else 0,
-            daemons=daemons,
+            daemons=((MASTER,) if master else ()) + daemons,
             slots=slots,
             jobs=jobs or {},
         )
@@ -234,6 +234,7 @@ class Pool:
     def _write(self, text: str, installation: Installation) -> None:
         for name in SUBFOLDERS:
             (self.folder / name).mkdir(exist_ok=True, mode=0o700)
+        (self.folder / "execute").mkdir(exist_ok=True, mode=0o755)  # as the startd wants it
         write_atomic(self.condor_config, text)
         record = {"release": str(installation.release), "version": installation.version}
         write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
@@ -374,6 +375,8 @@ def machines_own() -> dict[str, str] | None:
 
 def use(environment: Mapping[str, str]) -> None:
     """Put `connect()`'s answer into this process, also where htcondor2 is imported already."""
+    if "CONDOR_CONFIG" not in environment:  # the machine's own: HTCondor knows where it is
+        os.environ.pop("CONDOR_CONFIG", None)
     os.environ.update(environment)
     bindings = sys.modules.get("htcondor2")
     if bindings is not None:

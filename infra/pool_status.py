@@ -12,19 +12,16 @@ from typing import Any, Literal
 
 PoolState = Literal["up", "down", "failing"]
 
-# HTCondor's names of the daemons' ads, and the programs that send them.
+# HTCondor's names of the daemons' ads, and the programs that send them. The master sends its own
+# some seconds later than the others; its process is looked at instead.
 DAEMON_ADS = {
-    "DaemonMaster": "condor_master",
     "Collector": "condor_collector",
     "Negotiator": "condor_negotiator",
     "Scheduler": "condor_schedd",
     "StartD": "condor_startd",
 }
 JOB_STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "running"}
-SLOT_ATTRIBUTES = (
-    "MyType,Name,State,Activity,Cpus,Memory,GPUs,TotalSlotCpus,TotalSlotMemory,TotalSlotGPUs,"
-    "SlotType,HAS_GPU"
-)
+SLOT_ATTRIBUTES = "MyType,Name,State,Activity,Cpus,Memory,GPUs,TotalGPUs,SlotType"
 TOOL_SECONDS = 20  # a tool that takes longer has nobody to talk to
 
 
@@ -40,7 +37,7 @@ class Slot:
         memory: MiB, likewise.
         gpus: number of GPUs, likewise.
         partitionable: True for the slot that the others are cut from.
-        has_gpu: what the slot says as HAS_GPU.
+        has_gpu: what HAS_GPU is in the slot: its machine has a GPU.
     """
 
     name: str
@@ -64,7 +61,7 @@ class PoolStatus:
         condor_config: its configuration file.
         version: HTCondor's version; empty when the pool was never up.
         master: process number of condor_master; 0 when there is none.
-        daemons: names of the daemons that answer, in the order of DAEMON_ADS.
+        daemons: names of the daemons that answer, condor_master first.
         slots: by name.
         jobs: number of jobs by state: idle, running, held…; zeros left out.
     """
@@ -101,7 +98,7 @@ def read_slot(ad: Mapping[str, Any]) -> Slot:
         memory=int(ad.get("Memory", 0)),
         gpus=int(ad.get("GPUs", 0)),
         partitionable=ad.get("SlotType") == "Partitionable",
-        has_gpu=ad.get("HAS_GPU") is True,
+        has_gpu=int(ad.get("TotalGPUs", 0)) > 0,  # HAS_GPU itself is an expression in the ad
     )
 
 

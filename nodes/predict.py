@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ elif not TYPE_CHECKING:  # beside the trainer
     import train
 
 BATCH = 65536  # rows in memory at once
+_UNUSABLE = (ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ def load_model(folder: Path) -> Model:
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = region.Scale.read(description["numeric_scale"])
         target = region.Scale.read(description["target_scale"])
-    except (ValueError, LookupError, TypeError, RuntimeError) as error:
+    except _UNUSABLE as error:
         raise ValueError(f"{folder} holds no model of the tabular trainer: {error}") from error
     return Model(columns=columns, numeric_scale=numeric, target_scale=target, network=network)
 

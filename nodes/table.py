@@ -152,10 +152,10 @@ def read_table(path: Path) -> Table:
         OSError: it can't be read.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            columns = Columns(**json.loads(str(file["meta"])))
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            columns = Columns(**json.loads(str(arrays["meta"])))
             names = ("numeric", "categorical", "target", "split")
-            table = Table(columns=columns, **{name: file[name] for name in names})
+            table = Table(columns=columns, **{name: arrays[name] for name in names})
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a table that write_table wrote: {error}") from error
     rows, d, k = len(table.target), len(columns.numeric), len(columns.categorical)

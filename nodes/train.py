@@ -53,7 +53,7 @@ def main() -> None:
     network = Network(data.columns, chosen).to(device)
     try:
         fit(t, chosen, network, data)
-    except torch.OutOfMemoryError as error:
+    except torch.cuda.OutOfMemoryError as error:
         t.reject(f"out of GPU memory: {error}")
     if t.mode == "final":
         save_model(t.model, network, data, chosen)
@@ -88,10 +88,11 @@ class Network(nn.Module):
     def __init__(self, columns: table.Columns, chosen: settings.Settings) -> None:
         super().__init__()
         # All vocabularies share one table of embeddings: column j's codes start at first_code[j].
-        sizes = torch.tensor([len(values) + 1 for values in columns.categorical.values()])
+        counts = [len(values) + 1 for values in columns.categorical.values()]
+        sizes = torch.tensor(counts, dtype=torch.int64)
         first_code = (sizes.cumsum(0) - sizes).int()
         self.register_buffer("first_code", first_code, persistent=False)
-        self.embedding = nn.Embedding(int(sizes.sum()), chosen.embedding)
+        self.embedding = nn.Embedding(max(1, sum(counts)), chosen.embedding)
         nn.init.normal_(self.embedding.weight, std=0.1)
         with torch.no_grad():
             self.embedding.weight[first_code.long()] = 0.0  # unknown: no opinion, and stays so
@@ -159,6 +160,7 @@ class Run:
     ) -> None:
         self.trial, self.settings, self.network, self.data = t, chosen, network, data
         self.optimizer = Descent(network, chosen)
+        self.on_gpu = data.train.target.is_cuda
         self.steps = math.ceil(len(data.train) / chosen.batch_size)  # per epoch
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = copy_weights(network)
@@ -224,7 +226,7 @@ class Run:
             "best_weights": self.best_weights,
             "optimizer": self.optimizer.state(),
             "random": torch.get_rng_state(),
-            "cuda_random": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "cuda_random": torch.cuda.get_rng_state() if self.on_gpu else None,
         }
         with self.trial.checkpoint() as folder:
             torch.save(state, folder / "state.pt")
@@ -233,14 +235,16 @@ class Run:
         """Go on from the checkpoint, if there is one."""
         if not (folder := self.trial.restore()):
             return
-        state: dict[str, Any] = torch.load(folder / "state.pt", map_location="cpu")
+        state: dict[str, Any] = torch.load(
+            folder / "state.pt", map_location="cpu", weights_only=True
+        )
         self.progress = Progress(**state["progress"])
         self.network.load_state_dict(state["network"])
         self.best_weights = state["best_weights"]
         self.optimizer.restore(state["optimizer"])
         torch.set_rng_state(state["random"])
-        if torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["cuda_random"])
+        if self.on_gpu:
+            torch.cuda.set_rng_state(state["cuda_random"])
 
 
 def copy_weights(network: Network) -> dict[str, Tensor]:

@@ -26,10 +26,11 @@ SOCKET = "service.sock"
 LOG = "service.log"
 POLL_SECONDS = 0.02
 START_SECONDS = 120.0  # for a service to listen, its imports included
-RESTART_SECONDS = 2.0  # before another start, when the started one ended without listening
+RESTART_SECONDS = 1.0  # before another start, when the started one ended without listening
 FAILED_STARTS = 3
 REPLY_SECONDS = 600.0
 ATTEMPTS = 5
+DYING_SECONDS = 0.1  # a killed process may accept connections for a moment
 LOG_TAIL_BYTES = 2000
 USAGE = "usage: client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..."
 
@@ -49,7 +50,9 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
     Raises:
         ServiceError: the folder is missing, no service can be started, or none replies.
     """
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            _sleep(DYING_SECONDS * attempt)
         connection = _connect(folder) or _start_and_connect(folder, start)
         try:
             reply = _exchange(connection, words)
@@ -58,6 +61,12 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
         if reply is not None:
             return reply
     raise ServiceError(f"the service died {ATTEMPTS} times during a request{_log_tail(folder)}")
+
+
+def _sleep(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
 
 
 def _connect(folder: str) -> Socket | None:

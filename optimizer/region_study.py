@@ -173,6 +173,17 @@ class RegionStudy:
                 return None
             return self._assignment(min(complete, key=lambda t: (sign * _value_of(t), t.number)))
 
+    def stopped(self) -> Stopped | None:
+        """Return why the region is given up, if it is: too many trials failed for good."""
+        failed = [trial for trial in self._trials() if trial.state == TrialState.FAIL]
+        if len(failed) <= self._settings.max_failures:
+            return None
+        last = failed[-1].user_attrs
+        return Stopped(
+            f"{len(failed)} trials failed for good, more than max_failures "
+            f"({self._settings.max_failures}); the last, {last.get('node')}: {last.get('error')}"
+        )
+
     def ask_ahead(self) -> bool:
         """Compute the next suggestion, unless it is known or none is needed.
 
@@ -220,13 +231,8 @@ class RegionStudy:
     def _refusal(self) -> Spent | Stopped | None:
         """Return why no new trial may start, if so."""
         trials, settings = self._trials(), self._settings
-        failed = [trial for trial in trials if trial.state == TrialState.FAIL]
-        if len(failed) > settings.max_failures:
-            last = failed[-1].user_attrs
-            return Stopped(
-                f"{len(failed)} trials failed for good, more than max_failures "
-                f"({settings.max_failures}); the last, {last.get('node')}: {last.get('error')}"
-            )
+        if stopped := self.stopped():
+            return stopped
         if len(trials) >= settings.trials:
             return Spent(f"the budget of {settings.trials} trials is used up")
         if settings.hours is not None and self._age_hours() >= settings.hours:

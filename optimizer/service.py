@@ -31,7 +31,7 @@ LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
 SILENT_SECONDS = 60.0  # a client that has sent no request by then is dropped
 SEND_SECONDS = 5.0  # a client that doesn't read its reply by then is dropped
-TICK_SECONDS = 5.0  # between looks at the clock and at the socket's file
+TICK_SECONDS = 1.0  # between looks at the clock and at the socket's file
 BACKLOG = 4096
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -336,11 +336,11 @@ def _parse(received: bytes) -> list[str] | None:
         ValueError: it will never be one.
     """
     head, newline, content = received.partition(b"\n")
-    if not newline and len(head) < LARGEST_HEAD:
-        return None
-    if not head.isdigit() or len(head) > LARGEST_HEAD:
+    if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():
         raise ValueError("it doesn't begin with its length")
-    length = int(head)
+    if not newline:
+        return None
+    length = int(head or b"0")
     if not 0 < length <= LARGEST_REQUEST or len(content) > length:
         raise ValueError(f"its length, {length}, is wrong")
     if len(content) < length:

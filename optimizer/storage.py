@@ -70,6 +70,13 @@ def open_storage(url: str) -> BaseStorage:
         return _open(parsed, pool_pre_ping=True)
 
 
+def close_storage(storage: BaseStorage) -> None:
+    """Close the database's connections; SQLite then folds its log into the file."""
+    if isinstance(storage, RDBStorage):
+        storage.remove_session()
+        storage.engine.dispose()
+
+
 @contextmanager
 def storage_errors(what: str, *, secret: str | None = None) -> Iterator[None]:
     """Turn whatever a database raises into an error for people.
@@ -128,8 +135,7 @@ def _create_sqlite(url: URL, path: Path) -> None:
         made = _open(url.set(database=str(beside)), poolclass=sqlalchemy.NullPool)
         with made.engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")  # kept in the file
-        made.remove_session()
-        made.engine.dispose()
+        close_storage(made)
         try:
             os.link(beside, path)
         except FileExistsError:

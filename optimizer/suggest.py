@@ -47,9 +47,16 @@ def stable_seed(*parts: str | int) -> int:
 
 
 def warm_up() -> None:
-    """Import what the model needs (torch: seconds), so that no ask has to wait for it."""
+    """Import what the model needs (torch: seconds), so that no ask has to wait for it.
+
+    Torch is left with one thread in this process: small matrices gain nothing from a second, and
+    two that compete for cores with trials cost a factor.
+    """
+    import torch
+
     from trialfleet.optimizer.space import SearchSpace
 
+    torch.set_num_threads(1)
     space = SearchSpace.model_validate({"x": {"type": "float", "low": 0, "high": 1}})
     state = TrialState.COMPLETE
     told = [_as_told(state, {"x": x}, x, space.distributions()) for x in (0.25, 0.75)]

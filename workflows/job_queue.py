@@ -14,6 +14,7 @@ from typing import Any
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import connect, use
 from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.render import classad_string
 
 _IDLE, _RUNNING, _HELD = 1, 2, 5
 _SCHEDULER_UNIVERSE = 7
@@ -88,9 +89,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
 
 
 def _of_run(folder: RunFolder) -> str:
-    import classad2
-
-    return f"TrialfleetFolder =?= {classad2.quote(str(folder.root))}"
+    return f"TrialfleetFolder =?= {classad_string(folder.root)}"
 
 
 def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:

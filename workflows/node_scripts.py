@@ -98,7 +98,10 @@ class NodeScripts:
         attempts = int(retry) + 1
         if isinstance(outcome, Complete):
             return self._tell_complete(slug, node, outcome, attempts)
-        self._study_of(slug).tell_failed(node, error=outcome.error, attempts=attempts)
+        study = self._study_of(slug)
+        study.tell_failed(node, error=outcome.error, attempts=attempts)
+        if stopped := study.stopped():
+            return self._stop(slug, stopped.reason)
         return Reply(EXITS["done"], f"{node}: failed for good: {outcome.error}")
 
     def _tell_complete(self, slug: str, node: str, outcome: Complete, attempts: int) -> Reply:
@@ -115,7 +118,10 @@ class NodeScripts:
     # -- the full training -----------------------------------------------------------------------
 
     def _ask_best(self, slug: str, node: str) -> Reply:
-        best = self._study_of(slug).best()
+        study = self._study_of(slug)
+        if stopped := study.stopped():
+            return self._stop(slug, stopped.reason)
+        best = study.best()
         if best is None:
             return self._stop(slug, "no trial completed, so there are no best settings to train")
         self._write(slug, node, self._folder.region(slug).best, best, "final")

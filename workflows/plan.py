@@ -22,7 +22,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import sync_folder
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import RegionGraph, StudyGraph, graph_of
-from trialfleet.workflows.render import render
+from trialfleet.workflows.render import needs_escape, render
 from trialfleet.workflows.study import Study, Trainer
 from trialfleet.workflows.study_file import FrozenStudy, dump_frozen
 
@@ -85,8 +85,11 @@ def plan(study: Study, *, run: str, out: Path) -> Plan:
 
 def _usable_place(out: Path) -> Path:
     place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
-    if any(ord(c) < 0x20 or c in '"\\' for c in str(place)):
-        raise InputError(f"the run's folder {str(place)!r} has a character that DAGMan can't take")
+    if needs_escape(str(place)) or not str(place).isprintable():
+        raise InputError(
+            f"the run's folder {str(place)!r} has what DAGMan can't take: a double quote, "
+            "a backslash, '$(', '$$' or a character that does not print; choose another with --out"
+        )
     if place.is_relative_to(_FORBIDDEN_PLACE):
         raise InputError(
             f"the run's folder {str(place)!r} is under /tmp, where DAGMan refuses to "

@@ -44,11 +44,18 @@ def dag_string(value: object) -> str:
 
 
 def classad_string(value: object) -> str:
-    """Return `value` as a ClassAd string that survives the submit language's macros."""
-    import classad2
+    """Return `value` as a ClassAd string, in UTF-8 as it is.
 
-    quoted: str = classad2.quote(_one_line(str(value)))
-    return quoted.replace("$", "$(DOLLAR)")
+    Submit files and queries read escapes differently, so text that would need any is kept out.
+    """
+    text = _one_line(str(value))
+    assert not needs_escape(text), f"no ClassAd string: {text!r}"
+    return f'"{text}"'
+
+
+def needs_escape(text: str) -> bool:
+    """Whether ClassAd strings or the submit language's macros would read `text` differently."""
+    return '"' in text or "\\" in text or "$(" in text or "$$" in text
 
 
 def shell_word(value: object) -> str:

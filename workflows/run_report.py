@@ -1,7 +1,8 @@
-"""Writing a run's report: `python -m trialfleet.workflows.run_report RUN DAG_STATUS FAILED_COUNT`.
+"""Writing a run's report: `python -m trialfleet.workflows.run_report RUN`.
 
 The graph's FINAL node runs this after everything else, whatever happened; its exit code is the
-whole graph's success or failure.
+whole graph's success or failure. DAGMan's own $FAILED_COUNT would not do: it counts an optimiser's
+service that was killed, which costs nothing.
 """
 
 from __future__ import annotations
@@ -74,15 +75,14 @@ def main() -> None:
     """Write the report and exit 0 if every region published its model."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
-    parser.add_argument("dag_status", type=int, help="DAGMan's $DAG_STATUS")
-    parser.add_argument("failed_count", type=int, help="DAGMan's $FAILED_COUNT")
     arguments = parser.parse_args()
     try:
         report = write_report(RunFolder(arguments.run.absolute()))
     except TrialfleetError as error:
         sys.exit(str(error))
-    print(f"report of {len(report.regions)} regions written")
-    sys.exit(1 if arguments.dag_status or arguments.failed_count else 0)
+    unpublished = [region.name for region in report.regions if region.published is None]
+    print(f"report written; not published: {', '.join(unpublished) or 'none'}")
+    sys.exit(1 if unpublished else 0)
 
 
 if __name__ == "__main__":

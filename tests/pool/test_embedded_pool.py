@@ -1,27 +1,315 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trialfleet.infra.pool import Pool
+import psutil
+import pytest
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool import Pool, connect
+from trialfleet.infra.pool_status import DAEMON_ADS
+from trialfleet.infra.processes import wait_until
+
+MakePool = Callable[..., Pool]
 
 
-def run_job(folder: Path, program: str, *lines: str) -> str:
-    """Run `program` (a shell script) as a job of the active pool and return its output."""
+def run(command: list[str], pool: Pool, folder: Path | None = None) -> str:
+    """Run a tool against `pool`, which need not be the active one, and return its output."""
+    done = subprocess.run(
+        command,
+        env={**os.environ, **pool.environment()},
+        cwd=folder or pool.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def submit(pool: Pool, folder: Path, program: str, *lines: str) -> None:
     (folder / "job.sh").write_text(f"#!/bin/sh\n{program}\n")
-    description = [
-        "executable = job.sh",
-        "output = out",
-        "error = err",
-        "log = log",
-        "should_transfer_files = YES",
-        *lines,
-    ]
-    (folder / "job.sub").write_text("\n".join([*description, "queue", ""]))
-    subprocess.run(["condor_submit", "job.sub"], cwd=folder, check=True, capture_output=True)
-    subprocess.run(["condor_wait", "-wait", "60", "log"], cwd=folder, check=True)
+    files = ["executable = job.sh", "output = out", "error = err", "log = log"]
+    description = [*files, "should_transfer_files = YES", "request_memory = 100MB", *lines, "queue"]
+    (folder / "job.sub").write_text("\n".join([*description, ""]))
+    run(["condor_submit", "job.sub"], pool, folder)
+
+
+def run_job(pool: Pool, folder: Path, program: str, *lines: str) -> str:
+    """Run `program` (a shell script) as a job and return its output."""
+    submit(pool, folder, program, *lines)
+    done = subprocess.run(
+        ["condor_wait", "-wait", "40", "log"],
+        env={**os.environ, **pool.environment()},
+        cwd=folder,
+    )
+    assert done.returncode == 0, (folder / "log").read_text()
     return (folder / "out").read_text()
 
 
+def alive(mark: str) -> list[psutil.Process]:
+    """Return the processes whose command line or environment names `mark`: psutil's own route."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and (
+                mark in " ".join(process.cmdline()) or mark in " ".join(process.environ().values())
+            ):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return [process for process in found if process.pid != os.getpid()]
+
+
+def test_a_pool_that_is_up_says_so(pool: Pool) -> None:
+    status = pool.status()
+    assert status.state == "up"
+    assert status.daemons == ("condor_master", *DAEMON_ADS.values())
+    assert psutil.Process(status.master).name() == "condor_master"
+    assert sum(slot.cpus for slot in status.slots if slot.partitionable) == 4
+    assert status.slots[0].memory > 500
+    assert tuple(map(int, status.version.split("."))) >= (25, 14)
+
+
+def test_up_again_changes_nothing(pool: Pool) -> None:
+    before = pool.status().master
+    said: list[str] = []
+    assert pool.up(said.append).master == before
+    assert said == [f"the pool in {pool.folder} is up already"]
+
+
+def test_the_daemons_have_left_the_callers_session(pool: Pool) -> None:
+    master = pool.status().master
+    assert os.getsid(master) == master
+    assert psutil.Process(master).terminal() is None
+    assert psutil.Process(master).ppid() == 1
+
+
+def test_the_tools_work_in_the_pools_shell(pool: Pool, tmp_path: Path) -> None:
+    commands = "condor_status -af HAS_GPU; condor_q -totals; condor_config_val CONDOR_HOST"
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        ["/bin/sh", "-e"],
+        input=f"{pool.shell_exports()}{commands}\n",
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "false"
+    assert "Total for all users" in done.stdout
+    assert done.stdout.splitlines()[-1] == "127.0.0.1"
+
+
 def test_python3_in_a_job_has_torch(pool: Pool, work: Path) -> None:
-    assert run_job(work, "python3 -c 'import torch; print(torch.ones(2).sum().item())'") == "2.0\n"
+    program = "python3 -c 'import torch; print(torch.ones(2).sum().item())'"
+    assert run_job(pool, work, program) == "2.0\n"
+
+
+def test_the_bindings_talk_to_the_active_pool(pool: Pool) -> None:
+    import htcondor2
+
+    assert htcondor2.param["LOCAL_DIR"] == str(pool.folder)
+    assert htcondor2.Schedd().query(limit=1) is not None
+
+
+def test_jobs_start_without_the_wait_of_five_seconds(pool: Pool, work: Path) -> None:
+    lines = [
+        "transfer_input_files = in",
+        "transfer_output_files = in",
+        "when_to_transfer_output = ON_EXIT_OR_EVICT",
+        "log_xml = False",
+    ]
+    (work / "in").touch()
+    folders = [work / str(number) for number in range(8)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "in").touch()
+        submit(pool, folder, "true", *lines)
+    for folder in folders:
+        run(["condor_wait", "-wait", "60", "log"], pool, folder)
+    durations = run(
+        ["condor_history", "-limit", "8", "-af", "ActivationSetupDuration"], pool
+    ).split()
+    assert len(durations) == 8
+    assert max(map(int, durations)) < 4
+
+
+def test_a_vacated_job_goes_on_from_its_checkpoint(pool: Pool, work: Path) -> None:
+    program = """
+    trap 'echo saved >> state; exit 85' TERM
+    if [ -s state ]; then cat state; exit 0; fi
+    touch started; n=0; while [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done
+    """
+    (work / "state").touch()
+    lines = [
+        "checkpoint_exit_code = 85",
+        "transfer_checkpoint_files = state",
+        "transfer_input_files = state",
+        "transfer_output_files = state",
+        "when_to_transfer_output = ON_EXIT_OR_EVICT",
+    ]
+    submit(pool, work, program, *lines)
+    log = work / "log"
+    assert wait_until(lambda: "Job executing" in log.read_text(), seconds=20)
+    time.sleep(0.5)  # for the shell to set its trap
+    (cluster,) = run(["condor_q", "-af", "ClusterId"], pool).split()
+    run(["condor_vacate_job", cluster], pool)
+    run(["condor_wait", "-wait", "40", "log"], pool, work)
+    assert (work / "out").read_text() == "saved\n"
+
+
+def test_what_a_job_uses_of_the_disk_is_known_and_limited_soon(pool: Pool, work: Path) -> None:
+    program = "dd if=/dev/zero of=big bs=1M count=150 2>/dev/null; sleep 60"
+    lines = ["request_disk = 20MB", "periodic_remove = DiskUsage > RequestDisk"]
+    began = time.monotonic()
+    submit(pool, work, program, *lines)
+    run(["condor_wait", "-wait", "40", "log"], pool, work)
+    assert time.monotonic() - began < 25
+    assert "PeriodicRemove" in (work / "log").read_text()
+
+
+def test_a_job_that_wants_a_gpu_waits_where_there_is_none(pool: Pool) -> None:
+    assert [slot.has_gpu for slot in pool.status().slots] == [False] * len(pool.status().slots)
+    assert run(["condor_status", "-const", "HAS_GPU", "-af", "Name"], pool) == ""
+
+
+def test_slots_with_simulated_gpus_say_so(make_pool: MakePool, work: Path) -> None:
+    private = make_pool(extra="GPU_DISCOVERY_EXTRA = -extra -simulate:4,2")
+    slot = private.up().slots[0]
+    assert (slot.has_gpu, slot.gpus) == (True, 2)
+    lines = ["request_gpus = 1", "requirements = HAS_GPU"]
+    output = run_job(private, work, "echo $CUDA_VISIBLE_DEVICES", *lines)
+    assert output.strip() not in {"", "10000"}
+
+
+def test_down_leaves_no_process_and_no_job_running(make_pool: MakePool, work: Path) -> None:
+    private = make_pool()
+    private.up()
+    mark = f"left-over-{private.folder.name}"
+    program = (
+        f"exec 2>/dev/null; (setsid sh -c 'while :; do sleep 0.2; done; : {mark}' &) ; sleep 99"
+    )
+    submit(private, work, program)
+    assert wait_until(lambda: bool(alive(mark)), seconds=20)
+    private.down()
+    assert alive(str(private.folder)) == []
+    assert alive(mark) == []
+    assert private.status().state == "down"
+    private.down()  # and once more does no harm
+
+
+def test_a_pool_whose_master_was_killed_is_cleaned_and_restarted(
+    make_pool: MakePool, work: Path
+) -> None:
+    private = make_pool()
+    first = private.up().master
+    submit(private, work, "true", "hold = True")
+    os.kill(first, signal.SIGKILL)
+    orphans = alive(str(private.folder))
+    assert len(orphans) >= 4
+    assert wait_until(lambda: private.status().state == "failing", seconds=5)
+    with pytest.raises(PoolError, match="trialfleet pool up"):
+        connect(private.folder)
+    said: list[str] = []
+    status = private.up(said.append)
+    assert said[0] == "ending what a pool that died left running"
+    assert status.state == "up"
+    assert status.master != first
+    assert status.jobs == {"held": 1}  # the queue was kept
+    assert not {orphan.pid for orphan in orphans} & {
+        left.pid for left in alive(str(private.folder))
+    }
+
+
+def test_a_pool_killed_as_by_a_power_cut_comes_up_with_its_queue(
+    make_pool: MakePool, work: Path
+) -> None:
+    private = make_pool()
+    private.up()
+    submit(private, work, "true", "hold = True")
+    for process in private.processes():
+        os.kill(process.pid, signal.SIGKILL)
+    assert wait_until(lambda: private.status().state == "down", seconds=5)
+    assert private.up().jobs == {"held": 1}
+
+
+def test_two_ups_at_once_make_one_pool(make_pool: MakePool) -> None:
+    private = make_pool()
+    with ThreadPoolExecutor() as threads:
+        first, second = threads.map(lambda _: private.up(), range(2))
+    assert first.master == second.master
+    masters = [each for each in alive(str(private.folder)) if each.name() == "condor_master"]
+    assert len(masters) == 1
+
+
+def test_a_deep_folder_with_blanks_works(make_pool: MakePool, work: Path) -> None:
+    private = make_pool("/".join(["a b'c é"] * 12))  # longer than a Unix socket's name may be
+    private.up()
+    assert run_job(private, work, "pwd").startswith(str(private.folder))
+
+
+def test_a_knob_that_htcondor_refuses_ends_with_its_log(make_pool: MakePool) -> None:
+    private = make_pool(knobs={"MAX_HISTORY_LOG": "twenty"})
+    with pytest.raises(PoolError) as raised:
+        private.up(seconds=4)
+    assert "did not answer within 4 s" in str(raised.value)
+    assert str(private.folder / "log" / "SchedLog") in str(raised.value)
+    assert "MAX_HISTORY_LOG" in str(raised.value)
+    assert alive(str(private.folder)) == []
+
+
+def test_the_users_own_htcondor_settings_are_neither_read_nor_written(
+    pool: Pool, tmp_path: Path
+) -> None:
+    own = tmp_path / ".condor" / "user_config"
+    own.parent.mkdir()
+    own.write_text("CONDOR_HOST = elsewhere.example\n")
+    before = own.stat()
+    environment = {**os.environ, **pool.environment(), "HOME": str(tmp_path)}
+    command = ["condor_config_val", "CONDOR_HOST"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout == "127.0.0.1\n"
+    assert own.stat() == before
+    assert list(own.parent.iterdir()) == [own]
+
+
+def test_connect_takes_the_default_pool_only_when_it_is_up(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = make_pool()
+    monkeypatch.delenv("CONDOR_CONFIG", raising=False)
+    monkeypatch.setenv("TRIALFLEET_POOL", str(private.folder))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(PoolError, match="trialfleet pool up"):
+        connect()
+    private.up()
+    assert connect() == private.environment()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize("user", ["nobody", "games"])
+def test_another_user_of_the_machine_is_refused(pool: Pool, user: str) -> None:
+    """Also in root's user namespace, where all strangers look like one account."""
+    reads_all = "+dac_read_search"  # the stranger sees root's folders, as a shared disk would show
+    become = ["setpriv", f"--reuid={user}", "--clear-groups", f"--inh-caps={reads_all}"]
+    ping = ["condor_ping", "-type", "schedd", "WRITE"]
+    readable = Path(tempfile.mkstemp(prefix="stranger-")[1])  # access(2) asks without capabilities
+    readable.write_text(pool.condor_config.read_text())
+    readable.chmod(0o644)
+    done = subprocess.run(
+        [*become, f"--ambient-caps={reads_all}", *ping],
+        env={**os.environ, **pool.environment(), "CONDOR_CONFIG": str(readable)},
+        capture_output=True,
+        text=True,
+    )
+    readable.unlink()
+    assert done.returncode != 0
+    assert "WRITE failed" in done.stderr + done.stdout
+    assert "succeeded" in run([*ping], pool)

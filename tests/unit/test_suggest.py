@@ -15,7 +15,9 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.suggest import Point, in_startup, stable_seed, suggest
+from trialfleet.optimizer.suggest import Point, in_startup, stable_seed, suggest, warm_up
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
 
 SQUARE = {
     "x": {"type": "float", "low": 0, "high": 1},
@@ -35,6 +37,11 @@ TINY = {
     "a": {"type": "categorical", "choices": ["x", "y"]},
     "n": {"type": "int", "low": 1, "high": 3, "when": {"a": ["x"]}},
 }  # four points: x1, x2, x3, y
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    warm_up()
 
 
 def make(entries: dict[str, Any]) -> SearchSpace:
@@ -178,6 +185,17 @@ def test_a_point_that_failed_is_not_proposed_again() -> None:
     assert distance(ask(space, [*history, forgotten]), proposed) < 0.02
 
 
+def test_a_region_in_which_trials_fail_is_left_alone_though_values_lead_there() -> None:
+    space = make(SQUARE)
+    history: list[FrozenTrial] = []
+    for _ in range(16):
+        point = ask(space, history)
+        x = float(point["x"])
+        told = (TrialState.FAIL, None) if x < 0.4 else (TrialState.COMPLETE, x)
+        history.append(trial(space, point, *told))
+    assert sum(t.state == TrialState.FAIL for t in history[-6:]) <= 2
+
+
 @pytest.mark.parametrize("values", [[0.0] * 8, [1e300, -1e300] * 4, [1e-300 * i for i in range(8)]])
 def test_flat_and_extreme_results_are_no_trouble(values: list[float]) -> None:
     space = make(SQUARE)
@@ -213,6 +231,12 @@ def test_every_point_of_a_small_space_is_tried_once_before_any_is_repeated() -> 
     first = [repr(t.params) for t in history[:4]]
     assert len(set(first)) == 4
     assert repr(history[4].params) in first
+
+
+def test_the_last_point_of_a_countable_space_is_found_though_the_design_misses_it() -> None:
+    space = make({"n": {"type": "int", "low": 1, "high": 1500}})
+    history = [trial(space, {"n": n}, TrialState.RUNNING) for n in range(1, 1501) if n != 777]
+    assert ask(space, history) == {"n": 777}
 
 
 # ---------------------------------------------------------------- purity

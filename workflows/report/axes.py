@@ -19,6 +19,7 @@ LOG_SPAN = 1e3  # a positive quantity over more than this is drawn on a logarith
 FEW = 8  # values, too few to call one of them an outlier
 FAR = 5.0  # interquartile ranges beyond the quartiles: what lies farther is left outside at first
 MOST_TICKS = 5
+MARGIN = 0.06  # of an axis, beyond what lies on it
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ def value_axis(values: Sequence[float], keep: Sequence[float]) -> Axis:
     outside = sum(not min(inside) <= value <= max(inside) for value in values)
     if outside == 0:
         return Axis({}, 0)
-    margin = 0.06 * (max(inside) - min(inside))
-    return Axis({"range": [short(min(inside) - margin), short(max(inside) + margin)]}, outside)
+    return Axis({"range": [short(end) for end in _around(min(inside), max(inside))]}, outside)
 
 
 def _bulk(values: Sequence[float]) -> tuple[float, float]:
@@ -82,9 +82,19 @@ def parameter_axis(range_: ParameterRange) -> dict[str, Any]:
             "range": [-0.5, len(labels) - 0.5],
             "showgrid": False,
         }
-    if range_.log and range_.low is not None and range_.high is not None:
-        return log_axis(range_.low, range_.high)
-    return {"nticks": MOST_TICKS}
+    assert range_.low is not None, range_
+    assert range_.high is not None, range_
+    low, high = float(range_.low), float(range_.high)
+    if range_.log:
+        return {**log_axis(low, high), "range": _around(math.log10(low), math.log10(high))}
+    few = isinstance(range_.low, int) and high - low <= 2 * MOST_TICKS
+    return {"range": _around(low, high), **({"dtick": 1} if few else {"nticks": MOST_TICKS})}
+
+
+def _around(low: float, high: float) -> list[float]:
+    """From `low` to `high` with room for a marker at either end."""
+    room = MARGIN * (high - low)
+    return [low - room, high + room]
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +16,19 @@ DIGITS = 4
 MOST_DECIMALS = 7
 
 
+def is_finite(value: Any) -> bool:
+    """Whether `value` is a number, no truth value, that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
 def number(value: float | None, digits: int = DIGITS) -> str:
     """`value` to `digits` significant digits, tiny and huge ones with a power of ten.
 
     0.0013; 1,234,567; None and what isn't finite are a dash.
     """
-    if value is None or not math.isfinite(value):
+    if value is None or not is_finite(value):
         return NOTHING
     if isinstance(value, int) and abs(value) < 10**15:
         return _signs(f"{value:,}")
@@ -48,25 +56,26 @@ def column_decimals(values: Sequence[float | None]) -> int | None:
         return 0
     known = [value for value in values if value is not None]
     top = max(sizes)
-    if not 1e-4 <= top < 1e7 or min(sizes) < top * 1e-5:
+    if not 1e-4 <= top < 1e7:
         return None
     decimals = DIGITS - 1 - _exponent(top)
     spread = max(known) - min(known)
     if spread > 0:
         decimals = max(decimals, 1 - _exponent(spread))
-    return min(MOST_DECIMALS, max(0, decimals))
+    decimals = min(MOST_DECIMALS, max(0, decimals))
+    return decimals if min(sizes) > 0.5 * 10.0**-decimals else None
 
 
 def fixed(value: float | None, decimals: int | None) -> str:
     """`value` with a column's decimals; None is a dash."""
-    if value is None or decimals is None or not math.isfinite(value):
+    if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _signs(f"{value:z,.{decimals}f}")
 
 
 def signed(value: float | None, decimals: int | None) -> str:
     """A difference: +0.0123, or with a minus sign; no sign at zero."""
-    if value is None or not math.isfinite(value):
+    if value is None or not is_finite(value):
         return NOTHING
     if value == 0:
         return "0"
@@ -89,7 +98,7 @@ def duration(seconds: float | None) -> str:
     """0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; None is a dash."""
     if seconds is None:
         return NOTHING
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:

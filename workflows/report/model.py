@@ -79,12 +79,10 @@ class ParameterRange:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        low, high, at = self.low, self.high, float(value)
+        low, high, at = self.low, self.high, min(self.high, max(self.low, value))
         if self.log:
-            if min(low, at) <= 0:
-                return None
             low, high, at = math.log(low), math.log(high), math.log(at)
-        return min(1.0, max(0.0, (at - low) / (high - low)))
+        return (at - low) / (high - low)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +109,9 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """Whether tuning moved it."""
-        return (self.default_active, self.default) != (self.best_active, self.best)
+        """Whether tuning moved it; true is not 1, but 1 is 1.0."""
+        default, best = (self.default_active, self.default), (self.best_active, self.best)
+        return default != best or isinstance(self.default, bool) != isinstance(self.best, bool)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import OptimizerError
 from trialfleet.workflows.report import analysis
+from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import Region, Report, Trial
 from trialfleet.workflows.report.source import RegionSource, ReportSource
 
@@ -179,7 +179,7 @@ def _trial(trial: FrozenTrial) -> Trial:
         node=str(notes.get("node", "")),
         state=state,
         baseline=notes.get("baseline") is True,
-        objective=value if state == "complete" and _is_finite(value) else None,
+        objective=value if state == "complete" and is_finite(value) else None,
         metrics=_finite(notes.get("metrics")),
         params=_mapping(notes.get("params", clean(trial.params))),
         seconds=_number(notes.get("seconds")),
@@ -199,16 +199,12 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
-
-
 def _number(value: Any) -> float | None:
-    return float(value) if _is_finite(value) and value >= 0 else None
+    return float(value) if is_finite(value) and value >= 0 else None
 
 
 def _finite(value: Any) -> dict[str, float]:
-    return {name: item for name, item in _mapping(value).items() if _is_finite(item)}
+    return {name: item for name, item in _mapping(value).items() if is_finite(item)}
 
 
 def _wall_seconds(trials: Sequence[FrozenTrial]) -> float | None:

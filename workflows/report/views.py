@@ -149,16 +149,17 @@ def gain_tone(comparison: Comparison) -> str:
 
 def facts(report: Report, row: Region) -> list[tuple[str, Cell]]:
     """A region's figures in words: label and cell."""
-    pairs = [_comparison(row.objective)]
-    if _apart(report):
-        pairs.append(_comparison(row.report))
+    compared = [row.objective, row.report] if _apart(report) else [row.objective]
+    known = [item for item in compared if (item.default, item.tuned) != (None, None)]
+    pairs = [_comparison(item) for item in known]
     if row.final is not None:
         metrics = ", ".join(f"{name} {f.number(value)}" for name, value in row.final.items())
         pairs.append(("Full training", Cell(metrics or "no metrics")))
     if row.published is not None:
         pairs.append(("Published model", Cell(row.published, tone="path")))
     pairs.append(("Trials", Cell(_trial_counts(row))))
-    pairs.append(("Time", Cell(_time(row))))
+    if row.wall_seconds is not None:
+        pairs.append(("Time", Cell(_time(row))))
     return pairs
 
 
@@ -179,8 +180,10 @@ def _trial_counts(row: Region) -> str:
 def _time(row: Region) -> str:
     devices = Counter(trial.device for trial in row.trials if trial.device)
     where = ", ".join(f"{name} ({count})" for name, count in sorted(devices.items()))
-    compute = f"{f.duration(row.compute_seconds)} of compute"
     wall = f"{f.duration(row.wall_seconds)} from first to last trial"
+    if not row.compute_seconds:
+        return wall
+    compute = f"{f.duration(row.compute_seconds)} of compute"
     return f"{wall}, {compute}{' on ' + where if where else ''}"
 
 

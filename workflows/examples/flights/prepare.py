@@ -121,7 +121,7 @@ def regions(source: Path) -> Iterator[tuple[str, dict[str, Column], list[str]]]:
     """Yield each region's name, its columns and which of them are categorical."""
     columns = features(source)
     origin, dest = columns["origin"], columns["dest"]
-    shared = ["carrier", "flight", "tail_number", "manufacturer", "month", "weekday"]
+    shared = ["carrier", "manufacturer", "month", "weekday"]
     for name in ORIGINS:
         yield name, rows_of(columns, origin == name, without="origin"), ["dest", *shared]
     # most_common() leaves ties in the order of the file, which is fixed.
@@ -152,8 +152,6 @@ def features(source: Path) -> dict[str, Column]:
         "origin": flights["origin"],
         "dest": flights["dest"],
         "carrier": flights["carrier"],
-        "flight": np.strings.add(flights["carrier"], flights["flight"]),
-        "tail_number": flights["tailnum"],
         "weekday": (day + DAY_0) % 7,
         "departure": clock(flights["sched_dep_time"]),
         "arrival": clock(flights["sched_arr_time"]),

@@ -1,0 +1,1 @@
+"""A first study: what `trialfleet init` writes."""

@@ -1,0 +1,129 @@
+"""What is rendered, read back by HTCondor's own tools, is what was meant."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import classad2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trialfleet import Run, Study, plan
+from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.render import needs_escape
+from trialfleet.workflows.trial_files import TrialOrder, write_trial
+
+pytestmark = pytest.mark.usefixtures("pool")
+few = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+PRINTABLE = st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
+REGIONS = st.text(PRINTABLE, min_size=1, max_size=200).filter(lambda name: name == name.strip())
+# Names of files: bytes of UTF-8 count, "/" parts, and HTCondor's lists know no comma or quote.
+FILE_NAMES = (
+    st.text(
+        st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters='/,"\\'),
+        min_size=1,
+        max_size=40,
+    )
+    .filter(lambda name: name == name.strip() and name.isprintable() and name not in {".", ".."})
+    .filter(lambda name: not needs_escape(name))
+)
+
+
+def make_study(folder: Path, **changes: Any) -> Study:
+    (folder / "go.sh").touch()
+    values = {
+        "name": "demo",
+        "regions": ["A"],
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trainer": {"command": ["sh", "go.sh"], "files": ["go.sh"]},
+        "accelerator": "cpu",
+    }
+    return Study.model_validate({**values, **changes}).resolve(folder)
+
+
+def job_of(run: Run, region: str) -> classad2.ClassAd:
+    """The one job that condor_submit makes of a trial's submit file."""
+    folder = RunFolder(run.folder)
+    place = next(folder.region(region_slug(region)).trials.iterdir())
+    order = TrialOrder(
+        region=region, node=place.name, trial=0, mode="tune", seed=1, params={"x": 0.5}
+    )
+    files = folder.region(region_slug(region)).trial(place.name)
+    write_trial("r1", run.study, folder, files, order)
+    done = subprocess.run(
+        ["condor_submit", "-dry-run", "ads", "trial.sub"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    ads = list(classad2.parseAds((place / "ads").read_text()))
+    assert len(ads) == 1
+    return ads[0]
+
+
+def new_run(work: Path, study: Study, name: str = "run") -> Run:
+    shutil.rmtree(work / name, ignore_errors=True)
+    return plan(study, run="r1", out=work / name)
+
+
+@few
+@given(region=REGIONS)
+def test_a_region_of_any_name_makes_one_job_of_its_own(work: Path, region: str) -> None:
+    run = new_run(work, make_study(work, regions=[region]))
+    ad = job_of(run, region)
+    assert ad["TrialfleetRegion"] == region_slug(region)
+    assert ad["TrialfleetFolder"] == str(run.folder)
+    assert ad["TransferOutput"] == "result.json,progress.jsonl,checkpoint"
+
+
+@few
+@given(name=FILE_NAMES)
+def test_a_data_file_of_any_name_is_sent_under_it(work: Path, name: str) -> None:
+    (work / "data").mkdir(exist_ok=True)
+    (work / "data" / name).touch()
+    study = make_study(work, regions={"A": {"data": [f"data/{name}"]}})
+    ad = job_of(new_run(work, study), "A")
+    assert str(work / "data" / name) in ad["TransferInput"] + str(ad.get("CommonInputFiles", ""))
+
+
+@few
+@given(name=FILE_NAMES)
+def test_a_run_in_a_folder_of_any_name_is_found_by_it(work: Path, name: str) -> None:
+    run = new_run(work, make_study(work), name)
+    done = subprocess.run(
+        ["condor_submit_dag", "-no_submit", "-force", run.folder / "study.dag"],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    import htcondor2
+
+    text = (run.folder / "study.dag.condor.sub").read_text()
+    folder = htcondor2.Submit(text).expand("My.TrialfleetFolder")
+    assert classad2.ExprTree(folder).eval() == str(run.folder)
+    assert job_of(run, "A")["TrialfleetFolder"] == str(run.folder)
+    shutil.rmtree(run.folder)
+
+
+def test_requirements_of_a_study_come_on_top_of_has_gpu(work: Path) -> None:
+    requirements = 'Memory > 1 || Machine == "it\'s"'
+    study = make_study(work, accelerator="gpu", resources={"requirements": requirements})
+    ad = job_of(new_run(work, study), "A")
+    asked = ad.lookup("Requirements")
+    assert ad["RequestGPUs"] == 1
+    assert "HAS_GPU && (Memory > 1 ||" in str(asked)

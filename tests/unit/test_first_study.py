@@ -1,0 +1,87 @@
+"""The study and the trainer that `trialfleet init` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialfleet.nodes import trial
+from trialfleet.workflows.study import Study
+from trialfleet.workflows.study_file import load_study
+
+FIRST = Path(str(resources.files("trialfleet.templates.init")))
+FLIGHTS = Path(str(resources.files("trialfleet.workflows.examples.flights")))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    shutil.copytree(FIRST, tmp_path / "first")
+    return load_study(tmp_path / "first/study.yaml")
+
+
+def train(folder: Path, study: Study, region: str = "north", **changes: Any) -> int:
+    """Run the trainer as a trial of the study with the default settings."""
+    space = study.search_space
+    order = {
+        "params": space.complete(space.defaults()) | changes.pop("params", {}),
+        "objective": study.objective.model_dump(),
+        "data": study.data_of(region),
+        **changes,
+    }
+    (folder / "trial.json").write_text(json.dumps(order))
+    (folder / "model").mkdir(exist_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(trial.__file__).parent)}
+    program = FIRST / "train.py"
+    return subprocess.run([sys.executable, program], cwd=folder, env=environment).returncode
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    return found
+
+
+def test_the_first_study_is_valid_and_its_trainer_trains(tmp_path: Path, study: Study) -> None:
+    assert set(study.region_table) == {"north", "south"}
+    assert train(tmp_path, study) == 0
+    default = metrics(tmp_path)
+    assert {study.objective.metric, study.compared_metric} == set(default)
+    assert train(tmp_path, study, params={"learning_rate": 0.3, "degree": 5}) == 0
+    assert metrics(tmp_path)["test_error"] < 0.5 * default["test_error"]  # tuning has a point
+
+
+def test_settings_that_diverge_are_told_as_failed(tmp_path: Path, study: Study) -> None:
+    assert train(tmp_path, study, params={"learning_rate": 50.0}) == 64
+
+
+def test_the_first_trainer_leaves_a_model_and_goes_on_after_an_interruption(
+    tmp_path: Path, study: Study
+) -> None:
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    whole.mkdir()
+    pieces.mkdir()
+    params = {"method": "momentum", "momentum": 0.5, "steps": 4, "checkpoint_seconds": 0}
+    assert train(whole, study, mode="final", params=params | {"checkpoint_seconds": 9}) == 0
+    codes = [train(pieces, study, mode="final", params=params) for _ in range(5)]
+    assert codes == [85, 85, 85, 85, 0]
+    assert (whole / "model/weights.json").read_bytes() == (
+        pieces / "model/weights.json"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "destinations.yaml"])
+def test_the_flights_studies_are_valid(name: str, tmp_path: Path) -> None:
+    shutil.copy(FLIGHTS / name, tmp_path)
+    (tmp_path / "data").mkdir()
+    for region in ("EWR", "JFK", "LGA", "dest-ORD", "dest-SFO"):
+        (tmp_path / f"data/{region}.npz").touch()
+    study = load_study(tmp_path / name)
+    regions = {"EWR", "JFK", "LGA"} if name == "study.yaml" else {"ORD", "SFO"}
+    assert set(study.region_table) == regions

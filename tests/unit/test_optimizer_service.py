@@ -1,0 +1,438 @@
+"""The resident service and its client: started on demand, one at a time, killed at any moment."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trialfleet.optimizer import client
+
+CLIENT = Path(client.__file__).resolve()
+HANDLER = """
+import os, sys, time
+from pathlib import Path
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.optimizer.service import Reply, serve
+
+folder, idle_timeout, wait = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "wait"
+
+class Notes:
+    # writes down what happens, so that tests can see it
+    def handle(self, words):
+        with open(folder / "served", "a", errors="surrogateescape") as notes:
+            notes.write(f"begin {' '.join(words)}\\n")
+        if words[0] == "slow":
+            time.sleep(float(words[1]))
+        if words[0] == "die once" and not (folder / "died").exists():
+            (folder / "died").touch()
+            os.kill(os.getpid(), 9)
+        if words[0] == "die":
+            os.kill(os.getpid(), 9)
+        if words[0] == "wrong":
+            raise InputError("no such region: é")
+        if words[0] == "bug":
+            raise ZeroDivisionError("a mistake")
+        if words[0] == "threads":
+            return Reply(0, os.environ["OMP_NUM_THREADS"])
+        with open(folder / "served", "a", errors="surrogateescape") as notes:
+            notes.write(f"end {' '.join(words)}\\n")
+        return Reply(int(words[1]) if words[0] == "exit" else 0, f"{os.getpid()} {words!r}")
+
+    def idle(self):
+        if (folder / "work").exists():
+            count = int((folder / "work").read_text() or 0)
+            (folder / "work").write_text(str(count + 1))
+            if count == 3:
+                raise ZeroDivisionError("in background work")
+            return True
+        return False
+
+def make():
+    with open(folder / "made", "a") as made:
+        made.write(f"{os.getpid()}\\n")
+    if (folder / "broken").exists():
+        raise OptimizerError("the storage is down")
+    return Notes()
+
+serve(folder, make, idle_timeout=idle_timeout if idle_timeout > 0 else None, wait_for_lock=wait)
+"""
+
+
+class Run:
+    """A run's folder with a toy service."""
+
+    def __init__(self, folder: Path, script: Path) -> None:
+        self.folder = folder
+        self._script = script
+
+    def start(self, *, idle_timeout: float = 0, wait: bool = False) -> list[str]:
+        mode = "wait" if wait else "once"
+        return [sys.executable, str(self._script), str(self.folder), str(idle_timeout), mode]
+
+    def popen(self, *, idle_timeout: float = 0, wait: bool = False) -> subprocess.Popen[str]:
+        with (self.folder / "service.log").open("a") as log:
+            command = self.start(idle_timeout=idle_timeout, wait=wait)
+            return subprocess.Popen(command, stdout=log, stderr=log, text=True)
+
+    def command(self, *words: str, start: list[str] | None = None) -> list[str]:
+        program = [sys.executable, "-I", "-S", str(CLIENT)]
+        return [*program, "--folder", str(self.folder), "--start", *(start or self.start()),
+                "--", *words]  # fmt: skip
+
+    def ask(self, *words: str, start: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words, start=start), capture_output=True, text=True, encoding="utf-8"
+        )
+
+    def ask_later(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(self.command(*words), stdout=subprocess.PIPE, text=True)
+
+    def ok(self, *words: str) -> str:
+        result = self.ask(*words)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def pids(self) -> list[int]:
+        """Return the processes that became the service, in order."""
+        made = self.folder / "made"
+        return [int(line) for line in made.read_text().split()] if made.exists() else []
+
+    def served(self) -> list[str]:
+        return (self.folder / "served").read_text().splitlines()
+
+    def log(self) -> str:
+        return (self.folder / "service.log").read_text()
+
+    def raw(self, content: bytes) -> bytes:
+        """Return what the service says to bytes that no client of ours sends."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(self.folder / "service.sock"))
+            connection.sendall(content)
+            connection.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "handler.py"
+    path.write_text(HANDLER)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, script: Path) -> Iterator[Run]:
+    folder = tmp_path / 'a run\'s "folder" é'
+    folder.mkdir()
+    yield Run(folder, script)
+    end(Run(folder, script))
+
+
+def end(run: Run) -> None:
+    for pid in run.pids():
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: not is_alive(pid))  # type: ignore[misc]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+# ---------------------------------------------------------------- requests
+
+
+def test_a_client_starts_the_service_on_demand_and_the_next_finds_it(run: Run) -> None:
+    first, second = run.ok("hello"), run.ok("again")
+    (pid,) = run.pids()
+    assert first == f"{pid} ['hello']\n"
+    assert second == f"{pid} ['again']\n"
+    assert os.getsid(pid) == pid, "the service outlives the client's session"
+
+
+def test_words_arrive_exactly_as_given(run: Run) -> None:
+    words = ["a b", "", "é", "new\nline", "tab\t", '"quoted"', "--", "-x", "\udcff", "x" * 60_000]
+    answer = run.ok(*words)
+    assert answer == f"{run.pids()[0]} {words!r}\n"
+
+
+def test_the_client_exits_with_the_services_code_and_prints_failures_on_stderr(run: Run) -> None:
+    assert run.ask("exit", "0").returncode == 0
+    skipped = run.ask("exit", "3")
+    assert (skipped.returncode, skipped.stdout) == (3, "")
+    assert skipped.stderr.endswith("['exit', '3']\n")
+
+
+def test_an_error_for_people_reaches_the_person_in_any_locale(run: Run) -> None:
+    run.ok("hello")
+    result = subprocess.run(
+        run.command("wrong"), capture_output=True, env=os.environ | {"LC_ALL": "C"}
+    )
+    assert result.returncode == 1
+    assert result.stderr == "no such region: é\n".encode()
+
+
+def test_a_mistake_in_one_request_is_logged_and_the_service_lives_on(run: Run) -> None:
+    result = run.ask("bug")
+    assert result.returncode == 1
+    assert "ZeroDivisionError: a mistake" in result.stderr
+    assert "Traceback" in run.log()
+    run.ok("hello")
+    assert len(run.pids()) == 1
+
+
+def test_requests_are_served_one_at_a_time(run: Run) -> None:
+    run.ok("hello")
+    clients = [run.ask_later("slow", "0.05", str(i)) for i in range(8)]
+    assert [waiting.wait() for waiting in clients] == [0] * 8
+    begins, ends = run.served()[2::2], run.served()[3::2]
+    assert [line.replace("begin", "end") for line in begins] == ends
+    assert len(set(begins)) == 8
+    for waiting in clients:
+        waiting.communicate()
+
+
+def test_native_libraries_are_told_to_use_one_thread(run: Run) -> None:
+    assert run.ok("threads") == "1\n"
+
+
+def test_background_work_goes_on_between_requests_and_its_mistakes_stop_nothing(run: Run) -> None:
+    run.ok("hello")
+    (run.folder / "work").write_text("0")
+    run.ok("hello")
+    wait_until(lambda: run.log().count("Error: in background work") == 1)
+    assert (run.folder / "work").read_text() == "4"
+    run.ok("hello")  # a request makes new work likely
+    wait_until(lambda: int((run.folder / "work").read_text() or 0) > 4)
+    run.ok("hello")
+    assert len(run.pids()) == 1
+
+
+# ---------------------------------------------------------------- broken clients
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\0", b"GET / HTTP/1.1\r\n\r\n", b"-5\nab", b"5\nabcd\0xyz", b"3\nabc", b"0\n", b"\n",
+     b"99999999999\n", b"\xff" * 1000, b"9999999\n"],
+)  # fmt: skip
+def test_garbage_is_refused_and_harms_nobody(run: Run, garbage: bytes) -> None:
+    run.ok("hello")
+    assert run.raw(garbage).startswith(b"1 ")
+    run.ok("hello")
+
+
+def test_clients_that_leave_early_or_say_nothing_harm_nobody(run: Run) -> None:
+    run.ok("hello")
+    assert run.raw(b"") == b""
+    assert run.raw(b"10\nask\0") == b"", "half a request is none"
+    silent = socket.socket(socket.AF_UNIX)
+    silent.connect(str(run.folder / "service.sock"))
+    with socket.socket(socket.AF_UNIX) as impatient:
+        impatient.connect(str(run.folder / "service.sock"))
+        impatient.sendall(b"6\nhello\0")
+    with silent:
+        run.ok("hello")
+    assert "half" not in (run.folder / "served").read_text()
+    assert len(run.pids()) == 1
+
+
+def test_a_client_says_how_it_is_used() -> None:
+    for arguments in ([], ["--folder", "x"], ["--folder", "x", "--start", "--", "hi"],
+                      ["--folder", "x", "--start", "y", "--"]):  # fmt: skip
+        program = [sys.executable, "-I", "-S", str(CLIENT), *arguments]
+        result = subprocess.run(program, capture_output=True, text=True)
+        assert result.returncode == 2
+        assert result.stderr.startswith("usage:")
+
+
+def test_a_missing_folder_and_a_missing_program_are_named(run: Run, tmp_path: Path) -> None:
+    missing = Run(tmp_path / "nosuch", tmp_path)
+    result = missing.ask("hello")
+    assert result.returncode == 1
+    assert f"{tmp_path}/nosuch" in result.stderr
+    result = run.ask("hello", start=["/nosuch/program"])
+    assert result.returncode == 1
+    assert "/nosuch/program: No such file" in result.stderr
+
+
+# ---------------------------------------------------------------- life and death
+
+
+def test_only_one_of_many_started_at_once_becomes_the_service(run: Run) -> None:
+    clients = [run.ask_later("hello", str(i)) for i in range(8)]
+    outputs = [waiting.communicate()[0] for waiting in clients]
+    assert [waiting.returncode for waiting in clients] == [0] * 8
+    (pid,) = run.pids()
+    assert {output.split()[0] for output in outputs} == {str(pid)}
+
+
+def test_a_service_killed_in_mid_request_is_replaced_and_asked_again(run: Run) -> None:
+    waiting = run.ask_later("slow", "1.5")
+    wait_until((run.folder / "served").exists)
+    queued = run.ask_later("hello")
+    time.sleep(0.1)
+    os.kill(run.pids()[0], signal.SIGKILL)
+    assert waiting.communicate()[0].startswith(str(run.pids()[-1]))
+    assert queued.communicate()[0].startswith(str(run.pids()[-1]))
+    assert (waiting.returncode, queued.returncode) == (0, 0)
+    assert len(run.pids()) == 2
+    assert run.served().count("begin slow 1.5") == 2
+
+
+def test_a_service_that_dies_once_costs_one_more_start(run: Run) -> None:
+    run.ok("die once")
+    assert len(run.pids()) == 2
+
+
+def test_a_request_that_kills_every_service_ends_with_a_clear_error(run: Run) -> None:
+    result = run.ask("die")
+    assert result.returncode == 1
+    assert "died 5 times" in result.stderr
+    assert "service.log" in result.stderr
+    assert len(run.pids()) == client.ATTEMPTS
+
+
+def test_a_service_that_cant_start_ends_with_its_own_words(run: Run) -> None:
+    (run.folder / "broken").touch()
+    result = run.ask("hello")
+    assert result.returncode == 1
+    assert "ends with exit code 1" in result.stderr
+    assert "the storage is down" in result.stderr
+    assert len(run.pids()) == client.FAILED_STARTS
+
+
+def test_a_stale_socket_is_replaced(run: Run) -> None:
+    run.ok("hello")
+    os.kill(run.pids()[0], signal.SIGKILL)
+    wait_until(lambda: not is_alive(run.pids()[0]))
+    assert (run.folder / "service.sock").exists()
+    run.ok("hello")
+    assert len(run.pids()) == 2
+
+
+def test_sigterm_finishes_the_present_request_and_removes_the_socket(run: Run) -> None:
+    service = run.popen()
+    wait_until((run.folder / "service.sock").exists)
+    waiting = run.ask_later("slow", "0.5")
+    wait_until((run.folder / "served").exists)
+    service.terminate()
+    assert waiting.communicate()[0].startswith(str(service.pid))
+    assert service.wait(timeout=20) == 0
+    assert not (run.folder / "service.sock").exists()
+    assert len(run.pids()) == 1
+
+
+def test_sigterm_ends_a_service_that_waits_for_requests(run: Run) -> None:
+    service = run.popen()
+    wait_until((run.folder / "service.sock").exists)
+    service.terminate()
+    assert service.wait(timeout=4) == 0
+
+
+def test_a_second_service_returns_at_once_or_waits_for_the_first_to_end(run: Run) -> None:
+    first = run.popen()
+    wait_until((run.folder / "service.sock").exists)
+    assert run.popen().wait(timeout=30) == 0
+    waiting = run.popen(wait=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.wait(timeout=0.5)
+    first.kill()
+    first.wait()
+    wait_until(lambda: run.pids() == [first.pid, waiting.pid])
+    assert run.ok("hello").startswith(str(waiting.pid))
+    assert waiting.poll() is None
+    another = run.popen(wait=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        another.wait(timeout=0.5)
+    another.terminate()
+    assert another.wait(timeout=20) == 0, "SIGTERM ends a wait for the lock"
+    waiting.kill()
+    waiting.wait()
+
+
+def test_an_idle_service_ends_after_its_timeout_and_not_before_a_request_is_served(
+    run: Run,
+) -> None:
+    service = run.popen(idle_timeout=0.4)
+    wait_until((run.folder / "service.sock").exists)
+    run.ok("slow", "0.8")
+    assert service.wait(timeout=20) == 0
+    assert not (run.folder / "service.sock").exists()
+    assert "no request for" in run.log()
+
+
+def test_a_service_whose_socket_is_gone_ends_so_that_another_can_start(run: Run) -> None:
+    run.ok("hello")
+    (run.folder / "service.sock").unlink()
+    run.ok("hello")
+    first, second = run.pids()
+    assert not is_alive(first)
+    assert is_alive(second)
+
+
+def test_the_lock_is_held_while_the_service_lives(run: Run) -> None:
+    run.ok("hello")
+    with (run.folder / "service.lock").open("a") as lock:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.kill(run.pids()[0], signal.SIGKILL)
+        wait_until(lambda: not is_alive(run.pids()[0]))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_socket_is_for_its_owner_alone(run: Run) -> None:
+    run.ok("hello")
+    assert stat.S_IMODE((run.folder / "service.sock").stat().st_mode) == 0o600
+
+
+def test_a_folders_path_may_be_longer_than_a_sockets_address(tmp_path: Path, script: Path) -> None:
+    folder = tmp_path / ("x" * 150) / ("é" * 100)
+    folder.mkdir(parents=True)
+    run = Run(folder, script)
+    try:
+        run.ok("hello")
+        run.ok("again")
+        assert len(run.pids()) == 1
+    finally:
+        end(run)
+
+
+def test_a_relative_folder_means_the_clients_own(run: Run) -> None:
+    command = run.command("hello")
+    command[command.index("--folder") + 1] = "."
+    result = subprocess.run(command, cwd=run.folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_client_needs_nothing_but_the_standard_librarys_fastest_part() -> None:
+    code = f"import sys; sys.argv = ['x']; exec(open({str(CLIENT)!r}).read().split('def main')[0])"
+    slow = "{'json', 'socket', 're', 'subprocess', 'argparse', 'typing', 'contextlib'}"
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"{code}; print({slow} & set(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "set()\n"

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
+
+from trialfleet.errors import InputError, PoolError
+from trialfleet.infra import pool, pool_status, processes, user_namespace
+from trialfleet.infra.htcondor_package import Installation
+from trialfleet.infra.pool import Pool, connect, default_folder, use
+from trialfleet.infra.pool_config import PoolSettings, check_knob, render, variable
+from trialfleet.infra.surroundings import extended_path, surroundings, tail
+
+UNPACKED = Installation(Path("/cache/usr"), "25.14.1", unpacked=True)
+MACHINES = Installation(Path("/usr"), "25.14.1", unpacked=False)
+
+
+def settings(**changes: object) -> PoolSettings:
+    usual: dict[str, object] = {
+        "folder": Path("/home/me/pool"),
+        "installation": UNPACKED,
+        "account": "me",
+    }
+    return PoolSettings(**(usual | changes))  # type: ignore[arg-type]
+
+
+def knobs_of(text: str) -> dict[str, str]:
+    lines = [line for line in text.splitlines() if line and not line.startswith(("#", "use "))]
+    return {
+        name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)
+    }
+
+
+def test_only_the_owner_is_allowed_anything() -> None:
+    knobs = knobs_of(render(settings()))
+    allowed = {name: value for name, value in knobs.items() if name.startswith("ALLOW_")}
+    assert set(allowed.values()) == {"$(POOL_OWNER)"}
+    assert {"ALLOW_READ", "ALLOW_WRITE", "ALLOW_DAEMON", "ALLOW_ADMINISTRATOR"} <= set(allowed)
+    assert knobs["POOL_OWNER"] == "me@$(UID_DOMAIN)"
+    assert knobs["SEC_DEFAULT_AUTHENTICATION"] == "REQUIRED"
+    assert knobs["NETWORK_INTERFACE"] == "127.0.0.1"
+
+
+def test_root_proves_itself_as_root_and_a_plain_user_needs_nothing() -> None:
+    assert knobs_of(render(settings(root=True)))["CONDOR_IDS"] == "0.0"
+    assert "CONDOR_IDS" not in knobs_of(render(settings()))
+
+
+def test_the_same_settings_give_the_same_text() -> None:
+    chosen = settings(knobs={"B": "1", "A": "2"}, extra="use FEATURE : GPUs")
+    assert render(chosen) == render(chosen)
+
+
+def test_what_the_caller_asks_for_comes_last() -> None:
+    text = render(settings(knobs={"SCHEDD_INTERVAL": "9"}, extra="# the end\nNUM_CPUS = 3\n"))
+    assert knobs_of(text)["SCHEDD_INTERVAL"] == "9"
+    assert text.rstrip().endswith("NUM_CPUS = 3")
+
+
+def test_the_pool_offers_two_cpus_even_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert knobs_of(render(settings()))["NUM_CPUS"] == "2"
+    assert knobs_of(render(settings(cpus=1)))["NUM_CPUS"] == "1"
+
+
+def test_memory_is_the_machines_unless_given() -> None:
+    assert "MEMORY" not in knobs_of(render(settings()))
+    assert knobs_of(render(settings(memory_mb=512)))["MEMORY"] == "512"
+
+
+def test_python3_in_a_job_is_this_python() -> None:
+    environment = knobs_of(render(settings()))["STARTER_JOB_ENVIRONMENT"]
+    assert environment.startswith(f"\"'PATH={Path(sys.executable).parent}:")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a$b", "a,b", 'a"b', "a\\b", "a ", "a\x7fb", "a\tb"])
+def test_a_folder_that_htcondor_would_misread_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="HTCondor can't use such a path"):
+        settings(folder=Path("/home/me") / name)
+
+
+@pytest.mark.parametrize("name", ["a b", "größe", "a'b", "a#b", "a=b", "a%b", "(a)", "a;b"])
+def test_other_folders_are_written_as_they_are(name: str) -> None:
+    folder = Path("/home/me") / name
+    assert knobs_of(render(settings(folder=folder)))["LOCAL_DIR"] == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("A B", "1", "'A B' is not the name"),
+        ("", "1", "'' is not the name"),
+        ("A=", "1", "'A=' is not the name"),
+        ("A", "1\nALLOW_WRITE = *", "the value of A is not one line"),
+        ("A", "1\\", "the value of A is not one line"),
+    ],
+)
+def test_a_knob_that_is_more_than_one_setting_is_refused(
+    name: str, value: str, complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        check_knob(name, value)
+
+
+@pytest.mark.parametrize(("cpus", "memory_mb"), [(-1, 0), (0, -1)])
+def test_negative_resources_are_refused(cpus: int, memory_mb: int) -> None:
+    with pytest.raises(InputError, match="can't be negative"):
+        settings(cpus=cpus, memory_mb=memory_mb)
+
+
+@settings_of_hypothesis(database=None)  # the clone may not be ours to write
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
+def test_a_jobs_variable_is_one_quoted_word(value: str) -> None:
+    word = variable("NAME", value)
+    assert word[0] == word[-1] == "'"
+    assert word[1:-1].replace('""', "").count('"') == 0
+    assert word[1:-1].replace("''", "'").replace('""', '"') == f"NAME={value}"
+
+
+def test_unpacked_tools_come_first_and_the_machines_own_last() -> None:
+    assert (
+        extended_path("/venv/bin:/bin", UNPACKED) == "/cache/usr/bin:/cache/usr/sbin:/venv/bin:/bin"
+    )
+    assert extended_path("/venv/bin:/usr/bin", MACHINES) == "/venv/bin:/usr/bin:/usr/sbin"
+    once = extended_path("/bin", UNPACKED)
+    assert extended_path(once, UNPACKED) == once
+
+
+def test_settings_of_a_pool_around_us_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CONDOR_LOG", "/elsewhere")
+    monkeypatch.setenv("_condor_SPOOL", "/elsewhere")
+    monkeypatch.setenv("_CONDOR_ANCESTOR_1", "2:3:4")
+    monkeypatch.setenv("CONDOR_INHERIT", "1 2")
+    monkeypatch.setenv("KEPT", "yes")
+    assert not [name for name in surroundings() if name.upper().startswith("_CONDOR_")]
+    assert "CONDOR_INHERIT" not in surroundings()
+    assert surroundings()["KEPT"] == "yes"
+
+
+def test_the_end_of_a_log_names_its_file(tmp_path: Path) -> None:
+    log = tmp_path / "SchedLog"
+    log.write_text("".join(f"line {number}\n" for number in range(40)))
+    text = tail(log)
+    assert str(log) in text
+    assert "line 39" in text
+    assert "line 24" not in text
+    assert "(empty)" in tail(tmp_path / "absent")
+
+
+def test_the_default_folder_is_the_users_or_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    monkeypatch.delenv("TRIALFLEET_POOL", raising=False)
+    assert default_folder() == Path("/state/trialfleet/pool")
+    monkeypatch.setenv("TRIALFLEET_POOL", "/elsewhere")
+    assert default_folder() == Path("/elsewhere")
+
+
+def test_naming_a_pool_makes_nothing(tmp_path: Path) -> None:
+    named = Pool(tmp_path / "new")
+    assert named.status().state == "down"
+    named.down()
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(PoolError, match="start it by `trialfleet pool up`"):
+        named.environment()
+
+
+def test_a_pool_in_a_folder_that_is_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "find_htcondor", lambda _progress: UNPACKED)
+    (tmp_path / "file").touch()
+    with pytest.raises(PoolError, match=r"the pool's folder .*/file: File exists"):
+        Pool(tmp_path / "file").up()
+
+
+def test_connect_keeps_a_configuration_that_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "condor_config"))
+    assert connect()["CONDOR_CONFIG"] == str(tmp_path / "condor_config")
+
+
+def test_connect_says_how_to_start_the_embedded_pool_that_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "condor_config"))
+    (tmp_path / "pool.json").write_text('{"release": "/usr", "version": "1", "unpacked": false}')
+    with pytest.raises(PoolError, match=r"which is not up: start it by .*trialfleet pool up"):
+        connect()
+
+
+def test_connect_without_any_htcondor_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONDOR_CONFIG", raising=False)
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PoolError, match="none is not up: start it by `trialfleet pool up`"):
+        connect()
+
+
+def test_connect_takes_the_machines_own_where_its_schedd_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "condor_q"
+    fake.write_text("#!/bin/sh\necho '[{\"JobStatus\": 2}]'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("CONDOR_CONFIG", "/dev/null")  # what importing htcondor2 leaves behind
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert connect() == {"PATH": f"{tmp_path}:/bin"}
+
+
+def test_using_an_environment_forgets_the_null_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "htcondor2", None)
+    monkeypatch.setenv("CONDOR_CONFIG", "/dev/null")
+    monkeypatch.setenv("PATH", "/bin")
+    use({"PATH": "/usr/bin:/bin"})
+    assert "CONDOR_CONFIG" not in os.environ
+    assert os.environ["PATH"] == "/usr/bin:/bin"
+
+
+def process(pid: int, *environment: str, parent: int = 1, space: str = "") -> processes.Process:
+    own = str(Path("/proc/self/ns/user").readlink())
+    variables = frozenset(environment)
+    return processes.Process(pid, parent, "any", pid, variables, space or own)
+
+
+def members(*everyone: processes.Process) -> list[int]:
+    chosen = processes.of_pool(everyone, mark="MARK", config="/p/condor_config")
+    return [one.pid for one in chosen]
+
+
+def test_daemons_and_jobs_are_told_by_their_mark() -> None:
+    assert members(process(5, "MARK=/p/condor_config"), process(6, "MARK=/q/condor_config")) == [5]
+
+
+def test_dagman_is_told_by_its_ancestor_and_the_users_shell_is_not() -> None:
+    config = "CONDOR_CONFIG=/p/condor_config"
+    assert members(process(5, config, "_CONDOR_ANCESTOR_1=2:3:4"), process(6, config)) == [5]
+
+
+def test_what_a_member_started_is_a_member() -> None:
+    daemon = process(5, "MARK=/p/condor_config", "_CONDOR_ANCESTOR_1=5:3:4")
+    child = process(6, parent=5)
+    grandchild = process(7, parent=6)
+    detached = process(8, "_CONDOR_ANCESTOR_1=5:3:4")
+    other_pool = process(9, "_CONDOR_ANCESTOR_1=9:3:4")
+    assert members(grandchild, child, detached, daemon, other_pool) == [5, 6, 7, 8]
+
+
+def test_all_of_a_namespace_of_the_pools_own_are_members() -> None:
+    daemon = process(5, "MARK=/p/condor_config", space="user:[1]")
+    assert members(daemon, process(6, space="user:[1]"), process(7, space="user:[2]")) == [5, 6]
+
+
+def test_this_process_is_read_as_it_is() -> None:
+    this = processes.read(os.getpid())
+    assert this is not None
+    assert this.parent == os.getppid()
+    assert this.has("PATH", os.environ["PATH"]) or "PATH" in os.environ
+    assert os.getpid() in [each.pid for each in processes.living()]
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.read(child.pid) is None
+    child.wait()
+
+
+def test_a_number_that_passed_to_another_process_is_not_signalled() -> None:
+    child = subprocess.Popen(["sleep", "30"])
+    now = processes.read(child.pid)
+    assert now is not None
+    former = processes.Process(now.pid, 1, "sleep", now.started - 1, frozenset(), "")
+    processes.send(former, signal.SIGKILL)
+    assert child.poll() is None
+    processes.send(now, signal.SIGKILL)
+    assert child.wait(5) == -9
+
+
+def test_the_account_in_roots_namespace_is_never_the_one_of_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever isn't mapped looks like the overflow uid: it must not be the pool's owner."""
+    overflow = tmp_path / "overflowuid"
+    monkeypatch.setattr(user_namespace, "OVERFLOW_UID", overflow)
+    first = user_namespace.mapped_account()
+    overflow.write_text(f"{first.pw_uid}\n")
+    assert user_namespace.mapped_account().pw_uid not in {0, first.pw_uid}
+    assert first.pw_uid not in {0, 65534}
+
+
+def test_root_without_user_namespaces_is_told_to_be_a_plain_user() -> None:
+    refused = user_namespace.Identity("daemon", ("sh", "-c", "echo 'unshare failed' >&2; exit 1"))
+    with pytest.raises(PoolError, match=r"\(unshare failed\).*run trialfleet as a plain user"):
+        user_namespace.refuse_where_forbidden(refused)
+
+
+def test_a_user_without_a_name_is_told_so() -> None:
+    with pytest.raises(PoolError, match="user id 987654 has no name"):
+        user_namespace.user_name(987654)
+
+
+def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    ads = [
+        {"MyType": "Machine", "Name": "slot1_10@h", "State": "Claimed", "Cpus": 1},
+        {"MyType": "Machine", "Name": "slot1_2@h", "TotalGPUs": 2, "GPUs": 1, "Memory": 5},
+        {"MyType": "Machine", "Name": "slot1@h", "SlotType": "Partitionable"},
+        {"MyType": "Scheduler", "Name": "h"},
+    ]
+    monkeypatch.setattr(pool_status, "query", lambda *_: ads)
+    daemons, slots = pool_status.daemons_and_slots({})
+    assert daemons == ("condor_schedd",)
+    assert [slot.name for slot in slots] == ["slot1@h", "slot1_2@h", "slot1_10@h"]
+    assert slots[0].partitionable
+    assert (slots[1].gpus, slots[1].has_gpu, slots[1].memory) == (1, True, 5)
+
+
+def test_a_tool_that_is_missing_or_prints_nothing_means_nothing(tmp_path: Path) -> None:
+    assert pool_status.job_counts({"PATH": str(tmp_path)}) is None
+    assert pool_status.parse("") == []

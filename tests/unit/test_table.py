@@ -1,0 +1,170 @@
+"""A region's table in one file: what goes in comes out, and what can't is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trialfleet.nodes import table
+
+SPLIT = [0, 0, 0, 1, 2]
+COLUMNS: dict[str, Any] = {
+    "late": ["no", "yes", "no", "yes", "no"],
+    "miles": [1.5, math.nan, -3.0, 0.0, 1e30],
+    "carrier": ["UA", 'é, "x"', "UA", "ZZ", ""],
+    "hour": [7, 8, 7, 9, 7],
+}
+
+
+def write(path: Path, columns: dict[str, Any] | None = None, **changes: Any) -> table.Table:
+    arguments: dict[str, Any] = {
+        "target": "late",
+        "task": "classification",
+        "split": SPLIT,
+        "categorical": ["carrier", "hour"],
+    }
+    table.write_table(path, columns or COLUMNS, **(arguments | changes))
+    return table.read_table(path)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    found = write(tmp_path / "a b.npz")
+    assert found.columns == table.Columns(
+        numeric=["miles"],
+        categorical={"carrier": ["UA", 'é, "x"'], "hour": ["7", "8"]},
+        target="late",
+        task="classification",
+        classes=["no", "yes"],
+    )
+    np.testing.assert_array_equal(
+        found.numeric, np.array([[1.5], [math.nan], [-3], [0], [1e30]], np.float32)
+    )
+    # Values that the training rows (the first three) don't have are unknown: 0.
+    assert found.categorical.tolist() == [[1, 1], [2, 2], [1, 1], [0, 0], [0, 1]]
+    assert found.target.tolist() == [0, 1, 0, 1, 0]
+    assert found.split.tolist() == SPLIT
+    dtypes = [a.dtype for a in (found.numeric, found.categorical, found.target, found.split)]
+    assert dtypes == [np.float32, np.int32, np.float32, np.int8]
+
+
+def test_a_regression_keeps_its_values(tmp_path: Path) -> None:
+    found = write(
+        tmp_path / "t.npz",
+        target="miles",
+        task="regression",
+        categorical=["late", "carrier"],
+        columns={**COLUMNS, "miles": [1, 2, 3, 4, 5.5]},
+    )
+    assert found.target.tolist() == [1, 2, 3, 4, 5.5]
+    assert found.columns.classes == []
+    assert found.columns.numeric == ["hour"]
+
+
+def test_classes_are_in_order_of_their_values_not_of_their_text(tmp_path: Path) -> None:
+    found = write(tmp_path / "t.npz", {**COLUMNS, "late": [10, 9, 10, 9, 2]})
+    assert found.columns.classes == ["2", "9", "10"]
+    assert found.target.tolist() == [2, 1, 2, 1, 0]
+
+
+def test_a_table_needs_no_numeric_column(tmp_path: Path) -> None:
+    found = write(tmp_path / "t.npz", {k: v for k, v in COLUMNS.items() if k != "miles"})
+    assert found.numeric.shape == (5, 0)
+
+
+def test_the_same_columns_give_the_same_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "1.npz")
+    write(tmp_path / "2.npz")
+    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
+
+
+def test_a_write_that_fails_leaves_the_former_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "t.npz")
+    before = (tmp_path / "t.npz").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("numpy.savez_compressed", full)
+    with pytest.raises(OSError, match="disk full"):
+        write(tmp_path / "t.npz", {**COLUMNS, "miles": [1, 2, 3, 4, 5]})
+    assert (tmp_path / "t.npz").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.npz"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "ranking"}, "task is 'ranking'; choose classification or regression"),
+        ({"target": "lat"}, "no column 'lat'; the columns are late, miles, carrier, hour"),
+        ({"categorical": ["carier"]}, "no column 'carier'"),
+        ({"categorical": ["late"]}, "'late' is the target"),
+        ({"split": [0, 1, 2]}, r"'late' has shape \(5,\); split has \(3,\)"),
+        ({"split": [0, 0, 1, 2, 3]}, r"split has \[3\]"),
+        ({"split": [0, 0, 0, 0, 2]}, "no validation rows"),
+        ({"split": [1, 1, 1, 1, 2]}, "no training rows"),
+        ({"split": [0, 0, 0, 1, 1]}, "no test rows"),
+        ({"split": [0, 1, 0, 1, 2]}, "one class only in 'late'"),
+        ({"categorical": []}, "'carrier' holds .*, not numbers; is it categorical"),
+        (
+            {"target": "miles", "task": "regression", "categorical": ["late", "carrier"]},
+            "the target 'miles' has missing values",
+        ),
+        ({"columns": {"late": COLUMNS["late"]}, "categorical": []}, "there must be other columns"),
+        ({"columns": {**COLUMNS, "miles": [1, 2, 3, 4, math.inf]}}, "'miles' has .* infinite"),
+        ({"columns": {**COLUMNS, "miles": [1, 2, 3, 4, 1e300]}}, "'miles' has .* too large"),
+        ({"columns": {**COLUMNS, "miles": np.ones((5, 2))}}, r"'miles' has shape \(5, 2\)"),
+    ],
+)
+def test_columns_that_make_no_table_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        write(tmp_path / "t.npz", **changes)
+    assert not (tmp_path / "t.npz").exists()
+
+
+def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    meta = {"numeric": ["n"], "categorical": {}, "target": "t", "task": "regression", "classes": []}
+    arrays: dict[str, Any] = {
+        "meta": np.array(json.dumps(meta)),
+        "numeric": np.zeros((3, 2)),
+        "categorical": np.zeros((3, 0)),
+        "target": np.zeros(3),
+        "split": np.zeros(3),
+    }
+    for content in (b"", b"nonsense", b"PK\x03\x04half"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"t\.npz is not a table"):
+            table.read_table(path)
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match="shapes"):
+        table.read_table(path)
+    np.savez(path, **{k: v for k, v in arrays.items() if k != "split"})
+    with pytest.raises(ValueError, match="split"):
+        table.read_table(path)
+    np.savez(path, **(arrays | {"numeric": np.array([{}, {}, {}])}))  # unpickling runs code
+    with pytest.raises(ValueError, match="allow_pickle"):
+        table.read_table(path)
+
+
+@given(st.lists(st.tuples(st.floats(width=32, allow_infinity=False), st.text(max_size=3))))
+def test_encoding_rows_of_text_gives_what_the_table_has(rows: list[tuple[float, str]]) -> None:
+    """Two ways to one number: as columns into a file, and as text to be predicted."""
+    rows = [(1.0, "a"), (2.0, "b"), *((x, text.replace("\0", "")) for x, text in rows), (0.0, "c")]
+    columns = table.Columns(
+        numeric=["x"], categorical={"k": ["", "a", "b"]}, target="t", task="regression", classes=[]
+    )
+    numeric, categorical = columns.encode([{"x": repr(x), "k": k, "t": "?"} for x, k in rows])
+    np.testing.assert_array_equal(numeric[:, 0], np.array([x for x, _ in rows], np.float32))
+    values = np.array([k for _, k in rows])
+    assert categorical[:, 0].tolist() == table._encode(values, ["", "a", "b"]).tolist()

@@ -1,0 +1,359 @@
+"""The helper for Python trainers: what a trainer is told, what it tells, how it is interrupted."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialfleet.nodes import trial
+
+ORDER = {
+    "schema": 1,
+    "study": "flights",
+    "run": "r",
+    "region": "São Paulo",
+    "node": "n",
+    "trial": 3,
+    "mode": "tune",
+    "seed": 7,
+    "params": {"x": 0.5, "checkpoint_seconds": 1000},
+    "objective": {"metric": "loss", "direction": "maximize"},
+    "data": ["a b.csv", "c.csv"],
+    "accelerator": "cpu",
+}
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A trial's folder as HTCondor sets it up: results and checkpoint exist and are empty."""
+    folder = tmp_path / "sandbox"
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "result.json").touch()
+    (folder / "progress.jsonl").touch()
+    (folder / "trial.json").write_text(json.dumps(ORDER))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TRIALFLEET_TRIAL", "trial.json")
+    before = signal.getsignal(signal.SIGTERM)
+    yield folder
+    signal.signal(signal.SIGTERM, before)
+
+
+def order(sandbox: Path, **changes: Any) -> None:
+    (sandbox / "trial.json").write_text(json.dumps({**ORDER, **changes}))
+
+
+def result(sandbox: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((sandbox / "result.json").read_text())
+    return found
+
+
+def steps(sandbox: Path) -> list[int]:
+    lines = (sandbox / "progress.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+def save(t: trial.Trial, content: str) -> None:
+    with t.checkpoint() as folder:
+        (folder / "state").write_text(content)
+
+
+def save_half(t: trial.Trial) -> None:
+    with t.checkpoint() as folder:
+        (folder / "state").write_text("half")
+        raise OSError("disk full")
+
+
+def test_a_trainer_is_told_all_that_trial_json_says(sandbox: Path) -> None:
+    t = trial.start()
+    assert (t.params["x"], t.seed, t.region, t.mode) == (0.5, 7, "São Paulo", "tune")
+    assert [path.name for path in t.data] == ["a b.csv", "c.csv"]
+    assert (t.accelerator, t.metric, t.direction) == ("cpu", "loss", "maximize")
+
+
+def test_the_least_trial_json_is_an_empty_object(sandbox: Path) -> None:
+    (sandbox / "trial.json").write_text("{}")
+    t = trial.start()
+    with pytest.raises(SystemExit):
+        t.complete(anything=1)
+    assert result(sandbox)["metrics"] == {"anything": 1.0}
+
+
+def test_by_hand_without_a_trial_the_message_says_how_to_try(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRIALFLEET_TRIAL")
+    (sandbox / "trial.json").unlink()
+    with pytest.raises(SystemExit) as stopped:
+        trial.start()
+    command = next(line for line in str(stopped.value.code).splitlines() if "echo" in line)
+    subprocess.run(command, shell=True, check=True, cwd=sandbox)  # what it says works
+    assert trial.start().params == {"learning_rate": 0.01}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"schema": 2}', "{"])
+def test_a_trial_json_that_cannot_be_used_is_named(sandbox: Path, text: str) -> None:
+    (sandbox / "trial.json").write_text(text)
+    with pytest.raises(SystemExit, match=r"trial\.json"):
+        trial.start()
+
+
+def test_complete_leaves_the_result_and_exits_0(sandbox: Path) -> None:
+    t = trial.start()
+    t.device = "a fine GPU"
+    with pytest.raises(SystemExit) as stopped:
+        t.complete(loss=0.25, count=3)
+    assert stopped.value.code == 0
+    left = result(sandbox)
+    assert left.pop("seconds") > 0
+    assert left == {
+        "schema": 1,
+        "status": "complete",
+        "device": "a fine GPU",
+        "metrics": {"loss": 0.25, "count": 3.0},
+    }
+
+
+def test_complete_without_the_objective_is_a_mistake_of_the_trainer(sandbox: Path) -> None:
+    with pytest.raises(ValueError, match="'loss' is not among the metrics: accuracy, auc"):
+        trial.start().complete(auc=1.0, accuracy=1.0)
+    assert (sandbox / "result.json").read_text() == ""
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_objective_that_is_not_finite_is_rejected(sandbox: Path, value: float) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        trial.start().complete(loss=value, auc=0.5)
+    assert stopped.value.code == trial.EXIT_REJECTED == 64
+    left = result(sandbox)
+    assert (left["status"], left["error"]) == ("failed", f"the objective loss is {value}")
+
+
+def test_another_metric_that_is_not_finite_is_left_out(sandbox: Path) -> None:
+    with pytest.raises(SystemExit):
+        trial.start().complete(loss=1.0, auc=math.nan)
+    assert result(sandbox)["metrics"] == {"loss": 1.0}
+
+
+def test_reject_says_why_and_exits_64(sandbox: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        trial.start().reject("too wide")
+    assert stopped.value.code == 64
+    assert (result(sandbox)["status"], result(sandbox)["error"]) == ("failed", "too wide")
+    assert "too wide" in capsys.readouterr().err
+
+
+def test_progress_is_a_json_line_per_report_with_null_for_nan(sandbox: Path) -> None:
+    trial.start().report(4, loss=math.nan, auc=0.5)
+    line = json.loads((sandbox / "progress.jsonl").read_text())
+    assert line.pop("time") > 1.6e9
+    assert line == {"step": 4, "metrics": {"loss": None, "auc": 0.5}}
+
+
+def test_without_a_checkpoint_there_is_nothing_to_restore(sandbox: Path) -> None:
+    assert trial.start().restore() is None
+
+
+def test_the_last_complete_checkpoint_is_restored(sandbox: Path) -> None:
+    t = trial.start()
+    for content in ("one", "two", "three"):
+        save(t, content)
+        folder = trial.start().restore()
+        assert folder is not None
+        assert (folder / "state").read_text() == content
+    assert len(list((sandbox / "checkpoint").glob("*/state"))) == 1  # the former are gone
+
+
+def test_a_checkpoint_may_hold_folders(sandbox: Path) -> None:
+    with trial.start().checkpoint() as folder:
+        (folder / "deep/er").mkdir(parents=True)
+        (folder / "deep/er/weights").write_bytes(b"w")
+    restored = trial.start().restore()
+    assert restored is not None
+    assert (restored / "deep/er/weights").read_bytes() == b"w"
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_the_former(sandbox: Path) -> None:
+    t = trial.start()
+    save(t, "good")
+    with pytest.raises(OSError, match="disk full"):
+        save_half(t)
+    restored = trial.start().restore()
+    assert restored is not None
+    assert (restored / "state").read_text() == "good"
+    save(t, "better")  # and the next one counts
+    restored = trial.start().restore()
+    assert restored is not None
+    assert (restored / "state").read_text() == "better"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "manifest"])
+def test_a_damaged_checkpoint_is_not_restored(
+    sandbox: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(trial.start(), "some content")
+    (state,) = (sandbox / "checkpoint").glob("*/state")
+    if damage == "cut":
+        state.write_text("some con")
+    elif damage == "flip":
+        state.write_text("some c0ntent")
+    elif damage == "remove":
+        state.unlink()
+    else:
+        (sandbox / "checkpoint/complete.json").write_text('{"folder": ')
+    assert trial.start().restore() is None
+    assert (damage == "remove") or capsys.readouterr().err
+
+
+def test_files_that_the_checkpoint_did_not_have_are_removed(sandbox: Path) -> None:
+    """HTCondor's spool keeps every file that it ever got under a name."""
+    save(trial.start(), "x")
+    (state,) = (sandbox / "checkpoint").glob("*/state")
+    state.with_name("stale").write_text("of an older checkpoint")
+    restored = trial.start().restore()
+    assert restored is not None
+    assert [path.name for path in restored.iterdir()] == ["state"]
+
+
+def test_progress_after_the_checkpoint_is_taken_back(sandbox: Path) -> None:
+    t = trial.start()
+    t.report(1, loss=1)
+    save(t, "")
+    t.report(2, loss=1)
+    t.report(3, loss=1)
+    assert steps(sandbox) == [1, 2, 3]
+    trial.start()  # on another machine
+    assert steps(sandbox) == [1]
+
+
+def test_without_a_checkpoint_progress_begins_anew(sandbox: Path) -> None:
+    trial.start().report(1, loss=1)
+    trial.start().report(1, loss=1)
+    assert steps(sandbox) == [1]
+
+
+def test_seconds_add_up_over_attempts(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    for attempt in (1, 2):  # each 10 s to the checkpoint, lost time after it
+        monkeypatch.setattr(trial, "_IMPORTED", now)
+        t = trial.start()
+        now += 6
+        save(t, "first")
+        now += 4
+        save(t, str(attempt))
+        now += 1000
+    monkeypatch.setattr(trial, "_IMPORTED", now)
+    t = trial.start()
+    now += 5
+    with pytest.raises(SystemExit):
+        t.complete(loss=1)
+    assert result(sandbox)["seconds"] == 25
+
+
+def test_it_is_time_to_checkpoint_every_so_many_seconds(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    order(sandbox, params={"checkpoint_seconds": 60})
+    t = trial.start()
+    t.restore()
+    now = 59
+    assert not t.should_checkpoint()
+    now = 61
+    assert t.should_checkpoint()
+    save(t, "")
+    assert not t.should_checkpoint()
+
+
+def test_sigterm_makes_it_time_to_checkpoint(sandbox: Path) -> None:
+    t = trial.start()
+    t.restore()
+    assert (t.interrupted, t.should_checkpoint()) == (False, False)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert (t.interrupted, t.should_checkpoint()) == (True, True)
+    with pytest.raises(SystemExit) as stopped:
+        t.yield_node()
+    assert stopped.value.code == trial.EXIT_CHECKPOINTED == 85
+
+
+def test_a_trainer_without_checkpoints_still_ends_on_sigterm(sandbox: Path) -> None:
+    code = "import os, signal, trial; trial.start(); os.kill(os.getpid(), signal.SIGTERM)"
+    helper = {**os.environ, "PYTHONPATH": str(Path(trial.__file__).parent)}
+    ended = subprocess.run([sys.executable, "-c", code], env=helper)
+    assert ended.returncode == -signal.SIGTERM
+
+
+def test_the_trainers_in_the_docstring_work(sandbox: Path) -> None:
+    blocks = (trial.__doc__ or "").split("::\n")[1:]
+    short, long = (textwrap.dedent("\n".join(_indented(block.splitlines()))) for block in blocks)
+    model = """
+class Model:
+    step, loss = 0, 2.0
+    def __init__(self, *_): pass
+    def train_one_step(self): self.step += 1
+    def save(self, path): path.write_text(str(self.step))
+    @staticmethod
+    def load(path): m = Model(); m.step = int(path.read_text()); return m
+import trial
+"""
+    order(sandbox, params={"x": 5, "steps": 3, "checkpoint_seconds": 0})
+    environment = {**os.environ, "PYTHONPATH": str(Path(trial.__file__).parent)}
+    command = [sys.executable, "-c"]
+    assert subprocess.run([*command, short], env=environment).returncode == 0
+    assert result(sandbox)["metrics"] == {"loss": 9.0}
+    codes = [subprocess.run([*command, model + long], env=environment).returncode for _ in "1234"]
+    assert codes == [85, 85, 85, 0]
+    assert steps(sandbox) == [1, 2, 3]
+    assert result(sandbox)["metrics"] == {"loss": 2.0}
+
+
+def _indented(lines: list[str]) -> list[str]:
+    """The first lines that are indented or empty."""
+    end = next((i for i, line in enumerate(lines) if line and line[0] != " "), len(lines))
+    return lines[:end]
+
+
+def test_a_trainer_that_is_no_python_program_needs_the_json_contract_alone(sandbox: Path) -> None:
+    program = Path(__file__).parents[1] / "pool/trainers/quadratic.sh"
+    order(sandbox, params={"x": -1.5, "steps": 40}, mode="final")
+    (sandbox / "model").mkdir()
+    trainer = subprocess.Popen(["sh", program])
+    while not (sandbox / "checkpoint/step").exists():
+        assert trainer.poll() is None
+        time.sleep(0.01)
+    trainer.terminate()
+    assert trainer.wait() == 85
+    (sandbox / "checkpoint/step").write_text("39\n")
+    assert subprocess.run(["sh", program]).returncode == 0
+    assert result(sandbox)["metrics"] == {"loss": 12.25}
+    assert steps(sandbox)[-1] == 40
+    assert (sandbox / "model/x").read_text() == "-1.5\n"
+
+
+def test_the_helper_is_one_file_of_the_standard_library() -> None:
+    tree = ast.parse(Path(trial.__file__).read_text())
+    modules = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or "."]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert modules <= set(sys.stdlib_module_names)

@@ -1,0 +1,1 @@
+"""Will a flight arrive late? The example that `make demo` runs."""
