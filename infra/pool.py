@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -368,7 +367,7 @@ def machines_own() -> dict[str, str] | None:
     """Return PATH for the machine's own HTCondor, or None if no schedd of it answers."""
     environment = surroundings()
     environment.pop("CONDOR_CONFIG", None)
-    if shutil.which("condor_q") is None or pool_status.job_counts(environment) is None:
+    if pool_status.job_counts(environment) is None:
         return None
     return {"PATH": environment.get("PATH", os.defpath)}
 

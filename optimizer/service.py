@@ -31,7 +31,7 @@ LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
 SILENT_SECONDS = 60.0  # a client that has sent no request by then is dropped
 SEND_SECONDS = 5.0  # a client that doesn't read its reply by then is dropped
-TICK_SECONDS = 1.0  # between looks at the clock and at the socket's file
+TICK_SECONDS = 1.0  # between looks at the clock, at the socket's file and for a signal
 BACKLOG = 4096
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -99,9 +99,8 @@ def serve(
 
 @dataclass
 class _Stop:
-    """Whether a signal asked the service to end; `wake` becomes readable when one does."""
+    """Whether a signal asked the service to end; seen within a tick."""
 
-    wake: socket.socket
     requested: bool = False
     is_graceful: bool = False  # before the service listens there is nothing to finish
 
@@ -116,19 +115,13 @@ class _Stop:
 @contextmanager
 def _signals() -> Iterator[_Stop]:
     """Handle SIGTERM and SIGINT; what was installed before is restored."""
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        reader.settimeout(0)
-        writer.settimeout(0)
-        stop = _Stop(reader)
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        try:
-            yield stop
-        finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    stop = _Stop()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -203,7 +196,6 @@ class _Loop:
         """Serve until told to stop, idle for too long, or out of reach."""
         with self._selector:
             self._selector.register(self._listener, selectors.EVENT_READ)
-            self._selector.register(self._stop.wake, selectors.EVENT_READ)
             while self._turn():
                 pass
         self._close()
@@ -248,10 +240,8 @@ class _Loop:
         for key, _ in self._selector.select(wait):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.fd in self._clients:
-                self._read(self._clients[key.fd])
             else:
-                self._stop.wake.recv(1 << 10)
+                self._read(self._clients[key.fd])
         now = time.monotonic()
         for client in [c for c in self._clients.values() if now - c.since > SILENT_SECONDS]:
             self._forget(client)

@@ -110,8 +110,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _open(url: URL, **engine_options: Any) -> RDBStorage:
-    # Optuna passes the URL through str.format()
-    text = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
+    # percent-encoded: Optuna passes it through str.format(), where a brace would count
+    text = url.render_as_string(hide_password=False)
     try:
         return RDBStorage(text, engine_kwargs=engine_options)
     except RuntimeError as error:  # another release of Optuna made the tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -12,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trialfleet.workflows.plan import shlex_path
 from trialfleet.workflows.status import RegionStatus, RunState, RunStatus
 
 if TYPE_CHECKING:
@@ -39,9 +41,14 @@ def run_view(status: RunStatus) -> RenderableType:
     parts: list[RenderableType] = [title, _region_table(status)]
     if status.notice:
         parts.append(Text(status.notice, "yellow"))
+    parts += [
+        Text.assemble((f"{region.name} stopped: ", "red"), region.reason)
+        for region in status.regions
+        if region.reason
+    ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
     if status.rescue:
-        parts.append(Text(f"to go on from {status.rescue}: trialfleet resume {status.folder}"))
+        parts.append(Text(f"next: trialfleet resume {shlex_path(Path(status.folder))}"))
     return Group(*parts)
 
 
@@ -79,9 +86,7 @@ def _region_row(region: RegionStatus) -> list[RenderableType]:
 
 
 def _stage(region: RegionStatus) -> str:
-    """Why it stopped; else what it is at; else how it ended."""
-    if region.reason:
-        return region.reason
+    """What a region is at, or how it ended."""
     return region.phase if region.state is RunState.RUNNING else region.state
 
 
@@ -128,7 +133,9 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 def _region_line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f", best {metric} {region.best:.5g}"
     failed = f", {region.failed} failed" if region.failed else ""
-    return f"{region.name}: {_stage(region)}: {region.done}/{region.budget} trials{failed}{best}"
+    why = f" ({region.reason})" if region.reason else ""
+    stage = f"{_stage(region)}{why}"
+    return f"{region.name}: {stage}: {region.done}/{region.budget} trials{failed}{best}"
 
 
 def trials_table(trials: list[TrialRecord]) -> Table:

@@ -18,6 +18,7 @@ from datetime import datetime
 from importlib import resources
 from pathlib import Path
 
+from trialfleet import nodes
 from trialfleet.errors import InputError
 from trialfleet.files import sync_folder
 from trialfleet.workflows.folder import RunFolder
@@ -30,9 +31,7 @@ from trialfleet.workflows.study_file import FrozenStudy, dump_frozen
 EXITS = {"done": 0, "retry": 1, "skip": 3, "stop": 4, "defer": 5}
 
 # Names in a trial's sandbox that are the contract's own.
-_SANDBOX = ("trial.json", "trial.py", "result.json", "progress.jsonl", "checkpoint", "model")
-_HELPER = "trial.py"
-_TABULAR = ("train.py", "region.py", "settings.py", "table.py")  # the reference trainer
+_SANDBOX = ("trial.json", nodes.HELPER, "result.json", "progress.jsonl", "checkpoint", "model")
 _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 
@@ -78,6 +77,7 @@ def plan(study: Study, *, run: str, out: Path) -> Plan:
     code = _trainer_files(study)
     for region in study.region_table:
         _check_sandbox(region, [*code, *map(Path, study.data_of(region))])
+    _check_settings(study)
     graph = graph_of(study)
     files = _write_beside(folder, FrozenStudy(run=run, study=study), graph, code)
     return Plan(folder=folder, run=run, study=study, graph=graph, files=files)
@@ -120,7 +120,21 @@ def _trainer_files(study: Study) -> list[Path]:
     """The trainer's files, in the study's order, the helper not among them."""
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
-    return [_node_file(name) for name in _TABULAR]
+    return [_node_file(name) for name in nodes.TABULAR]
+
+
+def _check_settings(study: Study) -> None:
+    """Whether the reference trainer, where it is used, knows the parameters of every region."""
+    if isinstance(study.trainer, Trainer):
+        return
+    from trialfleet.nodes.settings import Settings
+
+    for region in study.region_table:
+        space = study.space_of(region)
+        try:
+            Settings.of(space.complete(space.defaults()))
+        except ValueError as error:
+            raise InputError(f"region {region!r}: search_space: {error}") from error
 
 
 def _node_file(name: str) -> Path:
@@ -156,7 +170,7 @@ def _write_beside(
         beside.chmod(0o755)
         texts = _texts(folder, frozen, graph)
         _write_texts(beside, texts)
-        copied = _copy_code(beside / folder.code.name, [*code, _node_file(_HELPER)])
+        copied = _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
         _make_trial_folders(RunFolder(beside), graph)
         beside.replace(folder.root)
     except BaseException:

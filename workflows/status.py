@@ -198,7 +198,9 @@ class StatusReader:
             budget=region.trials,
             best=best.value if best else None,
             best_trial=best.number if best else None,
-            seconds_left=_seconds_left(trials, region.trials) if phase == "trials" else None,
+            seconds_left=_seconds_left(trials, region.trials)
+            if state is RunState.RUNNING and phase == "trials"
+            else None,
             reason=_field(files.stopped, "reason"),
             published=_field(files.published, "path"),
         )

@@ -166,7 +166,7 @@ def test_a_vacated_job_goes_on_from_its_checkpoint(pool: Pool, work: Path) -> No
 
 
 def test_what_a_job_uses_of_the_disk_is_known_and_limited_soon(pool: Pool, work: Path) -> None:
-    program = "dd if=/dev/zero of=big bs=1M count=150 2>/dev/null; sleep 60"
+    program = "sleep 4; dd if=/dev/zero of=big bs=1M count=150 2>/dev/null; sleep 60"
     lines = ["request_disk = 20MB", "periodic_remove = DiskUsage > RequestDisk"]
     began = time.monotonic()
     submit(pool, work, program, *lines)
@@ -189,7 +189,10 @@ def test_slots_with_simulated_gpus_say_so(make_pool: MakePool, work: Path) -> No
     assert output.strip() not in {"", "10000"}
 
 
-def test_down_leaves_no_process_and_no_job_running(make_pool: MakePool, work: Path) -> None:
+@pytest.mark.parametrize("grace", [45, 0])
+def test_down_leaves_no_process_and_no_job_running(
+    make_pool: MakePool, work: Path, grace: float
+) -> None:
     private = make_pool()
     private.up()
     mark = f"left-over-{private.folder.name}"
@@ -198,7 +201,7 @@ def test_down_leaves_no_process_and_no_job_running(make_pool: MakePool, work: Pa
     )
     submit(private, work, program)
     assert wait_until(lambda: bool(alive(mark)), seconds=20)
-    private.down()
+    private.down(grace=grace)
     assert alive(str(private.folder)) == []
     assert alive(mark) == []
     assert private.status().state == "down"
@@ -242,8 +245,10 @@ def test_a_pool_killed_as_by_a_power_cut_comes_up_with_its_queue(
 
 def test_two_ups_at_once_make_one_pool(make_pool: MakePool) -> None:
     private = make_pool()
+    said: list[str] = []
     with ThreadPoolExecutor() as threads:
-        first, second = threads.map(lambda _: private.up(), range(2))
+        first, second = threads.map(lambda _: private.up(said.append), range(2))
+    assert [line.split(" ")[0] for line in said] == ["starting", "the"]  # "… is up already"
     assert first.master == second.master
     masters = [each for each in alive(str(private.folder)) if each.name() == "condor_master"]
     assert len(masters) == 1
@@ -253,6 +258,8 @@ def test_a_deep_folder_with_blanks_works(make_pool: MakePool, work: Path) -> Non
     private = make_pool("/".join(["a b'c é"] * 12))  # longer than a Unix socket's name may be
     private.up()
     assert run_job(private, work, "pwd").startswith(str(private.folder))
+    script = f"{private.shell_exports()}condor_config_val LOCAL_DIR"
+    assert run(["sh", "-ec", script], private, work) == f"{private.folder}\n"
 
 
 def test_a_knob_that_htcondor_refuses_ends_with_its_log(make_pool: MakePool) -> None:
@@ -291,6 +298,9 @@ def test_connect_takes_the_default_pool_only_when_it_is_up(
         connect()
     private.up()
     assert connect() == private.environment()
+    private.down()
+    with pytest.raises(PoolError, match="trialfleet pool up"):
+        connect()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")

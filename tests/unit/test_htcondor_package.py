@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -206,7 +207,10 @@ def apt(tmp_path: Path) -> debian.PrivateApt:
 
 def test_the_private_apt_is_told_of_nothing_but_its_own_folder(apt: debian.PrivateApt) -> None:
     command = ["apt-config", "-c", str(apt.folder / "clear.conf"), *apt.options(), "dump"]
-    dump = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    machines = apt.folder / "machines.conf"  # as some machines have it
+    machines.write_text('APT::Update::Post-Invoke { "rm -f x"; }; APT::Default-Release "x";\n')
+    environment = {**os.environ, "APT_CONFIG": str(machines)}
+    dump = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
     values = dict(line.rstrip(";").split(" ", 1) for line in dump.splitlines() if " " in line)
     folder = apt.folder
     assert values["Dir::State::status"] == f'"{folder}/status"'
@@ -215,6 +219,7 @@ def test_the_private_apt_is_told_of_nothing_but_its_own_folder(apt: debian.Priva
     assert values["Dir::Etc::sourceparts"] == '"/dev/null"'
     assert values["APT::Sandbox::User"] == '""'
     assert "APT::Update::Post-Invoke" not in values
+    assert values.get("APT::Default-Release", '""') == '""'
 
 
 def test_only_needed_packages_are_fetched(apt: debian.PrivateApt, bare: Path) -> None:
@@ -240,6 +245,7 @@ def test_two_processes_at_once_unpack_once(tmp_path: Path, monkeypatch: pytest.M
 
     def slowly(beside: Path, cache: Path, _progress: object) -> Installation:
         made.append(beside)
+        time.sleep(0.2)
         folder = copy(cache, "25.14.1")
         return Installation(folder / "root" / "usr", "25.14.1", unpacked=True)
 

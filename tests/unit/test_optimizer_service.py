@@ -213,7 +213,10 @@ def test_requests_are_served_one_at_a_time(run: Run) -> None:
         waiting.communicate()
 
 
-def test_native_libraries_are_told_to_use_one_thread(run: Run) -> None:
+def test_native_libraries_are_told_to_use_one_thread(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert run.ok("threads") == "1\n"
 
 
@@ -417,6 +420,16 @@ def test_a_folders_path_may_be_longer_than_a_sockets_address(tmp_path: Path, scr
         assert len(run.pids()) == 1
     finally:
         end(run)
+
+
+@pytest.mark.parametrize("half", [b"", b"0", b"0 5", b"0 5\n", b"0 5\nhell"])
+def test_half_a_reply_is_none(half: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(half)
+        theirs.shutdown(socket.SHUT_WR)
+        assert client._exchange(ours, ["hi"]) is None
+        assert theirs.recv(100) == b"3\nhi\0"
 
 
 def test_a_relative_folder_means_the_clients_own(run: Run) -> None:

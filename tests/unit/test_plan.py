@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -145,10 +146,16 @@ def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
     assert shown.stdout == f"{word}|"
 
 
-def test_the_reference_trainer_brings_all_its_files(place: Path) -> None:
-    planned = plan(make_study(place, trainer="tabular"), run="r1", out=place / "run")
-    names = {path.name for path in planned.folder.code.iterdir()}
-    assert {"train.py", "trial.py"} <= names
+def test_the_reference_trainer_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
+    planned = plan(
+        make_study(
+            place, trainer="tabular", search_space={"hidden": {"type": "int", "low": 8, "high": 64}}
+        ),
+        run="r1",
+        out=place / "run",
+    )
+    code = "import sys; sys.modules['trialfleet'] = None; import train, trial"
+    subprocess.run([sys.executable, "-c", code], cwd=planned.folder.code, check=True)
 
 
 def test_a_run_id_is_the_time() -> None:

@@ -1,0 +1,179 @@
+"""What users build on: names, signatures, commands. A change here is a change for them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import trialfleet
+from trialfleet.workflows.command_line import main
+
+ROOT = Path(__file__).parents[2]
+
+SIGNATURES = {
+    "plan": "(study: 'Study | str | Path', *, run: 'str | None' = None, "
+    "out: 'str | Path | None' = None) -> 'Run'",
+    "load_study": "(path: 'Path') -> 'Study'",
+    "Run": "(folder: 'str | Path') -> 'None'",
+    "Run.submit": "(self) -> 'str'",
+    "Run.resume": "(self) -> 'str'",
+    "Run.stop": "(self) -> 'RunStatus'",
+    "Run.status": "(self) -> 'RunStatus'",
+    "Run.wait": "(self, progress: 'Callable[[RunStatus], None] | None' = None) -> 'RunStatus'",
+    "Run.watch": "(self, every: 'float' = 2.0) -> 'Iterator[RunStatus]'",
+    "Run.trials": "(self, region: 'str | None' = None) -> 'list[TrialRecord]'",
+    "Run.best": "(self) -> 'list[BestSettings]'",
+}
+NAMES = {
+    "BestSettings",
+    "InputError",
+    "OptimizerError",
+    "PoolError",
+    "RegionStatus",
+    "Run",
+    "RunState",
+    "RunStatus",
+    "Study",
+    "StudyError",
+    "TrialRecord",
+    "TrialfleetError",
+    "load_study",
+    "plan",
+}
+COMMANDS = {
+    "best",
+    "init",
+    "plan",
+    "pool down",
+    "pool env",
+    "pool shell",
+    "pool status",
+    "pool up",
+    "predict",
+    "report",
+    "resume",
+    "run",
+    "schema",
+    "status",
+    "stop",
+    "submit",
+    "trials",
+}
+
+
+def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield before + name, command
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(trialfleet.__all__) == NAMES
+    for name in NAMES:
+        assert getattr(trialfleet, name).__doc__, f"{name} has no documentation"
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_stay_as_users_know_them(name: str) -> None:
+    value: object = trialfleet
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert callable(value)
+    assert str(inspect.signature(value)) == SIGNATURES[name]
+    assert value.__doc__
+
+
+def test_importing_trialfleet_is_light() -> None:
+    heavy = "('torch', 'optuna', 'pydantic')"
+    code = f"import sys, trialfleet; print([m for m in {heavy} if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_the_commands_are_these_and_each_says_what_it_does() -> None:
+    assert isinstance(main, click.Group)
+    found = dict(commands(main))
+    assert set(found) == COMMANDS
+    for name, command in found.items():
+        assert command.help, f"{name} has no help"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_answers_help_and_stands_in_the_readme(name: str) -> None:
+    result = CliRunner().invoke(main, [*name.split(), "--help"])
+    assert result.exit_code == 0
+    assert f"trialfleet {name}" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plan", "nowhere.yaml"], "nowhere.yaml"),
+        (["status", "nowhere"], "no run's folder"),
+        (["status"], "no run named"),
+        (["trials", "nowhere"], "no run's folder"),
+        (["predict", "nowhere", "rows.csv"], "nowhere"),
+        (["init", "/etc/passwd"], "/etc/passwd"),
+    ],
+)
+def test_bad_input_gets_one_clear_error_and_exit_code_2(
+    words: list[str], told: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("trialfleet"), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- layout ----------------------------------------------------------------------------------------
+
+
+def test_folders_at_the_top_are_imported_as_trialfleets() -> None:
+    links = {p.name: p.readlink() for p in (ROOT / "src/trialfleet").iterdir() if p.is_symlink()}
+    assert set(links) == {"workflows", "templates", "optimizer", "nodes", "infra"}
+    assert all(str(target) == f"../../{name}" for name, target in links.items())
+
+
+ALLOWED = {
+    "workflows": {"workflows", "optimizer", "infra", "nodes", "errors", "files"},
+    "optimizer": {"optimizer", "errors", "files"},
+    "infra": {"infra", "errors", "files", "templates"},
+    "nodes": {"nodes"},
+}
+
+
+@pytest.mark.parametrize("folder", sorted(ALLOWED))
+def test_imports_run_one_way(folder: str) -> None:
+    imported = re.compile(r"^\s*(?:from|import) trialfleet\.(\w+)", re.MULTILINE)
+    for path in (ROOT / folder).rglob("*.py"):
+        parts = set(imported.findall(path.read_text()))
+        assert parts <= ALLOWED[folder], f"{path} imports {parts - ALLOWED[folder]}"
+
+
+@pytest.mark.parametrize("name", ["nodes/trial.py", "optimizer/client.py"])
+def test_what_travels_or_must_start_fast_needs_the_standard_library_alone(name: str) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").split(".")[0])
+    assert imported <= set(sys.stdlib_module_names)
