@@ -22,7 +22,7 @@ KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
 )
-PUBLIC_MIRROR = "http://deb.debian.org/debian"  # for relatives of Debian; signatures are checked
+MIRROR_VARIABLE = "TRIALFLEET_DEBIAN_MIRROR"  # for relatives of Debian; signatures are checked
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 PROGRAMS = ("apt-get", "dpkg-deb")
 
@@ -53,7 +53,7 @@ class PrivateApt:
 
     Attributes:
         folder: an empty folder on a disk with some 100 MB of room.
-        mirror: the archive's URL, for instance `http://deb.debian.org/debian`.
+        mirror: the archive's URL, for instance `http://mirror.example/debian`.
         architecture: Debian's name of the processor, `amd64` or `arm64`.
     """
 
@@ -174,7 +174,11 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the machine's own mirrors of Debian, then the public one; no two alike."""
+    """Return the mirror that the environment names, then those of the machine's apt; no two alike.
+
+    Raises:
+        PoolError: there is none, as on relatives of Debian.
+    """
     fields = "$(REPO_URI)|$(ORIGIN)|$(SITE)"
     listing = subprocess.run(
         ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"],
@@ -188,7 +192,14 @@ def mirrors() -> list[str]:
         if origin == "Debian" or (not origin and uri.rstrip("/").endswith("/debian")):
             found.append(uri.rstrip("/"))
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
-    return list(dict.fromkeys([*usable, PUBLIC_MIRROR]))
+    named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
+    mirrors = list(dict.fromkeys([named, *usable] if named else usable))
+    if not mirrors:
+        raise PoolError(
+            "HTCondor is unpacked from Debian's archive, and this machine's apt knows no mirror of"
+            f" it: name one in {MIRROR_VARIABLE}, or install HTCondor as htcondor.org says"
+        )
+    return mirrors
 
 
 def extract(packages: list[Path], folder: Path) -> None:

@@ -2,7 +2,8 @@
 
     python -I -S client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
-prints the service's message and exits with the code that it says; 1 when no service can be had.
+prints the service's message and exits with the code that it says; 75 (EX_TEMPFAIL of sysexits.h:
+try again later) when no service can be had.
 DAGMan runs this before and after every trial, so it starts as fast as Python itself: one file of
 the standard library, without its slower modules (socket, json and contextlib take 14 ms here).
 
@@ -30,6 +31,7 @@ RESTART_SECONDS = 1.0  # before another start, when the started one ended withou
 FAILED_STARTS = 3
 REPLY_SECONDS = 600.0
 ATTEMPTS = 5
+EXIT_NO_SERVICE = 75
 DYING_SECONDS = 0.1  # a killed process may accept connections for a moment
 LOG_TAIL_BYTES = 2000
 USAGE = "usage: client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..."
@@ -176,7 +178,7 @@ def main(arguments: list[str]) -> int:
     try:
         code, message = request(folder, words, start)
     except ServiceError as error:
-        code, message = 1, f"trialfleet: {error}"
+        code, message = EXIT_NO_SERVICE, f"trialfleet: {error}"
     if message:  # in whatever locale DAGMan runs scripts
         (sys.stderr if code else sys.stdout).buffer.write(
             message.encode("utf-8", "backslashreplace") + b"\n"

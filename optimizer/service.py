@@ -31,6 +31,7 @@ LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
 SILENT_SECONDS = 60.0  # a client that has sent no request by then is dropped
 SEND_SECONDS = 5.0  # a client that doesn't read its reply by then is dropped
+QUIET_SECONDS = 0.1  # without a request before background work: scripts come in bursts
 TICK_SECONDS = 1.0  # between looks at the clock, at the socket's file and for a signal
 BACKLOG = 4096
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -202,20 +203,22 @@ class _Loop:
 
     def _turn(self) -> bool:
         """Take in what has arrived, then do one thing; returns whether to go on."""
-        self._receive(0 if self._requests or self._may_work else self._pause())
+        heard = self._receive(0 if self._requests else self._pause())
         if self._stop.requested:
             return False
         if self._requests:
             self._serve_next()
             self._may_work = True
-        elif self._may_work:
+        elif self._may_work and not heard:
             self._may_work = self._work()
-        else:
+        elif not heard:
             return not self._is_over()
         return True
 
     def _pause(self) -> float:
         """Return how long to wait for a request before looking around."""
+        if self._may_work:
+            return QUIET_SECONDS
         if self._idle_timeout is None:
             return TICK_SECONDS
         left = self._last_request + self._idle_timeout - time.monotonic()
@@ -235,9 +238,13 @@ class _Loop:
             log.warning("%s is gone: ending, so that a client can start another", self._path)
         return not is_ours
 
-    def _receive(self, wait: float) -> None:
-        """Take in connections and requests that are there, waiting `wait` seconds for the first."""
-        for key, _ in self._selector.select(wait):
+    def _receive(self, wait: float) -> bool:
+        """Take in connections and requests that are there, waiting `wait` seconds for the first.
+
+        Returns whether there was any.
+        """
+        ready = self._selector.select(wait)
+        for key, _ in ready:
             if key.fileobj is self._listener:
                 self._accept()
             else:
@@ -246,6 +253,7 @@ class _Loop:
         for client in [c for c in self._clients.values() if now - c.since > SILENT_SECONDS]:
             self._forget(client)
             client.connection.close()
+        return bool(ready)
 
     def _accept(self) -> None:
         while True:

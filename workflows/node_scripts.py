@@ -28,6 +28,7 @@ from trialfleet.optimizer.region_study import (
 )
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.optimizer.storage import open_storage
+from trialfleet.optimizer.suggest import warm_up
 from trialfleet.workflows.folder import RunFolder, TrialFolder
 from trialfleet.workflows.graph import RegionGraph, graph_of
 from trialfleet.workflows.outcome import Complete, Failed, judge
@@ -55,6 +56,7 @@ class NodeScripts:
         self._regions = {region.slug: region for region in graph_of(frozen.study).regions}
         self._storage = open_storage(storage_url(folder, frozen.study))
         self._studies: dict[str, RegionStudy] = {}
+        self._warm = False
         self._operations: dict[str, Callable[..., Reply]] = {
             "ask": self._ask,
             "tell": self._tell,
@@ -75,7 +77,11 @@ class NodeScripts:
             return Reply(EXITS["defer"], str(error))
 
     def idle(self) -> bool:
-        """Work out one region's next suggestion ahead of its being asked."""
+        """Get ready for the next ask: load the model's code, then suggest ahead for one region."""
+        if not self._warm:
+            warm_up()
+            self._warm = True
+            return True
         return any(study.ask_ahead() for study in self._studies.values())
 
     # -- trials --------------------------------------------------------------------------------
@@ -86,6 +92,7 @@ class NodeScripts:
             return Reply(EXITS["skip"], f"{node}: skipped: {answer.reason}")
         if isinstance(answer, Stopped):
             return self._stop(slug, answer.reason)
+        self._go_on(slug)
         place = self._folder.region(slug).trial(node)
         self._write(slug, node, place, answer, "tune")
         return Reply(EXITS["done"], f"{node}: trial {answer.number}: {answer.params}")
@@ -124,6 +131,7 @@ class NodeScripts:
         best = study.best()
         if best is None:
             return self._stop(slug, "no trial completed, so there are no best settings to train")
+        self._go_on(slug)
         self._write(slug, node, self._folder.region(slug).best, best, "final")
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
@@ -190,6 +198,10 @@ class NodeScripts:
     def _try_again(self, node: str, outcome: Failed, retry: str, most: str) -> Reply:
         attempt = f"attempt {int(retry) + 1} of {int(most) + 1}"
         return Reply(EXITS["retry"], f"{node}: {attempt} failed: {outcome.error}")
+
+    def _go_on(self, slug: str) -> None:
+        """Take back that the region stopped: a resume goes on with it."""
+        self._folder.region(slug).stopped.unlink(missing_ok=True)
 
     def _stop(self, slug: str, reason: str) -> Reply:
         write_json(self._folder.region(slug).stopped, {"reason": reason})

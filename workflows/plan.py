@@ -21,6 +21,7 @@ from pathlib import Path
 from trialfleet import nodes
 from trialfleet.errors import InputError
 from trialfleet.files import sync_folder
+from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.render import needs_escape, render
@@ -28,7 +29,7 @@ from trialfleet.workflows.study import Study, Trainer
 from trialfleet.workflows.study_file import FrozenStudy, dump_frozen
 
 # What DAGMan's scripts answer with; DAGMan is told in region.dag what each means.
-EXITS = {"done": 0, "retry": 1, "skip": 3, "stop": 4, "defer": 5}
+EXITS = {"done": 0, "retry": 1, "skip": 3, "stop": 4, "defer": EXIT_NO_SERVICE}
 
 # Names in a trial's sandbox that are the contract's own.
 _SANDBOX = ("trial.json", nodes.HELPER, "result.json", "progress.jsonl", "checkpoint", "model")
@@ -85,10 +86,12 @@ def plan(study: Study, *, run: str, out: Path) -> Plan:
 
 def _usable_place(out: Path) -> Path:
     place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
-    if needs_escape(str(place)) or not str(place).isprintable():
+    # A "|" in the name of a configuration file means the output of a program.
+    if needs_escape(str(place)) or "|" in str(place) or not str(place).isprintable():
         raise InputError(
-            f"the run's folder {str(place)!r} has what DAGMan can't take: a double quote, "
-            "a backslash, '$(', '$$' or a character that does not print; choose another with --out"
+            f"the run's folder {str(place)!r} has what DAGMan can't take: a double quote, a "
+            "backslash, '|', '$(', '$$' or a character that does not print; choose another with "
+            "--out"
         )
     if place.is_relative_to(_FORBIDDEN_PLACE):
         raise InputError(

@@ -55,7 +55,7 @@ def classad_string(value: object) -> str:
 
 def needs_escape(text: str) -> bool:
     """Whether ClassAd strings or the submit language's macros would read `text` differently."""
-    return '"' in text or "\\" in text or "$(" in text or "$$" in text
+    return any(mark in text for mark in ('"', "\\", "$(", "$$"))
 
 
 def shell_word(value: object) -> str:

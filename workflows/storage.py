@@ -8,11 +8,9 @@ from trialfleet.workflows.study import Study
 
 def storage_url(folder: RunFolder, study: Study) -> str:
     """Return the RDB URL of a run's studies: the study's own, or a file in the run's folder."""
-    from sqlalchemy import URL
+    from trialfleet.optimizer.storage import sqlite_url
 
-    if study.storage:
-        return study.storage
-    return URL.create("sqlite", database=str(folder.database)).render_as_string()
+    return study.storage or sqlite_url(folder.database)
 
 
 def study_name(study: Study, run: str, region: str) -> str:

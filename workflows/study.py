@@ -188,6 +188,13 @@ class Resources(Section):
     rank: Expression | None = Field(None, description="A ClassAd expression: higher is preferred.")
 
 
+class S3Keys(Section):
+    """Files on the access point with which HTCondor signs s3:// URLs for the nodes."""
+
+    access_key_id_file: FileName
+    secret_access_key_file: FileName
+
+
 class Study(Section):
     """A study file."""
 
@@ -198,6 +205,7 @@ class Study(Section):
         | Annotated[dict[RegionName, Region | None], Field(min_length=1)]
     )
     data: FileNames = Field([], description="Paths or s3:// URLs; {region} is the region's name.")
+    s3: S3Keys | None = Field(None, description="Needed where data has s3:// URLs.")
     objective: Objective
     report_metric: MetricName | None = Field(
         None, description="Metric in which tuned and default settings are compared."
@@ -249,6 +257,7 @@ class Study(Section):
             update={
                 "regions": regions,
                 "data": [],
+                "s3": self._resolve_keys(regions, folder),
                 "trainer": trainer,
                 "publish": str((folder / self.publish).absolute()),
             }
@@ -256,6 +265,21 @@ class Study(Section):
         for name in regions:
             resolved.space_of(name)  # an override may break the space
         return resolved
+
+    def _resolve_keys(self, regions: Mapping[str, Region], folder: Path) -> S3Keys | None:
+        if self.s3:
+            return S3Keys(
+                access_key_id_file=str(_existing(self.s3.access_key_id_file, folder, "s3")),
+                secret_access_key_file=str(_existing(self.s3.secret_access_key_file, folder, "s3")),
+            )
+        for region in regions.values():
+            for place in region.data or []:
+                if place.startswith(URL_PREFIXES):
+                    raise InputError(
+                        f"data: {place!r} needs s3: {{access_key_id_file: …, "
+                        "secret_access_key_file: …}, with which HTCondor signs it"
+                    )
+        return None
 
     def _listed_regions(self, folder: Path) -> dict[str, Region]:
         if isinstance(self.regions, RegionGlob):

@@ -103,6 +103,7 @@ def _submit_file(
         root=folder.root,
         top=os.path.relpath(folder.root, place.root),
         code=sorted(path.name for path in folder.code.iterdir()),
+        s3=study.s3,
         files=files,
         urls=[d for d in data if d.startswith(URL_PREFIXES)],
     )

@@ -272,19 +272,12 @@ def test_a_knob_that_htcondor_refuses_ends_with_its_log(make_pool: MakePool) -> 
     assert alive(str(private.folder)) == []
 
 
-def test_the_users_own_htcondor_settings_are_neither_read_nor_written(
-    pool: Pool, tmp_path: Path
-) -> None:
-    own = tmp_path / ".condor" / "user_config"
-    own.parent.mkdir()
-    own.write_text("CONDOR_HOST = elsewhere.example\n")
-    before = own.stat()
-    environment = {**os.environ, **pool.environment(), "HOME": str(tmp_path)}
-    command = ["condor_config_val", "CONDOR_HOST"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stdout == "127.0.0.1\n"
-    assert own.stat() == before
-    assert list(own.parent.iterdir()) == [own]
+def test_no_settings_but_the_pools_own_are_read(pool: Pool) -> None:
+    import htcondor2
+
+    for elsewhere in ("USER_CONFIG_FILE", "LOCAL_CONFIG_DIR"):
+        assert htcondor2.param.get(elsewhere, "") == ""
+    assert htcondor2.param["LOCAL_CONFIG_FILE"] == str(pool.folder / "extra.conf")
 
 
 def test_connect_takes_the_default_pool_only_when_it_is_up(

@@ -127,3 +127,13 @@ def test_requirements_of_a_study_come_on_top_of_has_gpu(work: Path) -> None:
     asked = ad.lookup("Requirements")
     assert ad["RequestGPUs"] == 1
     assert "HAS_GPU && (Memory > 1 ||" in str(asked)
+
+
+def test_urls_are_fetched_by_the_node_with_the_keys_of_the_study(work: Path) -> None:
+    for name in ("id", "secret"):
+        (work / name).touch()
+    keys = {"access_key_id_file": "id", "secret_access_key_file": "secret"}
+    study = make_study(work, data="s3://bucket/{region}.npz", s3=keys)
+    ad = job_of(new_run(work, study), "A")
+    assert "s3://bucket/A.npz" in ad["TransferInput"].split(",")
+    assert ad["EC2AccessKeyId"] == str(work / "id")

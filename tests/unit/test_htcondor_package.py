@@ -148,7 +148,7 @@ def test_a_missing_patchelf_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch
         elf.find_patchelf()
 
 
-def test_mirrors_are_the_machines_own_and_then_the_public_one(
+def test_mirrors_are_the_named_one_and_then_the_machines_own(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = [
@@ -160,11 +160,16 @@ def test_mirrors_are_the_machines_own_and_then_the_public_one(
         "http://archive.ubuntu.example/ubuntu/|Ubuntu|x",
     ]
     program(bare, "apt-get", *(f"echo '{line}'" for line in listed))
-    assert debian.mirrors() == [
-        "http://near.example/debian",
-        "http://never-updated.example/debian",
-        debian.PUBLIC_MIRROR,
-    ]
+    own = ["http://near.example/debian", "http://never-updated.example/debian"]
+    assert debian.mirrors() == own
+    monkeypatch.setenv(debian.MIRROR_VARIABLE, "http://named.example/debian/")
+    assert debian.mirrors() == ["http://named.example/debian", *own]
+
+
+def test_a_machine_without_a_mirror_of_debian_is_told_how_to_name_one(bare: Path) -> None:
+    program(bare, "apt-get", "echo 'http://archive.ubuntu.example/ubuntu/|Ubuntu|x'")
+    with pytest.raises(PoolError, match=debian.MIRROR_VARIABLE):
+        debian.mirrors()
 
 
 def test_all_mirrors_silent_is_one_line_with_the_reason_of_each(
@@ -181,7 +186,6 @@ def test_all_mirrors_silent_is_one_line_with_the_reason_of_each(
         unpack(tmp_path / "cache")
     text = str(raised.value)
     assert "can't be fetched from http://m.example/debian: E: Failed to fetch" in text
-    assert debian.PUBLIC_MIRROR in text
     assert "\n" not in text
     assert [left.name for left in (tmp_path / "cache").iterdir()] == ["lock"]
 

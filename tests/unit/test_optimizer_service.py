@@ -140,10 +140,12 @@ def run(tmp_path: Path, script: Path) -> Iterator[Run]:
 
 
 def end(run: Run) -> None:
-    for pid in run.pids():
-        if is_alive(pid):
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda pid=pid: not is_alive(pid))  # type: ignore[misc]
+    """Kill the service and whatever is about to become one: a client may have started several."""
+    command = run.start()[1:3]
+    for process in psutil.process_iter(["cmdline"]):
+        if (process.info["cmdline"] or [])[1:3] == command:
+            process.kill()
+            wait_until(lambda pid=process.pid: not is_alive(pid))  # type: ignore[misc]
 
 
 def is_alive(pid: int) -> bool:
@@ -273,10 +275,10 @@ def test_a_client_says_how_it_is_used() -> None:
 def test_a_missing_folder_and_a_missing_program_are_named(run: Run, tmp_path: Path) -> None:
     missing = Run(tmp_path / "nosuch", tmp_path)
     result = missing.ask("hello")
-    assert result.returncode == 1
+    assert result.returncode == client.EXIT_NO_SERVICE
     assert f"{tmp_path}/nosuch" in result.stderr
     result = run.ask("hello", start=["/nosuch/program"])
-    assert result.returncode == 1
+    assert result.returncode == client.EXIT_NO_SERVICE
     assert "/nosuch/program: No such file" in result.stderr
 
 
@@ -311,7 +313,7 @@ def test_a_service_that_dies_once_costs_one_more_start(run: Run) -> None:
 
 def test_a_request_that_kills_every_service_ends_with_a_clear_error(run: Run) -> None:
     result = run.ask("die")
-    assert result.returncode == 1
+    assert result.returncode == client.EXIT_NO_SERVICE
     assert "died 5 times" in result.stderr
     assert "service.log" in result.stderr
     assert len(run.pids()) == client.ATTEMPTS
@@ -320,7 +322,7 @@ def test_a_request_that_kills_every_service_ends_with_a_clear_error(run: Run) ->
 def test_a_service_that_cant_start_ends_with_its_own_words(run: Run) -> None:
     (run.folder / "broken").touch()
     result = run.ask("hello")
-    assert result.returncode == 1
+    assert result.returncode == client.EXIT_NO_SERVICE
     assert "ends with exit code 1" in result.stderr
     assert "the storage is down" in result.stderr
     assert len(run.pids()) == client.FAILED_STARTS

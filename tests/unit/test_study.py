@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trialfleet.errors import InputError, StudyError
@@ -72,8 +72,19 @@ def test_missing_data_names_region_and_path(folder: Path) -> None:
 
 
 def test_data_urls_are_not_looked_for_here(folder: Path) -> None:
-    study = load_study(write(folder, MINIMAL + "data: s3://bucket/{region}/rows.npz\n"))
+    for name in ("id", "secret"):
+        (folder / name).touch()
+    keys = "s3: {access_key_id_file: id, secret_access_key_file: secret}\n"
+    study = load_study(write(folder, MINIMAL + keys + "data: s3://bucket/{region}/rows.npz\n"))
     assert study.data_of("A") == ["s3://bucket/A/rows.npz"]
+    assert study.s3 is not None
+    assert study.s3.access_key_id_file == str(folder / "id")
+
+
+def test_data_urls_without_keys_to_sign_them_are_refused(folder: Path) -> None:
+    message = error_of(folder, MINIMAL + "data: s3://bucket/{region}/rows.npz\n")
+    assert "s3://bucket/A/rows.npz" in message
+    assert "access_key_id_file" in message
 
 
 def test_a_glob_names_each_region_after_what_the_star_matched(folder: Path) -> None:
@@ -169,6 +180,7 @@ REGION_NAMES = st.text(
 ).filter(lambda name: name == name.strip())
 
 
+@settings(deadline=None)
 @given(names=st.lists(REGION_NAMES, min_size=1, max_size=5, unique=True))
 def test_a_frozen_study_reads_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
