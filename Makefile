@@ -22,7 +22,7 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy src tests
-	$(BIN)/pytest tests/unit -m "not browser and not postgres and not slow"
+	$(BIN)/pytest -q -n 2 tests/unit -m "not browser and not postgres and not slow"
 
 format: $(VENV)/ready
 	$(BIN)/ruff format .

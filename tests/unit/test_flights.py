@@ -19,6 +19,8 @@ import pytest
 from trialfleet.nodes import table
 from trialfleet.workflows.examples.flights import prepare
 
+pytestmark = pytest.mark.slow
+
 FLIGHT = {
     "year": "2013",
     "month": "1",

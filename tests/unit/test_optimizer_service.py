@@ -18,6 +18,8 @@ import pytest
 
 from trialfleet.optimizer import client
 
+pytestmark = pytest.mark.slow
+
 CLIENT = Path(client.__file__).resolve()
 HANDLER = """
 import os, sys, time

@@ -149,6 +149,7 @@ def test_regions_of_one_study_differ_in_all_but_the_baseline() -> None:
     assert asked(left, "b").params != asked(right, "b").params
 
 
+@pytest.mark.slow
 def test_seed_and_results_decide_every_suggestion() -> None:
     def run(seed: int) -> list[Assignment]:
         study = make(seed=seed, startup_trials=4)
@@ -307,6 +308,7 @@ def test_one_failure_more_than_allowed_stops_the_region_with_its_reason() -> Non
 # ---------------------------------------------------------------- asking ahead
 
 
+@pytest.mark.slow
 def test_asking_ahead_changes_no_suggestion_and_is_renewed_by_results() -> None:
     ahead, plain = (make(startup_trials=3, trials=7) for _ in range(2))
     for i in range(7):
@@ -480,6 +482,7 @@ print(kills)
 """
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_sql_statement_is_repaired_by_repeating(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), json.dumps(ENTRIES), KILL_EVERY],

@@ -13,6 +13,8 @@ from tests.unit.report_studies import DEFAULTS, Fleet, only, open_fleet, trial, 
 from trialfleet.workflows.report import Report, render_page, summary_table
 from trialfleet.workflows.report.figures import overview, region_figures
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:

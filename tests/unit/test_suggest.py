@@ -261,6 +261,7 @@ print(json.dumps(point))
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_suggests_the_same_as_one_that_suggested_other_things() -> None:
     space = make(MIXED)
     history = explored(space, lambda p: float(p["drop"]), 9)

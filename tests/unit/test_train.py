@@ -24,6 +24,8 @@ from trialfleet import nodes
 from trialfleet.nodes import region, settings, table, train, trial
 from trialfleet.nodes.descent import Descent
 
+pytestmark = pytest.mark.slow
+
 ROWS = 600
 
 
