@@ -15,7 +15,7 @@ from optuna.storages import BaseStorage, RDBStorage
 from sqlalchemy.engine import URL
 
 from trialfleet.errors import InputError, OptimizerError
-from trialfleet.files import sync_folder
+from trialfleet.files import sync
 
 LOCK_WAIT_SECONDS = 60  # how long SQLite waits for another process before "database is locked"
 CONNECT_SECONDS = 10
@@ -140,7 +140,7 @@ def _create_sqlite(url: URL, path: Path) -> None:
             os.link(beside, path)
         except FileExistsError:
             return  # another process was faster: its file is as good
-        sync_folder(path.parent)
+        sync(path.parent)
     finally:
         for rest in ("", "-wal", "-shm", "-journal"):
             beside.with_name(beside.name + rest).unlink(missing_ok=True)

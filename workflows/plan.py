@@ -20,7 +20,7 @@ from pathlib import Path
 
 from trialfleet import nodes
 from trialfleet.errors import InputError
-from trialfleet.files import sync_folder
+from trialfleet.files import sync
 from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import RegionGraph, StudyGraph, graph_of
@@ -179,7 +179,7 @@ def _write_beside(
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    sync_folder(parent)
+    sync(parent)
     return len(texts) + copied
 
 

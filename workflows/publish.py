@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import secrets
 import shutil
@@ -12,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trialfleet.files import read_json, sync_folder, write_json
+from trialfleet.files import read_json, sync, write_json
 from trialfleet.workflows.folder import TrialFolder
 from trialfleet.workflows.study import URL_PREFIXES, Study
 
@@ -53,7 +52,7 @@ def _copy_beside(published: Path, run: str, study: Study, best: TrialFolder) -> 
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    sync_folder(published.parent)
+    sync(published.parent)
 
 
 def provenance(run: str, study: Study, best: TrialFolder) -> dict[str, Any]:
@@ -98,11 +97,7 @@ def _sha256(path: Path) -> str:
 
 def _sync_tree(root: Path) -> None:
     for path in [*root.rglob("*"), root]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)
 
 
 def _switch(link: Path, target: str) -> None:
@@ -110,4 +105,4 @@ def _switch(link: Path, target: str) -> None:
     beside = link.with_name(f".latest-{secrets.token_hex(6)}")
     beside.symlink_to(target)
     beside.replace(link)
-    sync_folder(link.parent)
+    sync(link.parent)

@@ -32,12 +32,12 @@ def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename inside `folder` survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Make a file's content, or the renames inside a folder, survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

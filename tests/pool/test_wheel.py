@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,10 +20,21 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)]
+    """The wheel of a copy of the clone, so that building leaves nothing in it."""
+    copy, out = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheel")
+    for name in files_of("--others", "--exclude-standard", "--cached"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(copy)]
     subprocess.run(command, check=True, capture_output=True)
     return next(out.glob("*.whl"))
+
+
+def files_of(*options: str) -> list[str]:
+    """Names of the clone's files, as git knows them."""
+    command = ["git", "ls-files", "-z", *options]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listed.split("\0") if name and (ROOT / name).exists()]
 
 
 def test_its_only_top_level_name_is_trialfleet(wheel: Path) -> None:
@@ -32,14 +44,8 @@ def test_its_only_top_level_name_is_trialfleet(wheel: Path) -> None:
 
 def test_it_holds_every_file_that_the_folders_hold(wheel: Path) -> None:
     there = set(zipfile.ZipFile(wheel).namelist())
-    tracked = subprocess.run(
-        ["git", "ls-files", "workflows", "templates", "optimizer", "nodes", "infra"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\n")
-    missing = {name for name in tracked if name and f"trialfleet/{name}" not in there}
+    folders = ("workflows", "templates", "optimizer", "nodes", "infra")
+    missing = {name for name in files_of(*folders) if f"trialfleet/{name}" not in there}
     assert missing == set()
 
 
