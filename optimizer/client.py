@@ -2,8 +2,8 @@
 
     python -I -S client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
-prints the service's message and exits with the code that it says; 75 (EX_TEMPFAIL of sysexits.h:
-try again later) when no service can be had.
+prints the service's message and exits with the code that it says; without a service, with 75 if
+that may pass (EX_TEMPFAIL of sysexits.h: try again later), else with 1.
 DAGMan runs this before and after every trial, so it starts as fast as Python itself: one file of
 the standard library, without its slower modules (socket, json and contextlib take 14 ms here).
 
@@ -38,7 +38,11 @@ USAGE = "usage: client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..."
 
 
 class ServiceError(Exception):
-    """No service could be started, or none replied."""
+    """No service could be started, or none replied; `for_now` when that may pass by itself."""
+
+    def __init__(self, message: str, *, for_now: bool = False) -> None:
+        super().__init__(message)
+        self.for_now = for_now
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
@@ -102,7 +106,7 @@ def _exchange(connection: Socket, words: list[str]) -> tuple[int, str] | None:
         while part := connection.recv(1 << 16):
             received += part
     except TimeoutError as error:
-        raise ServiceError(f"no reply within {REPLY_SECONDS:g} s") from error
+        raise ServiceError(f"no reply within {REPLY_SECONDS:g} s", for_now=True) from error
     except OSError:
         return None
     head, _, message = received.partition(b"\n")
@@ -126,13 +130,14 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
             failed += service.returncode != 0
             if failed == FAILED_STARTS:
                 code = service.returncode
-                raise ServiceError(f"the service ends with exit code {code}{_log_tail(folder)}")
+                message = f"the service ends with exit code {code}{_log_tail(folder)}"
+                raise ServiceError(message, for_now=code == EXIT_NO_SERVICE)
             service, next_start = None, time.monotonic() + RESTART_SECONDS
         connection = _connect(folder)
         if connection is not None:
             return connection
         time.sleep(POLL_SECONDS)
-    raise ServiceError(f"no service within {START_SECONDS:g} s{_log_tail(folder)}")
+    raise ServiceError(f"no service within {START_SECONDS:g} s{_log_tail(folder)}", for_now=True)
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes]:
@@ -178,7 +183,7 @@ def main(arguments: list[str]) -> int:
     try:
         code, message = request(folder, words, start)
     except ServiceError as error:
-        code, message = EXIT_NO_SERVICE, f"trialfleet: {error}"
+        code, message = EXIT_NO_SERVICE if error.for_now else 1, f"trialfleet: {error}"
     if message:  # in whatever locale DAGMan runs scripts
         (sys.stderr if code else sys.stdout).buffer.write(
             message.encode("utf-8", "backslashreplace") + b"\n"

@@ -23,7 +23,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from trialfleet.errors import InputError, OptimizerError
+from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.optimizer.space import Scalar, SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.suggest import stable_seed, suggest
@@ -38,7 +38,8 @@ class RegionSettings:
     Attributes:
         metric: name of the metric that decides.
         direction: whether a small or a large value of it is good.
-        seed: of the whole study; the region's name is mixed in.
+        region: the region's name: with the seed it decides the suggestions, whatever the run.
+        seed: of the whole study.
         trials: budget of trials, failed ones included.
         startup_trials: trials before the model proposes, the default settings among them.
         max_failures: so many trials may fail for good; one more stops the region.
@@ -47,6 +48,7 @@ class RegionSettings:
 
     metric: str
     direction: Literal["minimize", "maximize"]
+    region: str
     seed: int
     trials: int
     startup_trials: int
@@ -62,6 +64,13 @@ class Assignment:
     params: dict[str, Any]
     seed: int
     baseline: bool
+
+
+@dataclass(frozen=True)
+class Told:
+    """The node's trial is finished and told: there is nothing left to train."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,8 @@ class RegionStudy:
             now: returns the time in unix seconds.
 
         Raises:
-            OptimizerError: the storage can't be used, or the study there is another one.
+            OptimizerError: the storage can't be used.
+            TrialfleetError: the study there is another one.
         """
         self.name = name
         self._storage = storage
@@ -115,8 +125,8 @@ class RegionStudy:
         with self._storage_errors():
             self._study_id = self._load_or_create()
 
-    def ask(self, node: str) -> Assignment | Spent | Stopped:
-        """Return what `node` is to train; asking again returns the same.
+    def ask(self, node: str) -> Assignment | Told | Spent | Stopped:
+        """Return what `node` is to train; asking again returns the same, until it is told.
 
         Raises:
             OptimizerError: the storage can't be used; nothing or all of the ask is stored.
@@ -124,7 +134,8 @@ class RegionStudy:
         with self._storage_errors():
             known = self._find(node)
             if known is not None:
-                return self._assignment(known)
+                finished = known.state.is_finished()
+                return Told(known.number) if finished else self._assignment(known)
             return self._refusal() or self._assignment(self._create(node))
 
     def tell_complete(
@@ -175,13 +186,14 @@ class RegionStudy:
 
     def stopped(self) -> Stopped | None:
         """Return why the region is given up, if it is: too many trials failed for good."""
-        failed = [trial for trial in self._trials() if trial.state == TrialState.FAIL]
+        with self._storage_errors():
+            failed = [trial for trial in self._trials() if trial.state == TrialState.FAIL]
         if len(failed) <= self._settings.max_failures:
             return None
         last = failed[-1].user_attrs
         return Stopped(
-            f"{len(failed)} trials failed for good, more than max_failures "
-            f"({self._settings.max_failures}); the last, {last.get('node')}: {last.get('error')}"
+            f"{len(failed)} trials failed for good; budget.failures allows "
+            f"{self._settings.max_failures}; the last, {last.get('node')}: {last.get('error')}"
         )
 
     def ask_ahead(self) -> bool:
@@ -207,7 +219,7 @@ class RegionStudy:
         found = self._storage.get_study_directions(study_id)
         if found != [wanted]:
             names = ", ".join(direction.name.lower() for direction in found)
-            raise OptimizerError(
+            raise TrialfleetError(
                 f"study {self.name!r} in the storage is another one: its direction is {names}, "
                 f"not {self._settings.direction}"
             )
@@ -255,7 +267,7 @@ class RegionStudy:
             user_attrs={
                 "node": node,
                 "params": params,
-                "seed": stable_seed(self._settings.seed, self.name, len(trials)),
+                "seed": stable_seed(self._settings.seed, self._settings.region, len(trials)),
                 "baseline": not trials,
             },
         )
@@ -277,7 +289,7 @@ class RegionStudy:
                 self._space,
                 self._trials(),
                 direction=self._settings.direction,
-                seed=stable_seed(self._settings.seed, self.name),
+                seed=stable_seed(self._settings.seed, self._settings.region),
                 startup_trials=self._settings.startup_trials,
             )
             self._ahead = (self._history_key(), point)
@@ -301,7 +313,7 @@ class RegionStudy:
         with self._storage_errors():
             trial = self._find(node)
             if trial is None:
-                raise OptimizerError(f"node {node!r} of study {self.name!r} was never asked")
+                raise TrialfleetError(f"node {node!r} of study {self.name!r} was never asked")
             if trial.state.is_finished():
                 return
             # a tell that crashed midway with another outcome may have left attributes behind

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from trialfleet.errors import TrialfleetError
-from trialfleet.optimizer.client import SOCKET
+from trialfleet.errors import OptimizerError, TrialfleetError
+from trialfleet.optimizer.client import EXIT_NO_SERVICE, SOCKET
 
 LOCK = "service.lock"
 LARGEST_HEAD = 7  # digits of a request's length
@@ -78,7 +78,8 @@ def serve(
 
     Raises:
         OSError: the folder is missing or not writable.
-        TrialfleetError: whatever `make_handler` raises.
+        SystemExit: `make_handler` raised OptimizerError, which may pass: exit code 75.
+        TrialfleetError: whatever else it raises.
     """
     logging.basicConfig(
         stream=sys.stderr,
@@ -91,7 +92,11 @@ def serve(
         if not is_locked:
             return
         log.info("starting in %s", folder)
-        handler = make_handler()
+        try:
+            handler = make_handler()
+        except OptimizerError as error:  # the storage is away: whoever asks may come back later
+            log.error("%s", error)  # noqa: TRY400 - its message is the whole story
+            sys.exit(EXIT_NO_SERVICE)
         with _listening(folder) as listener:
             stop.is_graceful = True
             log.info("listening")

@@ -27,6 +27,7 @@ from trialfleet.workflows.folder import RunFolder
 
 TRIALS = 12
 TRAINER = """\
+#!/bin/sh
 sleep 0.2
 [ -d model ] && echo 1 > model/weights
 echo '{"schema": 1, "status": "complete", "metrics": {"loss": 1.5}}' > result.json

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.files import typed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,22 +76,15 @@ def init(folder: Path, example: str) -> None:
 def plan(study: Path, out: Path | None, run_id: str | None, as_json: bool) -> None:
     """Write the folder of a run of STUDY and print what will run."""
     from trialfleet.workflows.plan_summary import plan_summary, plan_text
+    from trialfleet.workflows.run import plan as plan_run
 
-    planned = _plan(study, out, run_id)
+    planned = plan_run(study, run=run_id, out=out)
     if as_json:
         _print_json(plan_summary(planned))
-    else:
-        click.echo(plan_text(planned))
-
-
-def _plan(study: Path, out: Path | None, run_id: str | None) -> Any:
-    from trialfleet.workflows.plan import default_folder, new_run_id
-    from trialfleet.workflows.plan import plan as write_plan
-    from trialfleet.workflows.study_file import load_study
-
-    loaded = load_study(study)
-    run_id = run_id or new_run_id()
-    return write_plan(loaded, run=run_id, out=out or default_folder(loaded, run_id))
+        return
+    here = _typed(planned)
+    click.echo(plan_text(planned))
+    click.echo(f"next: trialfleet submit {here}   (or condor_submit_dag {here}/study.dag)")
 
 
 @main.command()
@@ -112,14 +106,13 @@ def run(study: Path, out: Path | None, run_id: str | None) -> None:
     """Plan a run of STUDY, submit it and watch it to its end."""
     from trialfleet.infra.pool import connect
     from trialfleet.workflows.plan_summary import plan_text
-    from trialfleet.workflows.run import Run
+    from trialfleet.workflows.run import plan as plan_run
 
     connect()  # without HTCondor there is nothing to plan for
-    planned = _plan(study, out, run_id)
+    planned = plan_run(study, run=run_id, out=out)
     click.echo(plan_text(planned))
-    started = Run(planned.folder.root)
-    click.echo(f"submitted as job {started.submit()}")
-    _watch_to_the_end(started)
+    click.echo(f"submitted as job {planned.submit()}")
+    _watch_to_the_end(planned)
 
 
 @main.command()
@@ -209,12 +202,14 @@ def trials(run: Path | None, region: str | None, as_csv: bool, as_json: bool) ->
 @run_argument
 def report(run: Path | None) -> None:
     """Write the report of RUN as it stands now, and show its table."""
-    from trialfleet.workflows.folder import RunFolder
     from trialfleet.workflows.report import summary_table
-    from trialfleet.workflows.run_report import write_report
+    from trialfleet.workflows.run_report import last_finished, write_report
+    from trialfleet.workflows.status import open_run
 
     opened = _open(run)
-    _console().print(summary_table(write_report(RunFolder(opened.folder))))
+    folder = open_run(opened.folder)
+    finished = last_finished(folder) if opened.status().ended else None
+    _console().print(summary_table(write_report(folder, finished)))
     click.echo(f"report  {opened.report}")
 
 
@@ -307,13 +302,13 @@ def _open(folder: Path | None) -> Run:
 
 
 def _newest_run() -> Path:
-    runs = [path.parent for path in RUNS.glob("*/*/study.yaml")]
-    if not runs:
+    studies = list(RUNS.glob("*/[!.]*/study.yaml"))
+    if not studies:
         raise InputError(
             f"no run named, and none in {str(RUNS.absolute())!r}; "
             "name a run's folder, or make one with: trialfleet plan STUDY"
         )
-    return max(runs, key=lambda run: run.stat().st_mtime)
+    return max(studies, key=lambda study: study.stat().st_mtime).parent
 
 
 def _watch_to_the_end(run: Run) -> NoReturn:
@@ -351,9 +346,7 @@ def _show_end(run: Run, ended: RunStatus) -> NoReturn:
 
 
 def _typed(run: Run) -> str:
-    from trialfleet.workflows.plan import shlex_path
-
-    return shlex_path(run.folder)
+    return typed(run.folder)
 
 
 def _console() -> Console:

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trialfleet.workflows.plan import shlex_path
+from trialfleet.files import typed
 from trialfleet.workflows.status import RegionStatus, RunState, RunStatus
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run_view(status: RunStatus) -> RenderableType:
     ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
     if status.rescue:
-        parts.append(Text(f"next: trialfleet resume {shlex_path(Path(status.folder))}"))
+        parts.append(Text(f"next: trialfleet resume {typed(Path(status.folder))}"))
     return Group(*parts)
 
 
@@ -116,16 +116,19 @@ def watch(run: Run, console: Console) -> RunStatus:
 def _line_printer(console: Console) -> Callable[[RunStatus], None]:
     shown: dict[str, str] = {}
 
+    def show_change(of: str, line: str) -> None:
+        if shown.get(of) != line:
+            shown[of] = line
+            console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
+
     def show(status: RunStatus) -> None:
+        show_change("run", f"{status.run}: {status.state}")
+        if status.notice:
+            show_change("notice", status.notice)
         for region in status.regions:
-            line = _region_line(region, status.metric)
-            if shown.get(region.slug) != line:
-                shown[region.slug] = line
-                console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
+            show_change(region.slug, _region_line(region, status.metric))
         for held in status.held:
-            if shown.get(held.job) != held.reason:
-                shown[held.job] = held.reason
-                console.print(Text(f"held: {held.node} (job {held.job}): {held.reason}"))
+            show_change(held.job, f"held: {held.node} (job {held.job}): {held.reason}")
 
     return show
 

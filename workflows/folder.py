@@ -24,6 +24,42 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
+class DagFiles:
+    """A DAG file and what HTCondor writes beside it."""
+
+    dag: Path
+
+    @property
+    def submit(self) -> Path:
+        """The submit file of its DAGMan: there since it was first submitted."""
+        return self._beside(".condor.sub")
+
+    @property
+    def lock(self) -> Path:
+        """There while a DAGMan runs it; one that finds it at its start goes into recovery."""
+        return self._beside(".lock")
+
+    @property
+    def nodes_log(self) -> Path:
+        """The events of its nodes' jobs: what recovery reads."""
+        return self._beside(".nodes.log")
+
+    @property
+    def metrics(self) -> Path:
+        """How its last DAGMan ended, as JSON."""
+        return self._beside(".metrics")
+
+    @property
+    def rescue(self) -> Path | None:
+        """The newest rescue file, which a resume goes on from, if there is one."""
+        rescues = sorted(self.dag.parent.glob(f"{self.dag.name}.rescue[0-9][0-9][0-9]"))
+        return rescues[-1] if rescues else None
+
+    def _beside(self, ending: str) -> Path:
+        return self.dag.with_name(self.dag.name + ending)
+
+
+@dataclass(frozen=True)
 class TrialFolder:
     """A trial's files; the job's initial directory."""
 
@@ -48,6 +84,11 @@ class TrialFolder:
     def out(self) -> Path:
         """Standard output of the last attempt."""
         return self.root / "out"
+
+    @property
+    def data_checksums(self) -> Path:
+        """The checksums of the data when a full training was asked for."""
+        return self.root / "data.json"
 
     @property
     def err(self) -> Path:
@@ -85,6 +126,11 @@ class RegionFolder:
     def dag(self) -> Path:
         """The region's graph."""
         return self.root / "region.dag"
+
+    @property
+    def dag_files(self) -> DagFiles:
+        """The region's graph and what HTCondor writes beside it."""
+        return DagFiles(self.dag)
 
     @property
     def node_status(self) -> Path:
@@ -198,3 +244,13 @@ class RunFolder:
     def region(self, slug: str) -> RegionFolder:
         """The folder of one region."""
         return RegionFolder(self.regions / slug)
+
+    @property
+    def dag_files(self) -> DagFiles:
+        """The whole graph and what HTCondor writes beside it."""
+        return DagFiles(self.dag)
+
+    def all_dags(self) -> list[DagFiles]:
+        """The whole graph's files, then each region's."""
+        regions = sorted(path.name for path in self.regions.iterdir())
+        return [self.dag_files, *(self.region(slug).dag_files for slug in regions)]

@@ -6,7 +6,10 @@ with condor_submit_dag is found like one that `trialfleet submit` started.
 
 from __future__ import annotations
 
-import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +42,7 @@ class QueuedRun:
         root_held: its hold reason, if it is on hold.
         running: nodes of trials (and full trainings) whose jobs run.
         idle: nodes whose jobs wait for a slot.
-        held: jobs on hold.
+        held: jobs on hold, those of DAGMan and the optimiser among them.
         regions: slugs of the regions whose DAGMan job is in the queue.
     """
 
@@ -80,8 +83,8 @@ def look_up(folder: RunFolder) -> QueuedRun:
         running=_nodes(trials, {_RUNNING, _TRANSFERRING, _SUSPENDED}),
         idle=_nodes(trials, {_IDLE}),
         held=tuple(
-            HeldJob(job=_job_id(ad), node=ad["TrialfleetNode"], reason=_hold_reason(ad))
-            for ad in sorted(trials, key=lambda ad: ad["ClusterId"])
+            HeldJob(job=_job_id(ad), node=_node(ad), reason=_hold_reason(ad))
+            for ad in sorted(ads, key=lambda ad: ad["ClusterId"])
             if ad["JobStatus"] == _HELD
         ),
         regions=frozenset(ad["TrialfleetRegion"] for ad in dags if "TrialfleetRegion" in ad),
@@ -107,8 +110,11 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
 
 
-def submit(folder: RunFolder, dag: Path) -> str:
-    """Submit a DAG file, going on from its rescue file if it has one. Returns the job's id.
+def submit(folder: RunFolder) -> str:
+    """Submit a run's graph, going on from its rescue file if it has one. Returns the job's id.
+
+    What a DAGMan that is gone left behind is cleared away first. It would send the new one into
+    recovery, to wait for jobs that no queue knows; the study knows what is finished.
 
     Raises:
         PoolError: no HTCondor is reachable, or it refused the job.
@@ -116,12 +122,30 @@ def submit(folder: RunFolder, dag: Path) -> str:
     schedd = _schedd()
     import htcondor2
 
-    options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": f"{folder.root.name}"}
+    for files in folder.all_dags():
+        files.lock.unlink(missing_ok=True)
+        files.nodes_log.unlink(missing_ok=True)
+    options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": folder.root.name}
     try:
-        description = htcondor2.Submit.from_dag(str(dag), options)
+        with _quiet():
+            description = htcondor2.Submit.from_dag(str(folder.dag), options)
         return f"{schedd.submit(description).cluster()}.0"
     except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused {str(dag)!r}: {error}") from error
+        raise PoolError(f"HTCondor refused {str(folder.dag)!r}: {error}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what a library prints off standard output, which belongs to our caller."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def remove(folder: RunFolder) -> None:
@@ -154,6 +178,12 @@ def _is_dagman(ad: dict[str, Any]) -> bool:
     )
 
 
+def _node(ad: dict[str, Any]) -> str:
+    """The node whose job this is: a trial's, a region's DAGMan, or one of the run's own."""
+    own = "study.dag" if _is_dagman(ad) else "optimizer"
+    return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
+
+
 def _job_id(ad: dict[str, Any]) -> str:
     return f"{ad['ClusterId']}.{ad['ProcId']}"
 
@@ -164,21 +194,3 @@ def _hold_reason(ad: dict[str, Any]) -> str:
 
 def _nodes(ads: list[dict[str, Any]], statuses: set[int]) -> frozenset[str]:
     return frozenset(ad["TrialfleetNode"] for ad in ads if ad["JobStatus"] in statuses)
-
-
-# -- what DAGMan leaves in files ----------------------------------------------------------------
-
-
-def dag_exit_code(dag: Path) -> int | None:
-    """Return the exit code of the last DAGMan that ran `dag`; None if none has ended yet."""
-    try:
-        metrics = json.loads(dag.with_name(dag.name + ".metrics").read_text())
-        return int(metrics["exitcode"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def rescue_file(dag: Path) -> Path | None:
-    """Return the newest rescue file of `dag`, which a resume goes on from, if there is one."""
-    rescues = sorted(dag.parent.glob(f"{dag.name}.rescue[0-9][0-9][0-9]"))
-    return rescues[-1] if rescues else None

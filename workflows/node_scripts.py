@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from trialfleet.errors import OptimizerError
+from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import (
     Assignment,
@@ -25,6 +25,7 @@ from trialfleet.optimizer.region_study import (
     RegionStudy,
     Spent,
     Stopped,
+    Told,
 )
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.optimizer.storage import open_storage
@@ -33,7 +34,8 @@ from trialfleet.workflows.folder import RunFolder, TrialFolder
 from trialfleet.workflows.graph import RegionGraph, graph_of
 from trialfleet.workflows.outcome import Complete, Failed, judge
 from trialfleet.workflows.plan import EXITS
-from trialfleet.workflows.publish import publish
+from trialfleet.workflows.publish import data_checksums, publish
+from trialfleet.workflows.status import open_run
 from trialfleet.workflows.storage import storage_url, study_name
 from trialfleet.workflows.study_file import load_frozen
 from trialfleet.workflows.trial_files import TrialOrder, write_trial
@@ -87,12 +89,16 @@ class NodeScripts:
     # -- trials --------------------------------------------------------------------------------
 
     def _ask(self, slug: str, node: str) -> Reply:
-        answer = self._study_of(slug).ask(node)
+        study = self._study_of(slug)
+        answer = study.ask(node)
+        if isinstance(answer, Told):  # DAGMan was lost after the study had been told
+            return Reply(EXITS["skip"], f"{node}: trial {answer.number} is finished")
         if isinstance(answer, Spent):
             return Reply(EXITS["skip"], f"{node}: skipped: {answer.reason}")
         if isinstance(answer, Stopped):
             return self._stop(slug, answer.reason)
-        self._go_on(slug)
+        if not study.stopped():
+            self._go_on(slug)
         place = self._folder.region(slug).trial(node)
         self._write(slug, node, place, answer, "tune")
         return Reply(EXITS["done"], f"{node}: trial {answer.number}: {answer.params}")
@@ -131,8 +137,13 @@ class NodeScripts:
         best = study.best()
         if best is None:
             return self._stop(slug, "no trial completed, so there are no best settings to train")
+        files = self._folder.region(slug)
+        if files.published.exists():  # the region's DAG was run by itself before
+            return Reply(EXITS["skip"], f"{node}: published already")
         self._go_on(slug)
-        self._write(slug, node, self._folder.region(slug).best, best, "final")
+        self._write(slug, node, files.best, best, "final")
+        name = self._regions[slug].name
+        write_json(files.best.data_checksums, data_checksums(self._study, name))
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _tell_best(self, slug: str, node: str, return_code: str, retry: str, most: str) -> Reply:
@@ -148,7 +159,10 @@ class NodeScripts:
 
     def _publish(self, slug: str) -> Reply:
         files = self._folder.region(slug)
-        published = publish(self._run, self._study, slug, files.best)
+        try:
+            published = publish(self._run, self._study, slug, files.best)
+        except (InputError, OSError) as error:
+            return self._stop(slug, f"the model can't be published: {error}")
         write_json(files.published, {"path": str(published)})
         return Reply(EXITS["done"], f"{slug}: published {published}")
 
@@ -170,6 +184,7 @@ class NodeScripts:
         return RegionSettings(
             metric=self._study.objective.metric,
             direction=self._study.objective.direction,
+            region=region.name,
             seed=self._study.seed,
             trials=budget.trials,
             startup_trials=budget.startup,
@@ -214,7 +229,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the run's folder")
     parser.add_argument("--wait", action="store_true", help="wait for a service that runs already")
     arguments = parser.parse_args()
-    folder = RunFolder(arguments.run.absolute())
+    folder = open_run(arguments.run)
     serve(
         folder.root,
         lambda: NodeScripts(folder),

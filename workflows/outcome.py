@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.workflows.folder import TrialFolder
+from trialfleet.workflows.report.reading import clean
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
 
@@ -16,6 +17,9 @@ EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
 # (periodic_hold), memory, and the two time limits. HTCondor's manual, "Hold Reason Codes".
 _LIMIT_HOLDS = frozenset({3, 34, 46, 47})
 _TAIL = 300  # characters of an error that are worth keeping
+_LAST_BYTES = 8192  # of standard error that are looked at
+_LARGEST_RESULT = 1_000_000  # bytes; hundreds of metrics are a hundredth of it
+_LONGEST_NAME = 100  # characters of a metric's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,62 +61,124 @@ def judge(folder: TrialFolder, return_code: int, metric: str) -> Complete | Fail
 
 def _judge_result(path: Path, metric: str) -> Complete | Failed:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        return Failed(error=f"result.json can't be read: {error}", final=False)
-    if not text.strip():
-        return Failed(error="exited 0 without writing result.json", final=False)
-    try:
-        result = json.loads(text)
+        result = _load(path)
     except ValueError as error:
-        return Failed(error=f"result.json is not JSON ({error}): {text[:80]!r}", final=False)
-    return _judge_content(result, metric)
-
-
-def _judge_content(result: Any, metric: str) -> Complete | Failed:
-    if not isinstance(result, dict) or not isinstance(result.get("metrics", {}), dict):
-        return Failed(error=f"result.json is no result: {json.dumps(result)[:80]}", final=False)
+        return Failed(error=_line(error), final=False)
     if result.get("status") != "complete":
-        said = result.get("error") or f"result.json has status {result.get('status')!r}"
-        return Failed(error=str(said)[:_TAIL], final=True)
-    metrics = {k: float(v) for k, v in result.get("metrics", {}).items() if _is_number(v)}
-    if metric not in metrics:
-        there = ", ".join(sorted(metrics)) or "none"
-        return Failed(error=f"the result has no number {metric!r}; it has: {there}", final=True)
-    if not math.isfinite(metrics[metric]):
-        return Failed(error=f"{metric} is {metrics[metric]}", final=True)
+        said = result.get("error") or f"result.json has status {_line(result.get('status'))}"
+        return Failed(error=_line(said), final=True)
+    given = result["metrics"]
+    if _number(given.get(metric)) is None:
+        return Failed(error=_why_no_objective(given, metric), final=True)
     return Complete(
-        metrics={k: v for k, v in metrics.items() if math.isfinite(v)},
-        seconds=float(result["seconds"]) if _is_number(result.get("seconds")) else None,
-        device=str(result["device"])[:_TAIL] if result.get("device") else None,
+        metrics=_finite_metrics(given, metric),
+        seconds=_at_least_zero(_number(result.get("seconds"))),
+        device=_line(result["device"]) if result.get("device") else None,
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _load(path: Path) -> dict[str, Any]:
+    """Return a trial's result, "metrics" a dict in it; what a job left may be anything.
+
+    Raises:
+        ValueError: it can't be used, in words.
+    """
+    text = _read(path)
+    if not text.strip():
+        raise ValueError("exited without writing result.json")
+    try:
+        result = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"result.json is not JSON ({error}): {text[:80]}") from error
+    usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
+    if not usable:
+        raise ValueError(f"result.json is no result: {text[:80]}")
+    return {"metrics": {}, **result}
+
+
+def _read(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise ValueError("result.json is missing, or not a file")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_RESULT + 1)
+        if len(content) > _LARGEST_RESULT:
+            raise ValueError(f"result.json is larger than {_LARGEST_RESULT:,} bytes")
+        return content.decode()
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"result.json can't be read: {error}") from error
+
+
+def _why_no_objective(given: dict[str, Any], metric: str) -> str:
+    value = given.get(metric)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _line(f"{metric} is {value}")
+    there = ", ".join(sorted(_finite_metrics(given))) or "none"
+    return _line(f"the result has no number {metric!r}; it has: {there}")
+
+
+def _finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
+    """The finite ones by their cleaned names; no other takes the objective's name."""
+    metrics = {}
+    for name, value in given.items():
+        number, key = _number(value), name if name == objective else _line(name)
+        if number is None or not key or len(name) > _LONGEST_NAME:
+            continue
+        if name == objective or key != objective:
+            metrics[key] = number
+    return metrics
+
+
+def _number(value: Any) -> float | None:
+    """`value` if it is a number that a float holds and is finite."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _at_least_zero(number: float | None) -> float | None:
+    return number if number is not None and number >= 0 else None
+
+
+def _line(value: Any) -> str:
+    """The beginning of `_clean(value)`."""
+    return _clean(value)[:_TAIL]
+
+
+def _clean(value: Any) -> str:
+    """`value` as one line that a page, a terminal and a database can take."""
+    try:
+        text = str(value)
+    except RecursionError:
+        text = f"a deep {type(value).__name__}"
+    return " ".join(str(clean(text)).split())
 
 
 def _own_words(folder: TrialFolder) -> str:
     """What the trainer said of its failure: in its result, or last on standard error."""
     try:
-        result = json.loads(folder.result.read_text(encoding="utf-8"))
-        if isinstance(result, dict) and result.get("error"):
-            return str(result["error"])[:_TAIL]
-    except (OSError, ValueError):
-        pass
-    return last_line(folder.err)
+        said = _load(folder.result).get("error")
+    except ValueError:
+        said = None
+    return _line(said) if said else last_line(folder.err)
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a file that isn't blank, shortened; "" if there is none."""
+    """Return the last line of a file that isn't blank, cleaned, shortened; "" if there is none."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 8192))
-            tail = file.read().decode(errors="replace")
+            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+            tail = file.read(_LAST_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    return lines[-1][-_TAIL:] if lines else ""
+    for line in reversed(tail.splitlines()):
+        if words := _clean(line):
+            return words[-_TAIL:]
+    return ""
 
 
 def _judge_removed(log: Path) -> Failed:
@@ -129,6 +195,7 @@ def _judge_removed(log: Path) -> Failed:
             elif event.type == htcondor2.JobEventType.JOB_ABORTED and not reason:
                 reason = str(event.get("Reason", ""))
     except htcondor2.HTCondorException as error:
-        return Failed(error=f"the job was removed; its log can't be read: {error}", final=False)
-    words = reason.strip()[:_TAIL] or "the job was removed, or could not be submitted"
+        words = _line(f"the job was removed; its log can't be read: {error}")
+        return Failed(error=words, final=False)
+    words = _line(reason) or "the job was removed, or could not be submitted"
     return Failed(error=words, final=code in _LIMIT_HOLDS)

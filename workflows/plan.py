@@ -13,17 +13,17 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
 
 from trialfleet import nodes
 from trialfleet.errors import InputError
-from trialfleet.files import sync
+from trialfleet.files import sync, typed
 from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import RegionGraph, StudyGraph, graph_of
+from trialfleet.workflows.publish import LATEST
 from trialfleet.workflows.render import needs_escape, render
 from trialfleet.workflows.study import Study, Trainer
 from trialfleet.workflows.study_file import FrozenStudy, dump_frozen
@@ -32,20 +32,20 @@ from trialfleet.workflows.study_file import FrozenStudy, dump_frozen
 EXITS = {"done": 0, "retry": 1, "skip": 3, "stop": 4, "defer": EXIT_NO_SERVICE}
 
 # Names in a trial's sandbox that are the contract's own.
-_SANDBOX = ("trial.json", nodes.HELPER, "result.json", "progress.jsonl", "checkpoint", "model")
+_SANDBOX = (
+    "start",
+    "condor_exec.exe",
+    "_condor_stdout",
+    "_condor_stderr",
+    "trial.json",
+    nodes.HELPER,
+    "result.json",
+    "progress.jsonl",
+    "checkpoint",
+    "model",
+)
 _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What was planned, and where it lies."""
-
-    folder: RunFolder
-    run: str
-    study: Study
-    graph: StudyGraph
-    files: int
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -58,8 +58,8 @@ def default_folder(study: Study, run: str) -> Path:
     return Path.cwd() / "runs" / study.name / run
 
 
-def plan(study: Study, *, run: str, out: Path) -> Plan:
-    """Write the folder of a run.
+def write_plan(study: Study, *, run: str, out: Path) -> RunFolder:
+    """Write the folder of a run and return it.
 
     Args:
         study: a resolved study.
@@ -67,21 +67,24 @@ def plan(study: Study, *, run: str, out: Path) -> Plan:
         out: the run's folder; it must not exist, or be empty.
 
     Raises:
-        InputError: the run's id or folder can't be used, or two files of a trial have one name.
+        InputError: the run's id or folder can't be used, a model of that id is published
+            already, or two files of a trial have one name.
     """
     folder = RunFolder(_usable_place(out))
-    if not _RUN_ID.fullmatch(run):
+    if not _RUN_ID.fullmatch(run) or run == LATEST:
         raise InputError(
             f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
-            "digit first"
+            f"digit first, and not {LATEST!r}"
         )
     code = _trainer_files(study)
     for region in study.region_table:
         _check_sandbox(region, [*code, *map(Path, study.data_of(region))])
     _check_settings(study)
     graph = graph_of(study)
-    files = _write_beside(folder, FrozenStudy(run=run, study=study), graph, code)
-    return Plan(folder=folder, run=run, study=study, graph=graph, files=files)
+    _check_unpublished(study, run, graph)
+    frozen = FrozenStudy(run=run, folder=str(folder.root), study=study)
+    _write_beside(folder, frozen, graph, code)
+    return folder
 
 
 def _usable_place(out: Path) -> Path:
@@ -101,17 +104,9 @@ def _usable_place(out: Path) -> Path:
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise InputError(
             f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
-            f"that run with: trialfleet status {shlex_path(place)}"
+            f"that run with: trialfleet status {typed(place)}"
         )
     return place
-
-
-def shlex_path(path: Path) -> str:
-    """Return a path as one would type it in a shell, relative to here where that is shorter."""
-    import shlex
-
-    near = os.path.relpath(path)
-    return shlex.quote(near if len(near) < len(str(path)) else str(path))
 
 
 def command_of(study: Study) -> list[str]:
@@ -124,6 +119,16 @@ def _trainer_files(study: Study) -> list[Path]:
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
     return [_node_file(name) for name in nodes.TABULAR]
+
+
+def _check_unpublished(study: Study, run: str, graph: StudyGraph) -> None:
+    for region in graph.regions:
+        place = Path(study.publish) / region.slug / run
+        if place.exists():
+            raise InputError(
+                f"run id {run!r}: {str(place)!r} was published by another run of that id; "
+                "choose another with --run-id"
+            )
 
 
 def _check_settings(study: Study) -> None:
@@ -161,8 +166,8 @@ def _check_sandbox(region: str, files: Iterable[Path]) -> None:
 
 def _write_beside(
     folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph, code: list[Path]
-) -> int:
-    """Write everything into a folder beside the run's, then rename it. Returns the file count."""
+) -> None:
+    """Write everything into a folder beside the run's, then rename it."""
     parent = folder.root.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -171,16 +176,16 @@ def _write_beside(
         raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
     try:
         beside.chmod(0o755)
-        texts = _texts(folder, frozen, graph)
-        _write_texts(beside, texts)
-        copied = _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
+        _write_texts(beside, _texts(folder, frozen, graph))
+        if frozen.study.storage:  # its URL may hold a password
+            RunFolder(beside).study.chmod(0o600)
+        _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
         _make_trial_folders(RunFolder(beside), graph)
         beside.replace(folder.root)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     sync(parent)
-    return len(texts) + copied
 
 
 def _texts(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
@@ -264,7 +269,7 @@ def _write_texts(root: Path, texts: dict[Path, str]) -> None:
             path.chmod(0o755)
 
 
-def _copy_code(folder: Path, files: list[Path]) -> int:
+def _copy_code(folder: Path, files: list[Path]) -> None:
     folder.mkdir()
     for file in files:
         if file.is_dir():
@@ -272,7 +277,6 @@ def _copy_code(folder: Path, files: list[Path]) -> int:
         else:
             shutil.copyfile(file, folder / file.name)
             shutil.copymode(file, folder / file.name)
-    return sum(1 for path in folder.rglob("*") if path.is_file())
 
 
 def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:

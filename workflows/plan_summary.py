@@ -1,47 +1,47 @@
-"""What a plan will run, in words and as data."""
+"""What a run will run, in words and as data."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from trialfleet.workflows.plan import Plan, shlex_path
+from trialfleet.files import typed
+from trialfleet.workflows.graph import graph_of
+from trialfleet.workflows.run import Run
 
 
-def plan_summary(plan: Plan) -> dict[str, Any]:
-    """Return what a plan will run as plain data."""
+def plan_summary(run: Run) -> dict[str, Any]:
+    """Return what a planned run will run as plain data."""
+    graph = graph_of(run.study)
     return {
         "schema": 1,
-        "run": plan.run,
-        "study": plan.study.name,
-        "folder": str(plan.folder.root),
+        "run": run.run_id,
+        "study": run.study.name,
+        "folder": str(run.folder),
         "regions": [
             {"name": r.name, "slug": r.slug, "trials": r.trials, "lanes": len(r.lanes)}
-            for r in plan.graph.regions
+            for r in graph.regions
         ],
-        "trials": sum(r.trials for r in plan.graph.regions),
-        "nodes": plan.graph.node_count,
-        "files": plan.files,
+        "trials": sum(r.trials for r in graph.regions),
+        "nodes": graph.node_count,
+        "files": sum(1 for path in run.folder.rglob("*") if path.is_file()),
     }
 
 
-def plan_text(plan: Plan) -> str:
-    """Return what a plan will run in a few lines, and what to type next."""
-    regions = plan.graph.regions
-    lanes = sum(len(r.lanes) for r in regions)
-    trials = sum(r.trials for r in regions)
-    names = ", ".join(r.name for r in regions[:6]) + (", …" if len(regions) > 6 else "")
-    here = shlex_path(plan.folder.root)
-    resources = plan.study.resources
-    gpus = f"{resources.gpus} GPU(s), " if plan.study.accelerator == "gpu" else ""
-    size = f"{gpus}{resources.cpus} cpu(s), {resources.memory}"
+def plan_text(run: Run) -> str:
+    """Return what a planned run will run in a few lines, and what to type next."""
+    summary, study, here = plan_summary(run), run.study, typed(run.folder)
+    regions = summary["regions"]
+    names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
+    gpus = f"{study.resources.gpus} GPU(s), " if study.accelerator == "gpu" else ""
+    size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
+    lanes = sum(r["lanes"] for r in regions)
     return "\n".join(
         [
-            f"{plan.study.name} {plan.run}",
+            f"{study.name} {run.run_id}",
             f"  regions  {len(regions)}: {names}",
-            f"  trials   {trials}, then one full training per region",
+            f"  trials   {summary['trials']}, then one full training per region",
             f"  lanes    {lanes}: so many trials at once, given slots of {size}",
-            f"  nodes    {plan.graph.node_count}",
-            f"  files    {plan.files} in {here}",
-            f"next: trialfleet submit {here}   (or condor_submit_dag {here}/study.dag)",
+            f"  nodes    {summary['nodes']}",
+            f"  files    {summary['files']} in {here}",
         ]
     )

@@ -8,6 +8,7 @@ that reaches a template is a number, a choice of ours, or was checked when the s
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from typing import Any
 
@@ -55,7 +56,12 @@ def classad_string(value: object) -> str:
 
 def needs_escape(text: str) -> bool:
     """Whether ClassAd strings or the submit language's macros would read `text` differently."""
-    return any(mark in text for mark in ('"', "\\", "$(", "$$"))
+    return '"' in text or "\\" in text or has_macro(text)
+
+
+def has_macro(text: str) -> bool:
+    """Whether the submit language would expand a part of `text`: $(X), $ENV(X), $$."""
+    return re.search(r"\$\$|\$\w*\(", text) is not None
 
 
 def shell_word(value: object) -> str:

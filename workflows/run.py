@@ -12,8 +12,7 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_json
 from trialfleet.workflows import job_queue
 from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.plan import default_folder, new_run_id
-from trialfleet.workflows.plan import plan as write_plan
+from trialfleet.workflows.plan import default_folder, new_run_id, write_plan
 from trialfleet.workflows.status import RunState, RunStatus, StatusReader, open_run
 from trialfleet.workflows.study import Study
 from trialfleet.workflows.study_file import load_frozen, load_study
@@ -94,6 +93,11 @@ class Run:
         return self._files.report_page
 
     @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return load_frozen(self._files.study).run
+
+    @property
     def study(self) -> Study:
         """The resolved study that the run froze."""
         return load_frozen(self._files.study).study
@@ -111,7 +115,7 @@ class Run:
                 f"{str(self.folder)!r} was submitted before and is {state}; "
                 "a run that stopped or failed goes on with: trialfleet resume"
             )
-        return job_queue.submit(self._files, self._files.dag)
+        return job_queue.submit(self._files)
 
     def resume(self) -> str:
         """Go on with a run that stopped or failed; finished trials stay finished.
@@ -124,7 +128,7 @@ class Run:
         state = self.status().state
         if state not in {RunState.STOPPED, RunState.FAILED}:
             raise InputError(f"{str(self.folder)!r} is {state}: there is nothing to resume")
-        return job_queue.submit(self._files, self._files.dag)
+        return job_queue.submit(self._files)
 
     def stop(self) -> RunStatus:
         """Remove the run's jobs, DAGMan writing what a resume needs, and wait until they are gone.
@@ -240,4 +244,4 @@ def plan(
         study = load_study(Path(study))
     run = run or new_run_id()
     place = Path(out) if out is not None else default_folder(study, run)
-    return Run(write_plan(study, run=run, out=place).folder.root)
+    return Run(write_plan(study, run=run, out=place).root)

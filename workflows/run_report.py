@@ -23,6 +23,7 @@ from trialfleet.workflows.report import (
     build_report,
     render_page,
 )
+from trialfleet.workflows.status import open_run
 from trialfleet.workflows.storage import storage_url, study_name
 from trialfleet.workflows.study_file import FrozenStudy, load_frozen
 
@@ -32,12 +33,25 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     return build_report(_source(folder, load_frozen(folder.study), finished))
 
 
-def write_report(folder: RunFolder) -> Report:
-    """Write report.html and report.json of a run that has ended, and return the report."""
-    report = read_report(folder, datetime.now(UTC))
+def write_report(folder: RunFolder, finished: datetime | None) -> Report:
+    """Write report.html and report.json and return the report.
+
+    Args:
+        folder: the run's folder.
+        finished: when the run ended; None while it runs.
+    """
+    report = read_report(folder, finished)
     write_json(folder.report_data, report.to_json())
     write_atomic(folder.report_page, render_page(report))
     return report
+
+
+def last_finished(folder: RunFolder) -> datetime | None:
+    """Return when a run ended, by the report of its FINAL node; None if that never ran."""
+    if not folder.report_data.exists():
+        return None
+    finished = read_json(folder.report_data)["finished"]
+    return datetime.fromisoformat(finished) if finished else None
 
 
 def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -> ReportSource:
@@ -77,7 +91,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the run's folder")
     arguments = parser.parse_args()
     try:
-        report = write_report(RunFolder(arguments.run.absolute()))
+        report = write_report(open_run(arguments.run), datetime.now(UTC))
     except TrialfleetError as error:
         sys.exit(str(error))
     unpublished = [region.name for region in report.regions if region.published is None]

@@ -7,25 +7,20 @@ None of the three has to be reachable, so that a run can be read after its pool 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.errors import InputError, PoolError
+from trialfleet.errors import InputError, OptimizerError, PoolError
 from trialfleet.files import read_json
+from trialfleet.workflows.dagman import NodeStatus, exit_code, read_node_status
 from trialfleet.workflows.folder import RegionFolder, RunFolder
 from trialfleet.workflows.graph import RegionGraph, graph_of
-from trialfleet.workflows.job_queue import (
-    HeldJob,
-    QueuedRun,
-    dag_exit_code,
-    look_up,
-    rescue_file,
-)
+from trialfleet.workflows.job_queue import HeldJob, QueuedRun, look_up
 from trialfleet.workflows.storage import storage_url, study_name
 from trialfleet.workflows.study_file import FrozenStudy, load_frozen
 
@@ -61,7 +56,7 @@ class RegionStatus:
         best: the best value of the objective so far.
         best_trial: the number of that trial.
         seconds_left: estimate of the time until the last trial ends; None while there is no basis.
-        reason: why the region stopped early.
+        reason: why the region ended early.
         published: folder of the published model.
     """
 
@@ -125,18 +120,19 @@ class StatusReader:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
         self._graph = graph_of(self._frozen.study)
+        self._seen: dict[str, list[FrozenTrial]] = {}
 
     def read(self) -> RunStatus:
-        """Return where the run stands now.
-
-        Raises:
-            OptimizerError: the study's storage can't be read.
-        """
-        queued, notice = self._look_up()
+        """Return where the run stands now; what can't be reached is said in the notice."""
+        queued, queue_notice = self._look_up()
+        trials, study_notice = self._read_trials()
         state = self._state(queued)
-        regions = tuple(self._region(region, queued, state) for region in self._graph.regions)
-        rescue = rescue_file(self._folder.dag)
-        ended_early = state in {RunState.FAILED, RunState.STOPPED}
+        nodes = read_node_status(self._folder.node_status)
+        regions = tuple(
+            self._region(region, trials[region.name], queued, nodes.get(region.slug), state)
+            for region in self._graph.regions
+        )
+        rescue = self._folder.dag_files.rescue
         objective = self._frozen.study.objective
         return RunStatus(
             run=self._frozen.run,
@@ -148,8 +144,8 @@ class StatusReader:
             direction=objective.direction,
             regions=regions,
             held=queued.held if queued else (),
-            rescue=str(rescue) if rescue and ended_early else None,
-            notice=(queued.root_held if queued else None) or notice,
+            rescue=str(rescue) if rescue and state in _ENDED_EARLY else None,
+            notice="; ".join(filter(None, [queue_notice, study_notice])) or None,
             seconds_left=_seconds_left_of_run(regions) if state is RunState.RUNNING else None,
         )
 
@@ -162,30 +158,41 @@ class StatusReader:
     def _state(self, queued: QueuedRun | None) -> RunState:
         if queued and queued.root:
             return RunState.HELD if queued.root_held else RunState.RUNNING
-        dag = self._folder.dag
-        code = dag_exit_code(dag)
-        if not dag.with_name(dag.name + ".condor.sub").exists():
+        regions = [self._folder.region(region.slug) for region in self._graph.regions]
+        if not any(files.submit.exists() for files in self._folder.all_dags()):
             return RunState.PLANNED
-        if dag.with_name(dag.name + ".lock").exists():  # DAGMan removes it when it ends
-            return RunState.STOPPED if queued else RunState.UNKNOWN
-        if code is None:
-            return RunState.STOPPED if queued else RunState.UNKNOWN
-        return RunState.DONE if code == 0 else _ended(self._folder, self._graph.regions)
+        if all(files.published.exists() for files in regions):
+            return RunState.DONE
+        if queued is None and not self._ended_by_itself():
+            return RunState.UNKNOWN
+        given_up = all(files.stopped.exists() or files.published.exists() for files in regions)
+        return RunState.FAILED if given_up else RunState.STOPPED
+
+    def _ended_by_itself(self) -> bool:
+        """Whether the last DAGMan came to its end: it removes its lock then."""
+        files = self._folder.dag_files
+        return exit_code(files) is not None and not files.lock.exists()
 
     def _region(
-        self, region: RegionGraph, queued: QueuedRun | None, run_state: RunState
+        self,
+        region: RegionGraph,
+        trials: list[FrozenTrial],
+        queued: QueuedRun | None,
+        node: NodeStatus | None,
+        run_state: RunState,
     ) -> RegionStatus:
         from optuna.trial import TrialState
 
         files = self._folder.region(region.slug)
-        trials = self.trials(region.name)
         complete = [t for t in trials if t.state == TrialState.COMPLETE]
         failed = sum(t.state == TrialState.FAIL for t in trials)
         asked = sum(t.state == TrialState.RUNNING for t in trials)
         running, idle = _jobs_of(region, queued)
         best = self._best(complete)
         phase = _phase(files, region, queued, len(complete) + failed)
-        state = _region_state(files, region, queued, run_state)
+        state = _region_state(files, region, queued, node, run_state)
+        is_tuning = state is RunState.RUNNING and phase == "trials"
+        hours = self._frozen.study.budget_of(region.name).hours
         return RegionStatus(
             name=region.name,
             slug=region.slug,
@@ -198,10 +205,8 @@ class StatusReader:
             budget=region.trials,
             best=best.value if best else None,
             best_trial=best.number if best else None,
-            seconds_left=_seconds_left(trials, region.trials)
-            if state is RunState.RUNNING and phase == "trials"
-            else None,
-            reason=_field(files.stopped, "reason"),
+            seconds_left=_seconds_left(trials, region.trials, hours) if is_tuning else None,
+            reason=_reason(files, node, state),
             published=_field(files.published, "path"),
         )
 
@@ -215,29 +220,43 @@ class StatusReader:
         return [region.name for region in self._graph.regions]
 
     def trials(self, region: str) -> list[FrozenTrial]:
-        """A region's trials; none while its study has not begun."""
+        """Return a region's trials; none while its study has not begun.
+
+        Raises:
+            OptimizerError: the storage can't be read.
+        """
+        from trialfleet.optimizer.storage import storage_errors
+
         if not self._frozen.study.storage and not self._folder.database.exists():
             return []
+        name = study_name(self._frozen.study, self._frozen.run, region)
+        with storage_errors(f"the storage of study {name!r}"):
+            try:
+                study_id = self._storage.get_study_id_from_name(name)
+            except KeyError:
+                return []
+            return self._storage.get_all_trials(study_id, deepcopy=False)
+
+    def _read_trials(self) -> tuple[dict[str, list[FrozenTrial]], str | None]:
+        """The trials by region, as they were last seen where the storage is out of reach."""
+        notice = None
         try:
-            study_id = self._storage.get_study_id_from_name(
-                study_name(self._frozen.study, self._frozen.run, region)
-            )
-        except KeyError:
-            return []
-        return self._storage.get_all_trials(study_id, deepcopy=False)
+            self._seen = {name: self.trials(name) for name in self.regions}
+        except OptimizerError as error:
+            notice = f"the study can't be read: {error}"
+        return {name: self._seen.get(name, []) for name in self.regions}, notice
 
     @cached_property
     def _storage(self) -> BaseStorage:
+        from optuna.storages import get_storage
+
         from trialfleet.optimizer.storage import open_storage
 
-        return open_storage(storage_url(self._folder, self._frozen.study))
+        # get_storage wraps it so that finished trials are fetched once
+        return get_storage(open_storage(storage_url(self._folder, self._frozen.study)))
 
 
-def _ended(folder: RunFolder, regions: Iterable[RegionGraph]) -> RunState:
-    """How a run ended that did not succeed: stopped if a region was neither done nor given up."""
-    files = [folder.region(region.slug) for region in regions]
-    settled = all(f.stopped.exists() or f.published.exists() for f in files)
-    return RunState.FAILED if settled else RunState.STOPPED
+_ENDED_EARLY = {RunState.FAILED, RunState.STOPPED}
 
 
 def _jobs_of(region: RegionGraph, queued: QueuedRun | None) -> tuple[int, int]:
@@ -246,7 +265,11 @@ def _jobs_of(region: RegionGraph, queued: QueuedRun | None) -> tuple[int, int]:
 
 
 def _region_state(
-    files: RegionFolder, region: RegionGraph, queued: QueuedRun | None, run_state: RunState
+    files: RegionFolder,
+    region: RegionGraph,
+    queued: QueuedRun | None,
+    node: NodeStatus | None,
+    run_state: RunState,
 ) -> RunState:
     if files.published.exists():
         return RunState.DONE
@@ -254,7 +277,18 @@ def _region_state(
         return RunState.RUNNING
     if files.stopped.exists():
         return RunState.FAILED
+    if node and node.failed:
+        return RunState.STOPPED
     return RunState.WAITING if run_state is RunState.RUNNING else run_state
+
+
+def _reason(files: RegionFolder, node: NodeStatus | None, state: RunState) -> str | None:
+    """Why a region ended early: its own words, else DAGMan's."""
+    if state is RunState.FAILED:
+        return _field(files.stopped, "reason")
+    if state is RunState.STOPPED and node and node.failed:
+        return f"its DAGMan ended: {node.details or 'no details'}; see {files.scripts_log}"
+    return None
 
 
 def _phase(
@@ -276,25 +310,18 @@ def _has_content(path: Path) -> bool:
 
 
 def _field(path: Path, key: str) -> str | None:
-    try:
-        return str(read_json(path)[key])
-    except FileNotFoundError:
-        return None
+    return str(read_json(path)[key]) if path.exists() else None
 
 
-def _seconds_left(trials: list[FrozenTrial], budget: int) -> float | None:
-    """Remaining trials at the pace so far: finished trials / time since the first was asked."""
-    begun = [t.datetime_start for t in trials if t.datetime_start]
+def _seconds_left(trials: list[FrozenTrial], budget: int, hours: float | None) -> float | None:
+    """Remaining trials at the pace so far, finished trials / time since the first was asked."""
+    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start]
     finished = sum(t.state.is_finished() for t in trials)
     if not begun or not finished:
         return None
-    first = min(begun)
-    now = (
-        datetime.now(first.tzinfo)
-        if first.tzinfo
-        else datetime.now(UTC).astimezone().replace(tzinfo=None)
-    )
-    return (now - first).total_seconds() / finished * max(0, budget - finished)
+    spent = time.time() - min(begun)
+    left = spent / finished * max(0, budget - finished)
+    return left if hours is None else min(left, max(0.0, hours * 3600 - spent))
 
 
 def _seconds_left_of_run(regions: Iterable[RegionStatus]) -> float | None:
@@ -308,10 +335,12 @@ def _seconds_left_of_run(regions: Iterable[RegionStatus]) -> float | None:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in a folder.
+    """Return the run in a folder, by the name under which it was planned.
+
+    Its jobs carry that name; another spelling, or a link to it, means the same run.
 
     Raises:
-        InputError: the folder holds no run.
+        InputError: the folder holds no run, or was moved since it was planned.
     """
     folder = RunFolder(path.absolute())
     if not folder.study.is_file():
@@ -319,4 +348,10 @@ def open_run(path: Path) -> RunFolder:
             f"{str(path)!r} is no run's folder (it has no {folder.study.name}); "
             "make one with: trialfleet plan STUDY, or see those in ./runs"
         )
-    return folder
+    planned = Path(load_frozen(folder.study).folder)
+    if not planned.is_dir() or not planned.samefile(path):
+        raise InputError(
+            f"{str(path)!r} was planned as {str(planned)!r}, and its files name each other so; "
+            "move it back, or plan the study anew"
+        )
+    return RunFolder(planned)

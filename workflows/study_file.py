@@ -13,18 +13,29 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from trialfleet.errors import InputError, StudyError
 from trialfleet.workflows.study import Study
+from trialfleet.workflows.study_places import Problem, UnusableStudyError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_ABSENT = object()
+_WORDS = {  # for what pydantic says in Python's words
+    "dict_type": "must be a table",
+    "list_type": "must be a list",
+    "string_type": "must be text; put a number, true or a date in quotes",
+}
+_UNSHOWN = {"missing", "unknown_key", "storage_url"}  # errors told without the value given
+
 
 class FrozenStudy(BaseModel):
-    """What `RUN/study.yaml` holds: the run's id and the resolved study."""
+    """What `RUN/study.yaml` holds: the run's id, its folder and the resolved study."""
 
     run: str
+    folder: str
     study: Study
 
 
@@ -32,15 +43,15 @@ def load_study(path: Path) -> Study:
     """Read, validate and resolve a study file.
 
     Raises:
-        StudyError: the file is not YAML, or not a study; every problem stands on a line of its own.
-        InputError: the file can't be read, or names files that don't exist.
+        StudyError: the file is not YAML, or not a study, or names files that can't be used; every
+            problem stands on a line of its own.
+        InputError: the file can't be read.
     """
+    tree = _read_table(path)
     try:
-        return _parse(Study, path).resolve(path.absolute().parent)
-    except StudyError:
-        raise
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        return _validated(Study, path, tree).resolve(path.absolute().parent)
+    except UnusableStudyError as error:
+        raise StudyError("\n".join(_place(path, tree, p) for p in error.problems)) from error
 
 
 def load_frozen(path: Path) -> FrozenStudy:
@@ -49,7 +60,7 @@ def load_frozen(path: Path) -> FrozenStudy:
     Raises:
         InputError: the file can't be read or was changed into something that is no study.
     """
-    return _parse(FrozenStudy, path)
+    return _validated(FrozenStudy, path, _read_table(path))
 
 
 def dump_frozen(frozen: FrozenStudy) -> str:
@@ -64,16 +75,19 @@ def dump_frozen(frozen: FrozenStudy) -> str:
     return text.getvalue()
 
 
-def _parse(model: type[Model], path: Path) -> Model:
-    tree = _read_yaml(path)
-    if not isinstance(tree, Mapping):
-        raise StudyError(f"{path}: a study is a table of keys and values, not {tree!r:.80}")
+def _validated(model: type[Model], path: Path, tree: Any) -> Model:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        details = [detail for detail in error.errors() if not _is_other_form(detail)]
-        lines = dict.fromkeys(_explain(path, tree, detail) for detail in details)
-        raise StudyError("\n".join(lines)) from error
+        lines = dict.fromkeys(_explain(path, tree, detail) for detail in error.errors())
+    raise StudyError("\n".join(lines))  # pydantic's own text would repeat a password
+
+
+def _read_table(path: Path) -> Any:
+    tree = _read_yaml(path)
+    if not isinstance(tree, Mapping):
+        raise StudyError(f"{path}: a study is a table of keys and values, not {tree!r:.80}")
+    return tree
 
 
 def _read_yaml(path: Path) -> Any:
@@ -86,7 +100,10 @@ def _read_yaml(path: Path) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise StudyError(f"{path}{line}: not YAML: {error.problem or error.context}") from error
+        what = str(error.problem or error.context)
+        if isinstance(error, DuplicateKeyError):
+            what = what.partition(" with value")[0] + " in one table"  # a password is no message
+        raise StudyError(f"{path}{line}: not YAML: {what}") from None
     except (YAMLError, ValueError) as error:
         raise StudyError(f"{path}: not YAML: {error}") from error
 
@@ -96,17 +113,18 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails) -> str:
     keys = _keys_in_file(tree, detail["loc"], missing=detail["type"] == "missing")
     context = detail.get("ctx", {})
     line = _line_of(tree, [*keys, context["at"]] if "at" in context else keys)
-    message = str(context["error"]) if "error" in context else detail["msg"]
+    message = _WORDS.get(detail["type"]) or str(context.get("error", detail["msg"]))
     message = message[:1].lower() + message[1:]
     given = detail["input"]
-    shows_value = detail["type"] not in {"missing", "unknown_key"} and _is_short(given)
+    shows_value = detail["type"] not in _UNSHOWN and _is_short(given)
     value = f" (got {_plain(given)!r})" if shows_value and repr(given) not in message else ""
     return f"{path}:{line}: {'.'.join(map(str, keys)) or 'study'}: {message}{value}"
 
 
-def _is_other_form(detail: ErrorDetails) -> bool:
-    """Whether an error only says that a table is not the word that could stand in its place."""
-    return detail["type"] == "literal_error" and isinstance(detail["input"], Mapping)
+def _place(path: Path, tree: Any, problem: Problem) -> str:
+    keys = _keys_in_file(tree, problem.keys, missing=False)
+    at = ".".join(map(str, keys))
+    return f"{path}:{_line_of(tree, keys)}: {at}: {problem.message}"
 
 
 def _is_short(value: Any) -> bool:
@@ -125,22 +143,25 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
     """The parts of a pydantic location that are keys of the file, without its names of types."""
     keys: list[int | str] = []
     for position, part in enumerate(location):
-        child = _child(tree, part)
-        if child is not None:
+        key, child = _child(tree, part)
+        if child is not _ABSENT:
             tree = child
-            keys.append(part)
+            keys.append(key)
         elif missing and position == len(location) - 1:
             keys.append(part)
-        # any other part is the name of a union's member
+        # any other part is the name of a union's member, or the place in a list of a bare value
     return keys
 
 
-def _child(tree: Any, part: int | str) -> Any:
+def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
+    """The key as the file has it (`1` where pydantic says `'1'`) and what stands there."""
     if isinstance(tree, Mapping):
-        return tree.get(part)
-    if isinstance(tree, Sequence) and isinstance(part, int) and part < len(tree):
-        return tree[part]
-    return None
+        found = (key for key in tree if key == part or str(key) == str(part))
+        key = next(found, _ABSENT)
+        return (part, _ABSENT) if key is _ABSENT else (key, tree[key])
+    if isinstance(tree, list) and isinstance(part, int) and part < len(tree):
+        return part, tree[part]
+    return part, _ABSENT
 
 
 def _line_of(tree: Any, keys: Sequence[int | str]) -> int:

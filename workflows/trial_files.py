@@ -35,9 +35,10 @@ def write_trial(
 ) -> None:
     """Write a trial's folder anew, so that an attempt begins with nothing of the one before.
 
-    The submit file comes last: where it stands, everything that it names stands too.
+    The submit file goes first and comes last: where it stands, everything it names stands too.
     """
     place.root.mkdir(parents=True, exist_ok=True)
+    place.submit.unlink(missing_ok=True)
     _empty(place, order.mode)
     data = study.data_of(order.region)
     write_json(place.trial_json, _contract(run, study, order, [sandbox_name(d) for d in data]))

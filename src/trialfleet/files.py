@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,9 @@ def read_json(path: Path) -> Any:
         ValueError: it is not JSON, or not UTF-8.
     """
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def typed(path: Path) -> str:
+    """Return a path as one would type it in a shell, relative to here where that is shorter."""
+    near = os.path.relpath(path)
+    return shlex.quote(near if len(near) < len(str(path)) else str(path))

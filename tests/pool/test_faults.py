@@ -57,6 +57,16 @@ def processes_with(*words: str) -> list[psutil.Process]:
     return found
 
 
+def dagmans(run: Run) -> list[psutil.Process]:
+    """The run's DAGMan processes: a region's names its folder only as its working directory."""
+    folder = str(run.folder)
+    return [
+        process
+        for process in processes_with("condor_dagman")
+        if any(folder in word for word in [process.cwd(), *process.cmdline()])
+    ]
+
+
 # -- trainers ------------------------------------------------------------------------------------
 
 
@@ -132,7 +142,9 @@ def test_killing_the_service_again_and_again_loses_nothing(
     run.submit()
     for finished in (1, 3):
         wait_for(lambda finished=finished: told(run) >= finished)
-        for process in processes_with("trialfleet.workflows.node_scripts", str(run.folder)):
+        services = processes_with("trialfleet.workflows.node_scripts", str(run.folder))
+        assert services
+        for process in services:
             process.kill()
     assert run.wait().state is RunState.DONE
     assert_exactly_once(run, 6)
@@ -143,9 +155,11 @@ def test_killing_dagman_loses_nothing(make_run: MakeRun, wait_for: WaitFor) -> N
     run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
     run.submit()
     wait_for(lambda: told(run) >= 1)
-    for process in processes_with("condor_dagman", str(run.folder)):
+    victims = dagmans(run)
+    assert len(victims) == 2  # the graph's and the region's
+    for process in victims:
         process.kill()
-    assert run.status().state in {RunState.RUNNING, RunState.HELD}
+    assert run.status().state is RunState.RUNNING
     assert run.wait().state is RunState.DONE
     assert_exactly_once(run, 4)
 
@@ -165,6 +179,46 @@ def test_killing_the_whole_pool_loses_nothing(
         pool.up()
         assert run.wait().state is RunState.DONE
         assert_exactly_once(run, 4)
+
+
+def test_a_run_whose_queue_is_lost_is_resumed_from_what_the_study_knows(
+    make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
+) -> None:
+    with active(make_pool()) as pool:
+        run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
+        run.submit()
+        wait_for(lambda: told(run) >= 1)
+        for process in pool.processes():
+            os.kill(process.pid, signal.SIGKILL)
+        wait_for(lambda: not pool.processes())
+        for file in (pool.folder / "spool").glob("job_queue.log*"):
+            file.unlink()
+        pool.up()
+        assert run.status().state is RunState.STOPPED
+        before = {r.node: r.value for r in run.trials() if r.state == "complete"}
+        run.resume()
+        assert run.wait().state is RunState.DONE
+        assert_exactly_once(run, 4)
+        assert before.items() <= {r.node: r.value for r in run.trials()}.items()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_region_whose_dagman_is_removed_is_shown_as_stopped(
+    make_run: MakeRun, wait_for: WaitFor
+) -> None:
+    run = make_run(SLOW, regions=["A", "B"], budget={"trials": 2, "lanes": 1})
+    run.submit()
+    wait_for(lambda: told(run) >= 1)
+    job = f'TrialfleetFolder == "{run.folder}" && TrialfleetRegion == "A" && JobUniverse == 7'
+    subprocess.run(["condor_rm", "-constraint", job], check=True)
+    wait_for(lambda: run.status().regions[0].state is RunState.STOPPED)
+    assert "DAGMan ended" in (run.status().regions[0].reason or "")
+    status = run.wait()
+    assert status.state is RunState.STOPPED
+    assert status.regions[1].state is RunState.DONE
+    run.resume()
+    assert run.wait().state is RunState.DONE
+    assert_exactly_once(run, 2)
 
 
 @pytest.mark.usefixtures("pool")

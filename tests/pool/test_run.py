@@ -63,6 +63,18 @@ def test_a_run_in_a_folder_with_a_space_and_a_quote(make_run: MakeRun, work: Pat
     assert run.wait().state is RunState.DONE
 
 
+def test_a_trainer_in_another_language_keeps_the_contract_alone(make_run: MakeRun) -> None:
+    trainer = Path(__file__).parent / "trainers" / "quadratic.sh"
+    run = make_run(
+        {"steps": 3},
+        trainer={"command": ["sh", trainer.name], "files": [str(trainer)]},
+        budget={"trials": 2, "lanes": 1},
+    )
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert [r.state for r in run.trials()] == ["complete", "complete"]
+
+
 def test_two_runs_at_once_do_not_meet(make_run: MakeRun) -> None:
     runs = [make_run(run=f"r{i}", budget={"trials": 3, "lanes": 2}) for i in range(2)]
     for run in runs:

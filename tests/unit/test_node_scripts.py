@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet import Run, RunState
+from trialfleet import InputError, Run, RunState
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows import plan as plan_module
 from trialfleet.workflows.folder import RunFolder, TrialFolder
 from trialfleet.workflows.node_scripts import NodeScripts
 from trialfleet.workflows.plan import EXITS
-from trialfleet.workflows.status import StatusReader
+from trialfleet.workflows.status import StatusReader, open_run
 
 
 @pytest.fixture
@@ -64,6 +64,14 @@ def test_asking_writes_what_the_trial_is_told(scripts: Scripts) -> None:
         "tune",
     )
     assert "queue" in scripts.trial("A.l1.t01").submit.read_text().split("\n")
+
+
+def test_asking_for_a_finished_trial_trains_nothing_again(scripts: Scripts) -> None:
+    scripts.ask("A.l1.t01")
+    scripts.finish("A.l1.t01")
+    before = scripts.trial("A.l1.t01").result.read_text()
+    assert scripts.ask("A.l1.t01") == EXITS["skip"]
+    assert scripts.trial("A.l1.t01").result.read_text() == before
 
 
 def test_asking_twice_tells_the_same_and_clears_what_an_attempt_left(scripts: Scripts) -> None:
@@ -172,3 +180,27 @@ def test_the_status_counts_what_the_study_knows_when_no_pool_is_there(scripts: S
     assert status.notice is not None
     region = status.regions[0]
     assert (region.done, region.failed, region.best, region.best_trial) == (1, 0, 0.25, 0)
+
+
+def test_another_spelling_of_a_runs_folder_is_the_same_run(scripts: Scripts, work: Path) -> None:
+    (work / "link").symlink_to(scripts.folder.root)
+    assert open_run(work / "link") == scripts.folder
+    assert open_run(scripts.folder.root / "regions" / "..") == scripts.folder
+
+
+def test_a_run_that_was_moved_is_refused(scripts: Scripts, work: Path) -> None:
+    scripts.folder.root.rename(work / "elsewhere")
+    with pytest.raises(InputError, match="move it back"):
+        open_run(work / "elsewhere")
+
+
+def test_a_storage_out_of_reach_is_a_notice_beside_what_was_seen_last(scripts: Scripts) -> None:
+    scripts.ask("A.l1.t01")
+    scripts.finish("A.l1.t01", 0.25)
+    reader = StatusReader(scripts.folder)
+    assert reader.read().regions[0].done == 1
+    for file in scripts.folder.root.glob("study.db*"):
+        file.write_bytes(b"no database" * 1000)
+    status = reader.read()
+    assert "the study can't be read" in (status.notice or "")
+    assert status.regions[0].done == 1

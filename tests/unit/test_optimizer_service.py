@@ -64,7 +64,9 @@ def make():
     with open(folder / "made", "a") as made:
         made.write(f"{os.getpid()}\\n")
     if (folder / "broken").exists():
-        raise OptimizerError("the storage is down")
+        raise InputError("the study is broken")
+    if (folder / "away").exists():
+        raise OptimizerError("the database is down")
     return Notes()
 
 serve(folder, make, idle_timeout=idle_timeout if idle_timeout > 0 else None, wait_for_lock=wait)
@@ -277,10 +279,10 @@ def test_a_client_says_how_it_is_used() -> None:
 def test_a_missing_folder_and_a_missing_program_are_named(run: Run, tmp_path: Path) -> None:
     missing = Run(tmp_path / "nosuch", tmp_path)
     result = missing.ask("hello")
-    assert result.returncode == client.EXIT_NO_SERVICE
+    assert result.returncode == 1
     assert f"{tmp_path}/nosuch" in result.stderr
     result = run.ask("hello", start=["/nosuch/program"])
-    assert result.returncode == client.EXIT_NO_SERVICE
+    assert result.returncode == 1
     assert "/nosuch/program: No such file" in result.stderr
 
 
@@ -315,18 +317,25 @@ def test_a_service_that_dies_once_costs_one_more_start(run: Run) -> None:
 
 def test_a_request_that_kills_every_service_ends_with_a_clear_error(run: Run) -> None:
     result = run.ask("die")
-    assert result.returncode == client.EXIT_NO_SERVICE
+    assert result.returncode == 1
     assert "died 5 times" in result.stderr
     assert "service.log" in result.stderr
     assert len(run.pids()) == client.ATTEMPTS
 
 
+def test_a_service_whose_storage_is_away_is_worth_coming_back_to(run: Run) -> None:
+    (run.folder / "away").touch()
+    result = run.ask("hello")
+    assert result.returncode == client.EXIT_NO_SERVICE
+    assert "the database is down" in result.stderr
+
+
 def test_a_service_that_cant_start_ends_with_its_own_words(run: Run) -> None:
     (run.folder / "broken").touch()
     result = run.ask("hello")
-    assert result.returncode == client.EXIT_NO_SERVICE
+    assert result.returncode == 1
     assert "ends with exit code 1" in result.stderr
-    assert "the storage is down" in result.stderr
+    assert "the study is broken" in result.stderr
     assert len(run.pids()) == client.FAILED_STARTS
 
 

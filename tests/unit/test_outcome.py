@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +54,11 @@ def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
         ('{"status": "complete", "metrics": {"auc": true}}', "no number 'auc'", True),
         ('{"status": "failed", "error": "too deep"}', "too deep", True),
         ('{"metrics": {"auc": 1}}', "status None", True),
+        ("[" * 200_000, "not JSON", False),
+        ('{"a":' * 200_000, "not JSON", False),
+        ("9" * 5000, "not JSON", False),
+        (f'{{"status": "complete", "metrics": {{"auc": 1{"0" * 400}}}}}', "auc is 1000", True),
+        (f'{{"status": "complete", "metrics": {{"{"x" * 900}": 1}}}}', "it has: none", True),
     ],
 )
 def test_a_wrong_result_fails_with_its_reason(
@@ -61,6 +69,7 @@ def test_a_wrong_result_fails_with_its_reason(
     assert isinstance(outcome, Failed)
     assert words in outcome.error
     assert outcome.final is final
+    assert len(outcome.error) <= 300
 
 
 def test_bytes_that_are_no_text_fail(folder: TrialFolder) -> None:
@@ -98,3 +107,88 @@ def test_the_last_line_of_a_long_file_is_found(tmp_path: Path) -> None:
     (tmp_path / "err").write_text("x\n" * 100_000 + "the end\n")
     assert last_line(tmp_path / "err") == "the end"
     assert last_line(tmp_path / "missing") == ""
+
+
+@pytest.mark.parametrize("key", ["status", "error"])
+def test_a_value_that_can_be_read_but_is_too_deep_to_be_shown_fails(
+    folder: TrialFolder, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    folder.result.write_text("{}")
+    monkeypatch.setattr(json, "loads", lambda _: {key: deep})  # which depth that is, Python decides
+    outcome = judge(folder, 0, "auc")
+    assert isinstance(outcome, Failed)
+    assert "a deep list" in outcome.error
+
+
+def test_a_result_that_is_too_large_is_not_read_to_its_end(folder: TrialFolder) -> None:
+    folder.result.write_text(COMPLETE + " " * (1_000_000 - len(COMPLETE)))
+    assert isinstance(judge(folder, 0, "auc"), Complete)
+    with folder.result.open("ab") as file:
+        file.truncate(1 << 40)
+    assert judge(folder, 0, "auc") == Failed(
+        error="result.json is larger than 1,000,000 bytes", final=False
+    )
+
+
+def test_a_result_that_is_no_file_is_not_waited_for(folder: TrialFolder) -> None:
+    os.mkfifo(folder.result)
+    outcome = judge(folder, 0, "auc")
+    assert outcome == Failed(error="result.json is missing, or not a file", final=False)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", f"1{'0' * 400}", '"3"', "true", "-1"])
+def test_only_the_numbers_that_can_be_stored_are_kept(folder: TrialFolder, number: str) -> None:
+    folder.result.write_text(
+        f'{{"status": "complete", "metrics": {{"auc": 1, "n": {number}}}, "seconds": {number}}}'
+    )
+    outcome = judge(folder, 0, "auc")
+    kept = {"n": -1.0} if number == "-1" else {}
+    assert outcome == Complete(metrics={"auc": 1.0, **kept}, seconds=None, device=None)
+
+
+def test_names_are_cleaned_and_none_becomes_the_objective(folder: TrialFolder) -> None:
+    names = {"a\x1b[31mb\ud800\0": 2, "\x1b[0mauc": 3, "x" * 101: 4, " \x1b[0m": 5}
+    result = {"status": "complete", "metrics": {"auc": 1, **names}, "device": "c\x1b[1mpu\n\ud800"}
+    folder.result.write_text(json.dumps(result))
+    assert judge(folder, 0, "auc") == Complete(
+        metrics={"auc": 1.0, "ab\ufffd\ufffd": 2.0}, seconds=None, device="cpu \ufffd"
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 64])
+def test_what_a_trainer_says_is_one_line_that_can_be_stored(folder: TrialFolder, code: int) -> None:
+    error = "\x1b[31mred\x1b[0m\n  \ud800 bell\x07\0" + "x" * 1000
+    folder.result.write_text(json.dumps({"status": "failed", "error": error}))
+    outcome = judge(folder, code, "auc")
+    assert isinstance(outcome, Failed)
+    assert "red \ufffd bell\ufffd\ufffdx" in outcome.error
+    assert outcome.error.isprintable()
+    assert len(outcome.error) <= 320
+    assert outcome.error.encode()
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"error": "a"' + " " * 1_000_000 + "}", "[1]"])
+def test_a_result_of_no_use_leaves_the_word_to_standard_error(
+    folder: TrialFolder, text: str
+) -> None:
+    folder.result.write_text(text)
+    folder.err.write_text("out of memory")
+    assert judge(folder, 1, "auc") == Failed(error="exit code 1: out of memory", final=False)
+
+
+def test_the_last_line_is_cleaned(tmp_path: Path) -> None:
+    (tmp_path / "err").write_bytes(b"no\n\x1b[31mError: \xff\x07\x1b[0m\r\n\x1b[0m\n")
+    assert last_line(tmp_path / "err") == "Error: \ufffd\ufffd"
+    (tmp_path / "err").write_text("x" * 1000 + " the end")
+    assert last_line(tmp_path / "err").endswith("xx the end")
+    assert len(last_line(tmp_path / "err")) == 300
+
+
+def test_the_reason_of_a_hold_is_cleaned(folder: TrialFolder) -> None:
+    folder.log.write_text(HELD_LOG.format(reason="\x1b[31mno " + "x" * 1000, code=12))
+    outcome = judge(folder, -1001, "auc")
+    assert isinstance(outcome, Failed)
+    assert outcome.error == ("no " + "x" * 1000)[:300]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
 from datetime import datetime
@@ -12,8 +14,9 @@ import pytest
 
 from trialfleet.errors import InputError
 from trialfleet.workflows import plan as plan_module
+from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import graph_of
-from trialfleet.workflows.plan import Plan, new_run_id, plan
+from trialfleet.workflows.plan import new_run_id, write_plan
 from trialfleet.workflows.study import Budget, Study, Trainer
 
 
@@ -38,8 +41,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def contents(plan: Plan) -> dict[str, str]:
-    root = plan.folder.root
+def contents(folder: RunFolder) -> dict[str, str]:
+    root = folder.root
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
@@ -47,11 +50,26 @@ def contents(plan: Plan) -> dict[str, str]:
     }
 
 
-def test_the_same_study_and_run_id_give_the_same_bytes(place: Path) -> None:
-    study = make_study(place)
-    first = contents(plan(study, run="r1", out=place / "run"))
+PLAN = """\
+import sys
+from pathlib import Path
+from trialfleet.workflows import plan
+from trialfleet.workflows.study_file import load_frozen
+plan._FORBIDDEN_PLACE = "/nowhere"
+plan.write_plan(load_frozen(Path(sys.argv[1])).study, run="r1", out=Path(sys.argv[2]))
+"""
+
+
+def test_the_same_study_and_run_id_give_the_same_bytes_in_any_process(place: Path) -> None:
+    folder = write_plan(make_study(place), run="r1", out=place / "run")
+    first = contents(folder)
     (place / "run").rename(place / "other")
-    assert contents(plan(study, run="r1", out=place / "run")) == first
+    for seed in ("1", "2"):
+        frozen = str(place / "other" / "study.yaml")
+        command = [sys.executable, "-c", PLAN, frozen, str(place / "run")]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        assert contents(folder) == first
+        shutil.rmtree(place / "run")
     assert "study.dag" in first
 
 
@@ -69,17 +87,18 @@ def test_one_lane_holds_exactly_the_budget_and_lanes_never_outnumber_trials(plac
 
 
 def test_every_node_has_its_folder_before_dagman_enters_it(place: Path) -> None:
-    planned = plan(make_study(place), run="r1", out=place / "run")
-    for region in planned.graph.regions:
+    study = make_study(place)
+    planned = write_plan(study, run="r1", out=place / "run")
+    for region in graph_of(study).regions:
         for node in region.trial_nodes:
-            assert planned.folder.region(region.slug).trial(node).root.is_dir()
+            assert planned.region(region.slug).trial(node).root.is_dir()
 
 
 def test_a_folder_that_holds_something_is_left_alone(place: Path) -> None:
     (place / "run").mkdir()
     (place / "run" / "precious").touch()
     with pytest.raises(InputError, match="exists already"):
-        plan(make_study(place), run="r1", out=place / "run")
+        write_plan(make_study(place), run="r1", out=place / "run")
     assert [p.name for p in (place / "run").iterdir()] == ["precious"]
 
 
@@ -92,29 +111,41 @@ def test_a_plan_that_breaks_off_leaves_nothing(
     study = make_study(place)
     monkeypatch.setattr(plan_module, "_copy_code", full)
     with pytest.raises(OSError, match="No space"):
-        plan(study, run="r1", out=place / "runs" / "run")
+        write_plan(study, run="r1", out=place / "runs" / "run")
     assert list((place / "runs").iterdir()) == []
 
 
-@pytest.mark.parametrize("run", ["", "a b", "../x", "a\nb", "x" * 65])
+def test_a_run_id_whose_model_is_published_already_is_refused(place: Path) -> None:
+    (place / "models" / "A" / "r1").mkdir(parents=True)
+    with pytest.raises(InputError, match="another run of that id"):
+        write_plan(make_study(place), run="r1", out=place / "run")
+
+
+def test_a_storage_with_a_password_is_for_the_owners_eyes(place: Path) -> None:
+    study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
+    planned = write_plan(study, run="r1", out=place / "run")
+    assert planned.study.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("run", ["latest", "", "a b", "../x", "a\nb", "x" * 65])
 def test_a_run_id_that_is_no_plain_name_is_refused(place: Path, run: str) -> None:
     with pytest.raises(InputError, match="run id"):
-        plan(make_study(place), run=run, out=place / "run")
+        write_plan(make_study(place), run=run, out=place / "run")
 
 
 def test_places_where_dagman_keeps_no_logs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--out"):
-        plan(make_study(tmp_path), run="r1", out=Path("/tmp/some-run"))
+        write_plan(make_study(tmp_path), run="r1", out=Path("/tmp/some-run"))
     with pytest.raises(InputError, match="character"):
-        plan(make_study(tmp_path), run="r1", out=Path('/var/a"b'))
+        write_plan(make_study(tmp_path), run="r1", out=Path('/var/a"b'))
 
 
-@pytest.mark.parametrize("name", ["trial.json", "trial.py", "result.json", "model"])
+@pytest.mark.parametrize("name", ["start", "trial.json", "trial.py", "result.json", "model"])
 def test_a_file_with_a_name_of_the_contract_is_refused(place: Path, name: str) -> None:
     (place / name).touch()
     study = make_study(place, trainer={"command": ["sh"], "files": [name]})
     with pytest.raises(InputError, match="rename"):
-        plan(study, run="r1", out=place / "run")
+        write_plan(study, run="r1", out=place / "run")
 
 
 def test_two_files_of_one_name_are_refused(place: Path) -> None:
@@ -122,15 +153,15 @@ def test_two_files_of_one_name_are_refused(place: Path) -> None:
     (place / "a" / "go.sh").touch()
     study = make_study(place, trainer={"command": ["sh"], "files": ["go.sh", "a/go.sh"]})
     with pytest.raises(InputError, match=r"2 files.*go\.sh"):
-        plan(study, run="r1", out=place / "run")
+        write_plan(study, run="r1", out=place / "run")
 
 
 def test_a_folder_of_trainer_files_travels_whole(place: Path) -> None:
     (place / "lib").mkdir()
     (place / "lib" / "net.py").write_text("x = 1\n")
     study = make_study(place, trainer={"command": ["sh"], "files": ["lib"]})
-    planned = plan(study, run="r1", out=place / "run")
-    assert (planned.folder.code / "lib" / "net.py").read_text() == "x = 1\n"
+    planned = write_plan(study, run="r1", out=place / "run")
+    assert (planned.code / "lib" / "net.py").read_text() == "x = 1\n"
 
 
 @pytest.mark.parametrize("word", ["a b", "it's", '"', "$HOME", "`id`", "a;b", "$(touch x)", "é*"])
@@ -139,15 +170,13 @@ def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
     (place / "show").chmod(0o755)
     trainer = Trainer(command=["./show", word], files=[str(place / "show")])
     study = make_study(place).model_copy(update={"trainer": trainer})
-    planned = plan(study, run="r1", out=place / "run")
-    shown = subprocess.run(
-        [planned.folder.start], cwd=place, capture_output=True, text=True, check=True
-    )
+    planned = write_plan(study, run="r1", out=place / "run")
+    shown = subprocess.run([planned.start], cwd=place, capture_output=True, text=True, check=True)
     assert shown.stdout == f"{word}|"
 
 
 def test_the_reference_trainer_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
-    planned = plan(
+    planned = write_plan(
         make_study(
             place, trainer="tabular", search_space={"hidden": {"type": "int", "low": 8, "high": 64}}
         ),
@@ -155,7 +184,7 @@ def test_the_reference_trainer_needs_nothing_that_does_not_travel_with_it(place:
         out=place / "run",
     )
     code = "import sys; sys.modules['trialfleet'] = None; import train, trial"
-    subprocess.run([sys.executable, "-c", code], cwd=planned.folder.code, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=planned.code, check=True)
 
 
 def test_a_run_id_is_the_time() -> None:

@@ -41,6 +41,7 @@ SPACE = SearchSpace.model_validate(
 SETTINGS = RegionSettings(
     metric="loss",
     direction="minimize",
+    region="A",
     seed=3,
     trials=30,
     startup_trials=30,

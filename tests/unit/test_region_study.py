@@ -17,7 +17,7 @@ import pytest
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from trialfleet.errors import InputError, OptimizerError
+from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.optimizer import region_study
 from trialfleet.optimizer.region_study import (
     Assignment,
@@ -25,6 +25,7 @@ from trialfleet.optimizer.region_study import (
     RegionStudy,
     Spent,
     Stopped,
+    Told,
 )
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import close_storage, open_storage, sqlite_url
@@ -60,7 +61,8 @@ def opened() -> Iterator[Opener]:
 
 
 def settings(**more: Any) -> RegionSettings:
-    given = {"trials": 20, "startup_trials": 20, "max_failures": 3, "hours": None, "seed": 5}
+    given: dict[str, Any] = {"region": "A", "trials": 20, "startup_trials": 20, "max_failures": 3}
+    given |= {"hours": None, "seed": 5}
     return RegionSettings(metric="loss", direction="minimize", **{**given, **more})
 
 
@@ -95,7 +97,7 @@ def test_the_first_trial_is_the_defaults_and_the_only_baseline() -> None:
     assert first.seed != second.seed
 
 
-def test_asking_again_returns_the_same_before_and_after_the_result_and_from_a_fresh_study(
+def test_asking_again_returns_the_same_until_it_is_told_and_from_a_fresh_study_too(
     tmp_path: Path, opened: Opener
 ) -> None:
     storage = opened(sqlite_url(tmp_path / "study.db"))
@@ -105,8 +107,8 @@ def test_asking_again_returns_the_same_before_and_after_the_result_and_from_a_fr
     study.tell_failed("n2", error="diverged", attempts=3)
     again = make(opened(sqlite_url(tmp_path / "study.db")))
     for source in (study, again):
-        repeated = [asked(source, f"n{i}") for i in range(4)]
-        assert repr(repeated) == repr(first)
+        repeated = [source.ask(f"n{i}") for i in range(4)]
+        assert repr(repeated) == repr([first[0], Told(1), Told(2), first[3]])
     assert len(stored(storage)) == 4
 
 
@@ -142,11 +144,19 @@ def test_the_storage_says_node_params_seed_and_baseline_and_only_active_paramete
 
 def test_regions_of_one_study_differ_in_all_but_the_baseline() -> None:
     storage = InMemoryStorage()
-    left = RegionStudy(storage, "s/r/JFK", SPACE, settings())
-    right = RegionStudy(storage, "s/r/LGA", SPACE, settings())
+    left = RegionStudy(storage, "s/r/JFK", SPACE, settings(region="JFK"))
+    right = RegionStudy(storage, "s/r/LGA", SPACE, settings(region="LGA"))
     assert asked(left, "a").params == asked(right, "a").params
     assert asked(left, "a").seed != asked(right, "a").seed
     assert asked(left, "b").params != asked(right, "b").params
+
+
+def test_the_run_plays_no_part_in_what_is_suggested() -> None:
+    first, second = (
+        RegionStudy(InMemoryStorage(), f"s/{run}/JFK", SPACE, settings()) for run in "ab"
+    )
+    for node in ("n0", "n1", "n2"):
+        assert asked(first, node) == asked(second, node)
 
 
 @pytest.mark.slow
@@ -209,9 +219,9 @@ def test_the_first_tell_wins() -> None:
 
 def test_telling_a_node_that_was_never_asked_is_an_error() -> None:
     study = make()
-    with pytest.raises(OptimizerError, match=r"'ghost'.*never asked"):
+    with pytest.raises(TrialfleetError, match=r"'ghost'.*never asked"):
         complete(study, "ghost", 1.0)
-    with pytest.raises(OptimizerError, match=r"'ghost'.*never asked"):
+    with pytest.raises(TrialfleetError, match=r"'ghost'.*never asked"):
         study.tell_failed("ghost", error="x", attempts=1)
 
 
@@ -247,6 +257,7 @@ def test_best_is_the_best_complete_trial_and_the_earliest_among_equals() -> None
             RegionSettings(
                 metric="loss",
                 direction=direction,  # type: ignore[arg-type]
+                region="A",
                 seed=1,
                 trials=9,
                 startup_trials=9,
@@ -299,7 +310,7 @@ def test_one_failure_more_than_allowed_stops_the_region_with_its_reason() -> Non
     answer = study.ask("e")
     assert isinstance(answer, Stopped)
     assert answer.reason == (
-        "2 trials failed for good, more than max_failures (1); the last, c: out of memory"
+        "2 trials failed for good; budget.failures allows 1; the last, c: out of memory"
     )
     asked(study, "b")
     complete(study, "b", 1.0)
@@ -419,7 +430,7 @@ from trialfleet.optimizer.storage import open_storage, sqlite_url
 
 folder, entries = Path(sys.argv[1]), json.loads(sys.argv[2])
 space = SearchSpace.model_validate(entries)
-settings = RegionSettings(metric="loss", direction="minimize", seed=5, trials=20,
+settings = RegionSettings(metric="loss", direction="minimize", region="A", seed=5, trials=20,
     startup_trials=20, max_failures=3, hours=None)
 
 def steps(study):
@@ -512,7 +523,7 @@ def test_a_tell_that_crashed_leaves_nothing_of_its_own_beside_another_outcome() 
 def test_a_study_of_another_direction_is_refused() -> None:
     storage = InMemoryStorage()
     storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], NAME)
-    with pytest.raises(OptimizerError, match="direction is maximize, not minimize"):
+    with pytest.raises(TrialfleetError, match="direction is maximize, not minimize"):
         make(storage)
 
 

@@ -1,0 +1,69 @@
+"""The JSON Schema of a study file, read by a validator of its own."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from trialfleet.workflows.study import Study
+
+
+def plain(path: Path) -> Any:
+    return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+
+
+PACKAGE = Path(str(resources.files("trialfleet.workflows"))).parent
+SHIPPED = [
+    PACKAGE / "templates/init/study.yaml",
+    *sorted((PACKAGE / "workflows/examples/flights").glob("*.yaml")),
+]
+
+
+def faults(study: Any) -> list[str]:
+    """The places at which the exported schema finds a study wrong."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = Study.model_json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    found = jsonschema.Draft202012Validator(schema).iter_errors(study)
+    return sorted(".".join(map(str, error.absolute_path)) for error in found)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name + "/" + path.name)
+def test_the_schema_accepts_the_studies_that_are_shipped(path: Path) -> None:
+    assert faults(plain(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"acelerator": "cpu"}, ""),
+        ({"accelerator": "tpu"}, "accelerator"),
+        ({"regions": []}, "regions"),
+        ({"regions": {"A": {"budgt": {}}}}, "regions"),
+        ({"data": 3}, "data"),
+        ({"resources": {"memory": "2gb"}}, "resources.memory"),
+        ({"resources": {"disk": "0GB"}}, "resources.disk"),
+        ({"trainer": {"command": 3}}, "trainer"),
+        ({"trainer": {"command": "sh go.sh", "minutes": 0.001}}, "trainer"),
+        ({"search_space": {"x": {"type": "floaty"}}}, "search_space.x"),
+    ],
+)
+def test_the_schema_finds_what_is_wrong(changes: dict[str, Any], place: str) -> None:
+    assert faults({**plain(SHIPPED[0]), **changes}) == [place]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trainer": {"command": "sh go.sh", "files": "go.sh", "minutes": None}},
+        {"regions": {"A": None, "B": {"data": "x", "budget": {"trials": None}}}},
+        {"regions": {"glob": "*.csv"}},
+        {"data": ["a", "b"], "storage": "sqlite:///x.db"},
+    ],
+)
+def test_the_schema_accepts_every_form(changes: dict[str, Any]) -> None:
+    assert faults({**plain(SHIPPED[0]), **changes}) == []
