@@ -16,7 +16,7 @@ demo: $(VENV)/ready
 	$(BIN)/trialfleet run $(FLIGHTS)/study.yaml
 
 test: $(VENV)/ready
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist loadfile
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .

@@ -1,137 +1,26 @@
-"""Runs on a real pool in which things go wrong: trainers, processes, the whole pool."""
+"""Runs on a real pool of which processes, or the whole pool, are killed."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
-import psutil
 import pytest
 
 from tests.conftest import MakeRun
-from tests.pool.test_run import assert_exactly_once
-from trialfleet import InputError, Run, RunState
-from trialfleet.files import read_json
-from trialfleet.infra.pool import Pool, use
-from trialfleet.workflows.job_queue import query
-
-WaitFor = Callable[..., None]
-SLOW = {"steps": 8, "seconds": 0.25}
-
-
-@contextmanager
-def active(pool: Pool) -> Iterator[Pool]:
-    """Talk to a private pool for a while."""
-    before = {name: os.environ[name] for name in ("CONDOR_CONFIG", "PATH") if name in os.environ}
-    try:
-        pool.up()
-        pool.activate()
-        yield pool
-    finally:
-        for name in ("CONDOR_CONFIG", "PATH"):
-            os.environ.pop(name, None)
-        use(before)
-
-
-def told(run: Run) -> int:
-    """How many trials are finished."""
-    return sum(
-        r.state != "running" for region in run.study.region_table for r in run.trials(region)
-    )
-
-
-def processes_with(*words: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            line = process.cmdline()
-        except psutil.Error:
-            continue
-        if all(any(word in part for part in line) for word in words):
-            found.append(process)
-    return found
-
-
-def dagmans(run: Run) -> list[psutil.Process]:
-    """The run's DAGMan processes: a region's names its folder only as its working directory."""
-    folder = str(run.folder)
-    return [
-        process
-        for process in processes_with("condor_dagman")
-        if any(folder in word for word in [process.cwd(), *process.cmdline()])
-    ]
-
-
-# -- trainers ------------------------------------------------------------------------------------
-
-
-def moody(mood: str, **more: object) -> dict[str, object]:
-    return {"search_space": {"mood": mood, **more}}
-
-
-@pytest.mark.usefixtures("pool")
-def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: MakeRun) -> None:
-    run = make_run(
-        regions={
-            "good": {},
-            "always": moody("fails"),
-            "sometimes": moody("sometimes"),
-            "garbage": moody("garbage"),
-            "silent": moody("silent"),
-            "nan": moody("nan"),
-            "hangs": {**moody("hangs"), "budget": {"trials": 1}},
-            "fills": {**moody("fills"), "budget": {"trials": 1}},
-            "no-model": moody("good", final_mood="nan"),
-        },
-        budget={"trials": 2, "lanes": 1, "failures": 1},
-        trainer={
-            "command": ["python3", "moody.py"],
-            "files": [str(Path(__file__).parent / "trainers" / "moody.py")],
-            "minutes": 0.15,
-        },
-        retries=1,
-    )
-    run.submit()
-    status = run.wait()
-    assert status.state is RunState.FAILED
-    errors = {r.region: r.error or "" for r in run.trials() if r.state == "failed"}
-    assert "exit code 1: I always fail" in errors["always"]
-    assert "I fail on odd trials" in errors["sometimes"]
-    assert "not JSON" in errors["garbage"]
-    assert "without writing result.json" in errors["silent"]
-    assert "loss is nan" in errors["nan"]
-    assert "time" in errors["hangs"] or "duration" in errors["hangs"]
-    assert "MB of disk" in errors["fills"]
-    attempts = {r.region: r.attempts for r in run.trials() if r.state == "failed"}
-    assert attempts["always"] == 2  # tried again
-    assert attempts["nan"] == 1  # the same parameters would give the same
-    states = {region.name: region.state for region in status.regions}
-    assert states["good"] is states["sometimes"] is RunState.DONE
-    assert states["always"] is states["hangs"] is states["no-model"] is RunState.FAILED
-    reasons = {region.name: region.reason or "" for region in status.regions}
-    assert "2 trials failed for good" in reasons["always"]
-    assert "no trial completed" in reasons["hangs"]
-    assert "full training" in reasons["no-model"]
-    assert "I always fail" in run.report.read_text()
-
-
-@pytest.mark.usefixtures("pool")
-def test_parameters_that_cant_be_trained_are_not_tried_again(make_run: MakeRun) -> None:
-    run = make_run({"mood": "rejects"}, budget={"trials": 6, "lanes": 2, "failures": 6})
-    run.submit()
-    run.wait()
-    failed = [r for r in run.trials() if r.state == "failed"]
-    assert all(r.params["x"] > 0.5 for r in failed)
-    assert all((r.attempts, r.error) == (1, "x is too large") for r in failed)
-    assert_exactly_once(run, 6)
-
-
-# -- processes -------------------------------------------------------------------------------------
+from tests.pool.watching import (
+    SLOW,
+    WaitFor,
+    active,
+    assert_exactly_once,
+    dagmans,
+    processes_with,
+    told,
+)
+from trialfleet import InputError, RunState
+from trialfleet.infra.pool import Pool
 
 
 @pytest.mark.usefixtures("pool")
@@ -241,107 +130,3 @@ def test_a_stopped_run_goes_on_from_its_rescue_file(make_run: MakeRun, wait_for:
     assert before.items() <= after.items()
     with pytest.raises(InputError, match="nothing to resume"):
         run.resume()
-
-
-# -- checkpoints -----------------------------------------------------------------------------------
-
-
-def steps_run(folder: Path) -> list[int]:
-    """The steps that a trial reported, over all its lives."""
-    lines = (folder / "progress.jsonl").read_text().splitlines()
-    return [json.loads(line)["step"] for line in lines]
-
-
-@pytest.mark.usefixtures("pool")
-def test_a_vacated_trial_goes_on_from_where_sigterm_met_it(
-    make_run: MakeRun, wait_for: WaitFor
-) -> None:
-    run = make_run({"steps": 24, "seconds": 0.25}, budget={"trials": 1, "lanes": 1})
-    run.submit()
-    wait_for(lambda: run.status().regions[0].running == 1)
-    subprocess.run(["sleep", "2"], check=True)
-    subprocess.run(["condor_vacate_job", *trial_jobs(run)], check=True)
-    assert run.wait().state is RunState.DONE
-    trial = run.folder / "regions/A/trials/A.l1.t01"
-    assert steps_run(trial) == list(range(1, 25))
-    lives = [line.split()[-1] for line in (trial / "out").read_text().splitlines()]
-    assert lives[0] == "0"
-    assert 0 < int(lives[1]) < 24
-    assert_exactly_once(run, 1)
-
-
-def test_a_trial_whose_startd_is_killed_goes_on_from_its_last_upload(
-    make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
-) -> None:
-    with active(make_pool()) as pool:
-        params = {"steps": 24, "seconds": 0.25, "save_every": 4, "upload": True}
-        run = make_run(params, budget={"trials": 1, "lanes": 1})
-        run.submit()
-        log = run.folder / "regions/A/trials/A.l1.t01/log"
-        wait_for(lambda: log.exists() and "Finished transferring output" in log.read_text())
-        for process in pool.processes():
-            if process.name in {"condor_startd", "condor_starter"}:
-                os.kill(process.pid, signal.SIGKILL)
-        assert run.wait().state is RunState.DONE
-        trial = run.folder / "regions/A/trials/A.l1.t01"
-        assert steps_run(trial) == list(range(1, 25))
-        assert log.read_text().count("Job executing on host") >= 2
-        assert_exactly_once(run, 1)
-
-
-def trial_jobs(run: Run) -> list[str]:
-    ads = query(
-        f'TrialfleetFolder == "{run.folder}" && TrialfleetNode isnt undefined', ["ClusterId"]
-    )
-    return [str(ad["ClusterId"]) for ad in ads]
-
-
-# -- files -----------------------------------------------------------------------------------------
-
-
-def received(log: Path) -> int:
-    """Bytes that a job received with its own input, by its event log."""
-    lines = [line for line in log.read_text().splitlines() if "Total Bytes Received By Job" in line]
-    return int(lines[-1].split()[0])
-
-
-@pytest.mark.usefixtures("pool")
-def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> None:
-    (work / "rows one.bin").write_bytes(os.urandom(4_000_000))
-    run = make_run(data="rows one.bin", budget={"trials": 4, "lanes": 2})
-    run.submit()
-    assert run.wait().state is RunState.DONE
-    logs = [*run.folder.glob("regions/A/trials/*/log"), run.folder / "regions/A/best/log"]
-    assert len(logs) == 5
-    assert sum(received(log) for log in logs) < 4_000_000
-    sent = sum(log.read_text().count("Common files event: TransferFinished") for log in logs)
-    assert sent == 1
-
-
-def test_a_gpu_trial_runs_only_where_a_gpu_is(
-    make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
-) -> None:
-    with active(make_pool()):
-        run = make_run(accelerator="gpu", budget={"trials": 1, "lanes": 1})
-        run.submit()
-        wait_for(lambda: run.status().regions[0].queued == 1)
-        subprocess.run(["sleep", "6"], check=True)  # several negotiation cycles
-        assert run.status().regions[0].running == 0
-        run.stop()
-    gpus = make_pool(knobs={"GPU_DISCOVERY_EXTRA": "-extra -simulate:4,2"})
-    with active(gpus):
-        run = make_run(accelerator="gpu", run="r2", budget={"trials": 2, "lanes": 1})
-        run.submit()
-        assert run.wait().state is RunState.DONE
-        log = run.folder / "regions/A/trials/A.l1.t01/log"
-        assert "GPUs = 1" in log.read_text()
-
-
-def test_published_models_say_where_they_come_from(make_run: MakeRun, pool: Pool) -> None:
-    run = make_run(budget={"trials": 1, "lanes": 1})
-    run.submit()
-    assert run.wait().state is RunState.DONE
-    best = run.best()[0]
-    provenance = read_json(Path(best.published or "") / "provenance.json")
-    assert provenance["params"] == best.params
-    assert provenance["run"] == "r1"

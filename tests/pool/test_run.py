@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet import Run, RunState
+from tests.pool.watching import assert_exactly_once
+from trialfleet import RunState
 
 pytestmark = pytest.mark.usefixtures("pool")
-
-
-def assert_exactly_once(run: Run, trials: int) -> None:
-    """Every trial is told once: numbers without gaps, nodes without doubles, values as computed."""
-    for region in run.study.region_table:
-        records = run.trials(region)
-        assert [r.trial for r in records] == list(range(trials))
-        assert max(Counter(r.node for r in records).values()) == 1
-        for record in records:
-            assert record.state in {"complete", "failed"}
-            if record.state == "complete":
-                assert record.value == pytest.approx((record.params["x"] - 0.3) ** 2)
 
 
 def test_three_regions_end_to_end(make_run: MakeRun) -> None:

@@ -1,0 +1,72 @@
+"""Looking at a run and at its processes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from trialfleet import Run
+from trialfleet.infra.pool import Pool, use
+
+WaitFor = Callable[..., None]
+SLOW = {"steps": 8, "seconds": 0.25}
+
+
+@contextmanager
+def active(pool: Pool) -> Iterator[Pool]:
+    """Talk to a private pool for a while."""
+    before = {name: os.environ[name] for name in ("CONDOR_CONFIG", "PATH") if name in os.environ}
+    try:
+        pool.up()
+        pool.activate()
+        yield pool
+    finally:
+        for name in ("CONDOR_CONFIG", "PATH"):
+            os.environ.pop(name, None)
+        use(before)
+
+
+def told(run: Run) -> int:
+    """How many trials are finished."""
+    return sum(
+        r.state != "running" for region in run.study.region_table for r in run.trials(region)
+    )
+
+
+def processes_with(*words: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = process.cmdline()
+        except psutil.Error:
+            continue
+        if all(any(word in part for part in line) for word in words):
+            found.append(process)
+    return found
+
+
+def dagmans(run: Run) -> list[psutil.Process]:
+    """The run's DAGMan processes: a region's names its folder only as its working directory."""
+    folder = str(run.folder)
+    return [
+        process
+        for process in processes_with("condor_dagman")
+        if any(folder in word for word in [process.cwd(), *process.cmdline()])
+    ]
+
+
+def assert_exactly_once(run: Run, trials: int) -> None:
+    """Every trial is told once: numbers without gaps, nodes without doubles, values as computed."""
+    for region in run.study.region_table:
+        records = run.trials(region)
+        assert [r.trial for r in records] == list(range(trials))
+        assert max(Counter(r.node for r in records).values()) == 1
+        for record in records:
+            assert record.state in {"complete", "failed"}
+            if record.state == "complete":
+                assert record.value == pytest.approx((record.params["x"] - 0.3) ** 2)
