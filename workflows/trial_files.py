@@ -7,7 +7,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from trialfleet.files import write_atomic, write_json
 from trialfleet.workflows.folder import RunFolder, TrialFolder
@@ -74,9 +73,7 @@ def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dic
 
 def sandbox_name(place: str) -> str:
     """Return the name that a data file or URL has in a trial's sandbox."""
-    if place.startswith(URL_PREFIXES):
-        return unquote(Path(urlsplit(place).path).name)
-    return Path(place).name
+    return Path(place).name  # of a URL too: HTCondor keeps its last part as it is, %20 and all
 
 
 def _submit_file(

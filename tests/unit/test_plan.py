@@ -18,6 +18,7 @@ from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import graph_of
 from trialfleet.workflows.plan import new_run_id, write_plan
 from trialfleet.workflows.study import Budget, Study, Trainer
+from trialfleet.workflows.trial_files import sandbox_name
 
 
 def make_study(folder: Path, **changes: object) -> Study:
@@ -196,3 +197,8 @@ def test_failures_allowed_and_startup_follow_the_budget() -> None:
     assert Budget(trials=4).failures_allowed == 3
     assert Budget(failures=0).failures_allowed == 0
     assert Budget(trials=5).startup == 5
+
+
+def test_a_url_has_its_last_part_as_its_name_in_the_sandbox() -> None:
+    assert sandbox_name("s3://bucket/2026/S%C3%A3o%20Paulo.npz") == "S%C3%A3o%20Paulo.npz"
+    assert sandbox_name("/data/rows one.npz") == "rows one.npz"
