@@ -254,7 +254,9 @@ def bench_ask(base: Path) -> None:
         call(folder, "ask", "R00", next(asked))
 
     ahead = seconds(after_a_second) - 1.0
-    repeat = seconds(lambda: call(folder, "ask", "R00", nodes[0]), 20)
+    pending = next(asked)
+    call(folder, "ask", "R00", pending)
+    repeat = seconds(lambda: call(folder, "ask", "R00", pending), 20)
     url, name = f"sqlite:///{folder.database}", "bench/ask/R00"
     fresh = seconds(
         lambda: subprocess.run([sys.executable, "-W", "ignore", "-c", FRESH, url, name], check=True)

@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from hypothesis import settings
 
 from trialfleet import Run, Study, plan
 
 MOODY = Path(__file__).parent / "pool" / "trainers" / "moody.py"
+
+
+settings.register_profile("trialfleet", deadline=None)  # machines are shared and noisy
+settings.load_profile("trialfleet")
 
 
 class MakeRun(Protocol):
