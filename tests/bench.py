@@ -28,7 +28,8 @@ from trialfleet.workflows.folder import RunFolder
 TRIALS = 12
 TRAINER = """\
 #!/bin/sh
-sleep 0.2
+nap=$(sed -n 's/.*"nap": *\\([0-9.]*\\).*/\\1/p' trial.json 2>/dev/null)
+sleep "${nap:-0.2}"
 [ -d model ] && echo 1 > model/weights
 echo '{"schema": 1, "status": "complete", "metrics": {"loss": 1.5}}' > result.json
 """
@@ -55,14 +56,15 @@ def line(what: str, ours: float, plain: float, unit: str, plain_way: str) -> Non
     sys.stdout.flush()
 
 
-def make_study(base: Path, regions: int, trials: int, lanes: int) -> Study:
-    """A study whose trials take 0.2 s."""
+def make_study(base: Path, regions: int, trials: int, lanes: int, nap: float = 0.2) -> Study:
+    """A study whose trials take `nap` seconds."""
+    space = {f"x{i}": {"type": "float", "low": 0.0, "high": 1.0} for i in range(6)}
     return Study.model_validate(
         {
             "name": "bench",
             "regions": [f"R{i:02}" for i in range(regions)],
             "objective": {"metric": "loss", "direction": "minimize"},
-            "search_space": {f"x{i}": {"type": "float", "low": 0.0, "high": 1.0} for i in range(6)},
+            "search_space": {**space, "nap": nap},
             "budget": {"trials": trials, "lanes": lanes, "startup_trials": 5},
             "trainer": {"command": ["sh", "go.sh"], "files": ["go.sh"]},
             "resources": {"memory": "64MB", "disk": "64MB"},
@@ -110,13 +112,13 @@ def one_slot_pool(base: Path) -> Iterator[Pool]:
 
 
 def bench_turnaround(base: Path) -> None:
-    """Trials of 0.2 s in one chain, and in two chains that share a slot."""
+    """Short trials in one chain; longer ones in two chains that share a slot, one always queued."""
     plain = gaps(run_plain_chain(base))
     one = plan(make_study(base, 1, TRIALS, lanes=1), run="one", out=base / "one")
     memory = run_and_weigh(one)
     chain = gaps(logs_of(one))
     line("chain turnaround: trial ends -> next runs", median(chain), median(plain), "s", "bare DAG")
-    two = plan(make_study(base, 1, TRIALS, lanes=2), run="two", out=base / "two")
+    two = plan(make_study(base, 1, TRIALS, lanes=2, nap=5.0), run="two", out=base / "two")
     run_and_weigh(two)
     line(
         "slot idle between queued trials (two lanes)",
