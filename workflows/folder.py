@@ -222,11 +222,6 @@ class RunFolder:
         return self.root / "code"
 
     @property
-    def service_log(self) -> Path:
-        """What the optimiser's service printed."""
-        return self.root / "service.log"
-
-    @property
     def report_page(self) -> Path:
         """The report, for people."""
         return self.root / "report.html"

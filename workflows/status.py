@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -98,7 +98,7 @@ class RunStatus:
     held: tuple[HeldJob, ...] = ()
     rescue: str | None = None
     notice: str | None = None
-    seconds_left: float | None = field(default=None)
+    seconds_left: float | None = None
 
     @property
     def ended(self) -> bool:
