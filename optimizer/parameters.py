@@ -11,17 +11,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     PlainValidator,
-    ValidationError,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
+
+from trialfleet.sections import refuse
 
 if TYPE_CHECKING:  # optuna takes a second to import: reading a study file needs none of it
     from optuna.distributions import (
@@ -58,27 +59,6 @@ ON_GRID = 1e-6  # of a step: 0.1 + 0.2 counts as 0.3
 def same(left: Scalar, right: Scalar) -> bool:
     """Return whether two values are one value to a user: 1 is 1.0, and `true` is not 1."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
-
-
-def refuse(title: str, problems: list[tuple[tuple[str | int, ...], str, object]]) -> NoReturn:
-    """Raise one pydantic error per problem.
-
-    Args:
-        title: the model that is wrong.
-        problems: place below the model, message, the value given.
-
-    Raises:
-        ValidationError: always; an enclosing model puts its own place in front of each.
-    """
-    details = [
-        InitErrorDetails(
-            type=PydanticCustomError("search_space", "{message}", {"message": message}),
-            loc=place,
-            input=value,
-        )
-        for place, message, value in problems
-    ]
-    raise ValidationError.from_exception_data(title, details)
 
 
 class Parameter(BaseModel, ABC):

@@ -23,9 +23,9 @@ from trialfleet.optimizer.parameters import (
     IntParameter,
     Parameter,
     Scalar,
-    refuse,
     same,
 )
+from trialfleet.sections import refuse
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

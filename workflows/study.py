@@ -21,16 +21,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from trialfleet.optimizer.parameters import refuse
 from trialfleet.optimizer.space import SearchSpace
+from trialfleet.sections import OneLine, Section, refuse, wrong
 from trialfleet.workflows.study_checks import (
     URL_PREFIXES,
     DataPlaces,
     MetricName,
-    OneLine,
     RegionName,
     StudyName,
-    wrong,
 )
 from trialfleet.workflows.study_places import (
     Keys,
@@ -50,7 +48,6 @@ from trialfleet.workflows.study_sections import (
     RegionGlob,
     Resources,
     S3Keys,
-    Section,
     Trainer,
     startup_problem,
 )

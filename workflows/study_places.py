@@ -14,8 +14,9 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from trialfleet.errors import InputError
+from trialfleet.sections import did_you_mean
 from trialfleet.workflows.names import check_region_name
-from trialfleet.workflows.study_checks import URL_PREFIXES, did_you_mean, transferable
+from trialfleet.workflows.study_checks import URL_PREFIXES, transferable
 
 Keys = tuple[str | int, ...]
 STORAGE_FORMS = "sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"

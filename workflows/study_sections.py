@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
-from trialfleet.optimizer.parameters import refuse
 from trialfleet.optimizer.space import Entry
+from trialfleet.sections import Section, Size, refuse
 from trialfleet.workflows.study_checks import (
     Command,
     DataPlaces,
@@ -19,35 +17,7 @@ from trialfleet.workflows.study_checks import (
     LocalFiles,
     MetricName,
     Minutes,
-    Size,
-    did_you_mean,
-    wrong,
 )
-
-
-class Section(BaseModel):
-    """A part of a study file: frozen, and an unknown key is answered with the known ones."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_the_known_keys(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping | cls):
-            raise wrong(f"must be a table; its keys: {', '.join(cls.model_fields)}")
-        for key in value if isinstance(value, Mapping) else ():
-            if key not in cls.model_fields:
-                raise PydanticCustomError(
-                    "unknown_key",
-                    "unknown key {key}{guess}; valid keys: {valid}",
-                    {
-                        "key": repr(key),
-                        "guess": did_you_mean(str(key), cls.model_fields),
-                        "valid": ", ".join(cls.model_fields),
-                        "at": key,
-                    },
-                )
-        return value
 
 
 class Objective(Section):

@@ -1,0 +1,1 @@
+"""EC2 instances as execution points of an HTCondor pool: made, watched, scaled, removed."""

@@ -1,0 +1,139 @@
+"""boto3's clients, and AWS's refusals in words that a person can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+)
+
+from trialfleet.errors import FleetError
+
+if TYPE_CHECKING:
+    from types_boto3_ec2 import EC2Client
+    from types_boto3_iam import IAMClient
+    from types_boto3_s3 import S3Client
+    from types_boto3_service_quotas import ServiceQuotasClient
+    from types_boto3_ssm import SSMClient
+    from types_boto3_sts import STSClient
+
+ATTEMPTS = 8  # of one call; throttled ones wait longer each time
+DENIED = {
+    "AccessDenied",
+    "AccessDeniedException",
+    "UnauthorizedOperation",
+    "Client.UnauthorizedOperation",
+}
+
+
+class Aws:
+    """Clients of one account, made when they are first needed."""
+
+    def __init__(self, session: boto3.Session | None = None) -> None:
+        """Use the session's credentials, or those that boto3 finds."""
+        self._session = session or boto3.Session()
+        self._config = Config(
+            retries={"mode": "standard", "max_attempts": ATTEMPTS},
+            connect_timeout=10,
+            read_timeout=60,
+            user_agent_extra="trialfleet",
+        )
+        self._client = cache(self._make_client)
+
+    def ec2(self, aws_region: str) -> EC2Client:
+        """EC2 in a region."""
+        client: EC2Client = self._client("ec2", aws_region)
+        return client
+
+    def iam(self) -> IAMClient:
+        """IAM, which has no regions."""
+        client: IAMClient = self._client("iam", "us-east-1")
+        return client
+
+    def s3(self, aws_region: str) -> S3Client:
+        """S3 in a region."""
+        client: S3Client = self._client("s3", aws_region)
+        return client
+
+    def ssm(self, aws_region: str) -> SSMClient:
+        """Systems Manager's parameters in a region."""
+        client: SSMClient = self._client("ssm", aws_region)
+        return client
+
+    def sts(self, aws_region: str) -> STSClient:
+        """Who one is."""
+        client: STSClient = self._client("sts", aws_region)
+        return client
+
+    def quotas(self, aws_region: str) -> ServiceQuotasClient:
+        """The account's limits in a region."""
+        client: ServiceQuotasClient = self._client("service-quotas", aws_region)
+        return client
+
+    def account(self, aws_region: str) -> str:
+        """Return the account's number.
+
+        Raises:
+            FleetError: there are no credentials, or AWS refuses them.
+        """
+        with asking("who is asking (sts:GetCallerIdentity)"):
+            return self.sts(aws_region).get_caller_identity()["Account"]
+
+    def _make_client(self, service: str, aws_region: str) -> Any:
+        return self._session.client(  # type: ignore[call-overload]
+            service, region_name=aws_region, config=self._config
+        )
+
+
+def code_of(error: ClientError) -> str:
+    """Return AWS's name for what went wrong, such as `InvalidGroup.Duplicate`."""
+    return error.response.get("Error", {}).get("Code", "")
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """Tell what was asked when AWS refuses it or can't be reached.
+
+    Raises:
+        FleetError: instead of botocore's errors; with the permission's name where one is missing.
+    """
+    try:
+        yield
+    except ClientError as error:
+        raise FleetError(explained(error, what)) from error
+    except NoCredentialsError as error:
+        raise FleetError(
+            f"{what}: no AWS credentials here: set AWS_PROFILE, run `aws configure`, "
+            "or give this machine an instance profile"
+        ) from error
+    except (EndpointConnectionError, NoRegionError, BotoCoreError) as error:
+        raise FleetError(f"{what}: AWS can't be asked: {error}") from error
+
+
+def explained(error: ClientError, what: str) -> str:
+    """Return one line: what was asked, AWS's reason, and what to do where it's a permission."""
+    code, reason = code_of(error), error.response.get("Error", {}).get("Message", "")
+    if code in DENIED:
+        return (
+            f"{what}: the permission {permission(error)} is denied ({reason}); "
+            "`trialfleet fleet plan --policy` prints the policy that is needed"
+        )
+    return f"{what}: AWS refuses: {code}: {reason}"
+
+
+def permission(error: ClientError) -> str:
+    """Return the permission that was missing, such as `ec2:RunInstances`."""
+    reason = error.response.get("Error", {}).get("Message", "")
+    named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", reason)
+    return named[1] if named else error.operation_name

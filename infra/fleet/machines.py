@@ -1,0 +1,85 @@
+"""Instance types, the choices among them, and instances, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+Lifecycle = Literal["spot", "on-demand"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceType:
+    """What AWS says of an instance type.
+
+    Attributes:
+        name: for instance `g5.xlarge`.
+        vcpus: virtual processors.
+        memory_mb: main memory in MiB.
+        gpus: number of NVIDIA GPUs; 0 for a type without.
+        gpu: what AWS calls the GPU, such as `A10G`; empty without.
+        gpu_memory_mb: memory of one GPU in MiB; 0 without.
+        architecture: `x86_64` or `arm64`.
+        local_disk_gb: NVMe of the machine's own in GB; 0 without.
+    """
+
+    name: str
+    vcpus: int
+    memory_mb: int
+    gpus: int
+    gpu: str
+    gpu_memory_mb: int
+    architecture: str
+    local_disk_gb: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One way to get a node: a type in a zone, spot or on-demand, at a price in USD per hour."""
+
+    type: InstanceType
+    aws_region: str
+    zone: str
+    lifecycle: Lifecycle
+    price: float
+
+    @property
+    def price_per_gpu(self) -> float:
+        """USD per GPU and hour; per instance where there are no GPUs."""
+        return self.price / max(1, self.type.gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One instance of a fleet, as AWS describes it.
+
+    Attributes:
+        id: for instance `i-0123456789abcdef0`.
+        state: AWS's own word: pending, running, shutting-down, stopping, stopped, terminated.
+        address: the private IP address; empty when AWS tells none (any more).
+        launched: when AWS started it.
+        expires: end of its lease; None if the tag is missing or can't be read.
+        price: USD per hour when it was asked for; None if the tag is missing.
+        run: the run it was asked for; empty without one.
+        launch: the request that made it.
+    """
+
+    id: str
+    aws_region: str
+    zone: str
+    type: str
+    lifecycle: Lifecycle
+    state: str
+    address: str
+    launched: datetime
+    expires: datetime | None
+    price: float | None
+    run: str
+    launch: str
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        """True while it costs money or is about to."""
+        return self.state in {"pending", "running", "stopping", "stopped"}

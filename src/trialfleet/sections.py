@@ -1,0 +1,127 @@
+"""What the tables of trialfleet's own files (studies, fleets) have in common.
+
+Each table is a frozen pydantic model; an unknown key is answered with the known ones, and each
+check says in words what it wants.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, NoReturn
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+
+class Section(BaseModel):
+    """A part of a study file: frozen, and an unknown key is answered with the known ones."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_known_keys(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping | cls):
+            raise wrong(f"must be a table; its keys: {', '.join(cls.model_fields)}")
+        for key in value if isinstance(value, Mapping) else ():
+            if key not in cls.model_fields:
+                raise PydanticCustomError(
+                    "unknown_key",
+                    "unknown key {key}{guess}; valid keys: {valid}",
+                    {
+                        "key": repr(key),
+                        "guess": did_you_mean(str(key), cls.model_fields),
+                        "valid": ", ".join(cls.model_fields),
+                        "at": key,
+                    },
+                )
+        return value
+
+
+def refuse(title: str, problems: list[tuple[tuple[str | int, ...], str, object]]) -> NoReturn:
+    """Raise one pydantic error per problem.
+
+    Args:
+        title: the model that is wrong.
+        problems: place below the model, message, the value given.
+
+    Raises:
+        ValidationError: always; an enclosing model puts its own place in front of each.
+    """
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError("search_space", "{message}", {"message": message}),
+            loc=place,
+            input=value,
+        )
+        for place, message, value in problems
+    ]
+    raise ValidationError.from_exception_data(title, details)
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return ` (did you mean …?)` when a choice is near to `word`, else nothing."""
+    near = difflib.get_close_matches(word, list(choices), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def wrong(text: str) -> PydanticCustomError:
+    """An error whose message is `text` as it stands, braces and all."""
+    return PydanticCustomError("study", "{text}", {"text": text})
+
+
+def one_line(value: str) -> str:
+    """Return `value` when it can't become a second line of a DAG or submit file.
+
+    Raises:
+        ValueError: it has a line break or a control character.
+    """
+    if any(ord(c) < 0x20 or ord(c) in {0x7F, 0x85, 0x2028, 0x2029} for c in value):
+        raise ValueError(f"{value!r} has a line break or a control character; write it in one line")
+    return value
+
+
+def spelled(pattern: str, words: str) -> Callable[[Any], str]:
+    """A check that tells in words what a pattern wants."""
+
+    def check(value: Any) -> str:
+        if isinstance(value, str) and re.fullmatch(pattern, value):
+            return value
+        quotes = not isinstance(value, str) and re.fullmatch(pattern, str(value))
+        raise wrong("must be text; put it in quotes" if quotes else f"must be {words}")
+
+    return check
+
+
+def schema_of(pattern: str) -> WithJsonSchema:
+    """What a JSON Schema says of a value that matches `pattern`."""
+    return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+
+
+def not_empty(value: str) -> str:
+    """Return `value` when it is not empty."""
+    if not value:
+        raise wrong("must not be empty")
+    return value
+
+
+_SIZE = r"(?!0+(\.0+)?[ KMGT])[0-9]+(\.[0-9]+)? ?(KB|MB|GB|TB)"
+
+OneLine = Annotated[str, AfterValidator(not_empty), AfterValidator(one_line)]
+Size = Annotated[
+    str,
+    BeforeValidator(
+        spelled(_SIZE, "a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB")
+    ),
+    schema_of(_SIZE),
+]
