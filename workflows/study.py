@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from trialfleet.infra.fleet.spec import Fleet
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.sections import OneLine, Section, refuse, wrong
 from trialfleet.workflows.study_checks import (
@@ -132,6 +133,7 @@ class Study(Section):
     )
     publish: OneLine = Field("models", description="Folder of the published models.")
     seed: int = Field(0, ge=0, lt=2**31)
+    fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
 
     # -- the normal form ---------------------------------------------------------------------
 
@@ -154,6 +156,7 @@ class Study(Section):
                 "trainer": self._resolve_trainer(folder),
                 "storage": self.storage and absolute_storage(self.storage, folder, ("storage",)),
                 "publish": writable_folder(self.publish, folder, ("publish",)),
+                "fleet": self.fleet and named_fleet(self.fleet, self.name),
             }
         )
         for name in regions:
@@ -246,6 +249,14 @@ class Study(Section):
         """The budget of a region: the study's, with the region's own figures in their places."""
         own = self.region_table[region].budget
         return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
+
+
+def named_fleet(fleet: Fleet, study: str) -> Fleet:
+    """Return the fleet with a name: its own, or one made from the study's."""
+    if fleet.name is not None:
+        return fleet
+    name = study.lower().replace("_", "-")[:32].strip("-")
+    return fleet.model_copy(update={"name": name})
 
 
 def _space_problems(error: ValidationError, region: str, own: Mapping[str, Any]) -> list[Problem]:

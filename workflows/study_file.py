@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from trialfleet.errors import InputError, StudyError
-from trialfleet.workflows.study import Study
+from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.workflows.study import Study, named_fleet
+from trialfleet.workflows.study_checks import StudyName
 from trialfleet.workflows.study_places import Problem, UnusableStudyError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -52,6 +54,33 @@ def load_study(path: Path) -> Study:
         return _validated(Study, path, tree).resolve(path.absolute().parent)
     except UnusableStudyError as error:
         raise StudyError("\n".join(_place(path, tree, p) for p in error.problems)) from error
+
+
+class StudyWithFleet(BaseModel):
+    """What `trialfleet fleet` reads of a study file."""
+
+    model_config = ConfigDict(extra="ignore")
+    name: StudyName
+    fleet: Fleet
+
+
+def load_fleet(path: Path) -> Fleet:
+    """Read the fleet of a study file, or of a file that holds a fleet alone; it has a name then.
+
+    Raises:
+        StudyError: the file is not YAML, or not a fleet; a problem a line.
+        InputError: the file can't be read.
+    """
+    tree = _read_table(path)
+    if "fleet" in tree:
+        study = _validated(StudyWithFleet, path, tree)
+        return named_fleet(study.fleet, study.name)
+    if "search_space" in tree:
+        raise StudyError(f"{path}: the study has no fleet: table; begin with aws_regions")
+    fleet = _validated(Fleet, path, tree)
+    if fleet.name is None:
+        raise StudyError(f"{path}: name: a fleet in a file of its own needs a name")
+    return fleet
 
 
 def load_frozen(path: Path) -> FrozenStudy:

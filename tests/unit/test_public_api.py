@@ -153,9 +153,9 @@ def test_folders_at_the_top_are_imported_as_trialfleets() -> None:
 
 
 ALLOWED = {
-    "workflows": {"workflows", "optimizer", "infra", "nodes", "errors", "files"},
-    "optimizer": {"optimizer", "errors", "files"},
-    "infra": {"infra", "errors", "files", "templates"},
+    "workflows": {"workflows", "optimizer", "infra", "nodes", "errors", "files", "sections"},
+    "optimizer": {"optimizer", "errors", "files", "sections"},
+    "infra": {"infra", "errors", "files", "sections", "templates"},
     "nodes": {"nodes"},
 }
 

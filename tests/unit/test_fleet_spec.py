@@ -1,0 +1,81 @@
+"""The `fleet:` table: what it takes, what it refuses and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.study_texts import MINIMAL
+from trialfleet.errors import InputError
+from trialfleet.workflows.study import named_fleet
+from trialfleet.workflows.study_file import load_fleet
+
+OWN = "name: nightly\naws_regions: [eu-west-1, us-east-1]\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "fleet.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(InputError) as error:
+        load_fleet(written(folder, text))
+    return str(error.value)
+
+
+def test_a_fleet_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
+    fleet = load_fleet(written(tmp_path, OWN + "nodes: {min: 1, max: 3}\n"))
+    assert (fleet.called, fleet.home, fleet.nodes.min, fleet.nodes.max) == (
+        "nightly",
+        "eu-west-1",
+        1,
+        3,
+    )
+
+
+def test_a_fleet_of_a_study_has_the_studys_name(tmp_path: Path) -> None:
+    fleet = load_fleet(written(tmp_path, MINIMAL + "fleet: {aws_regions: [eu-west-1]}\n"))
+    assert fleet.called
+
+
+@pytest.mark.parametrize(
+    ("study", "fleet"), [("Flights_2013", "flights-2013"), ("a" * 31 + "_b", "a" * 31)]
+)
+def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fleet: str) -> None:
+    own = load_fleet(written(tmp_path, OWN)).model_copy(update={"name": None})
+    assert named_fleet(own, study).called == fleet
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("zones: [us-west-2a]", "zones.0: lies in none of aws_regions: eu-west-1, us-east-1"),
+        ("nodes: {min: 5, max: 2}", "nodes.min: must be at most max, which is 2 (got 5)"),
+        ("instance_types: [p99]", "instance_types.0: must be an instance type such as g5.xlarge"),
+        ("ami: ami-0123456789abcdef0", "ami: an image belongs to one region"),
+        ("ami: {eu-west-1: ami-0123456789abcdef0}", "ami: names none for us-east-1"),
+        ("tags: {'aws:x': y}", "tag 'aws:x'"),
+        ('tags: {x: "a\\nb"}', "line break"),
+        ("manager: 'host name'", "manager: must be a host name or address"),
+        ("bucket: Mine", "bucket: must be the name of an S3 bucket"),
+        ("spot: {celing: 1}", "did you mean 'ceiling'"),
+        ("price_cap: {hour: 0}", "price_cap.hour"),
+        ("idle_minutes: ten", "idle_minutes"),
+        ("autoscale: yes please", "autoscale"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, told: str) -> None:
+    text = refusal(tmp_path, OWN + line + "\n")
+    assert told in text
+    assert "fleet.yaml:3: " in text
+
+
+def test_a_study_without_a_fleet_is_told_so(tmp_path: Path) -> None:
+    assert "has no fleet: table" in refusal(tmp_path, MINIMAL)
+
+
+def test_a_fleet_alone_needs_a_name(tmp_path: Path) -> None:
+    assert "needs a name" in refusal(tmp_path, "aws_regions: [eu-west-1]\n")
