@@ -202,6 +202,16 @@ class RunFolder:
         return self.root / "optimizer.sub"
 
     @property
+    def fleet_submit(self) -> Path:
+        """The submit file of the fleet's autoscaler, in a study that has one."""
+        return self.root / "fleet.sub"
+
+    @property
+    def fleet_state(self) -> Path:
+        """What the fleet's autoscaler did last and what the fleet has cost so far."""
+        return self.root / "fleet.json"
+
+    @property
     def dagman_config(self) -> Path:
         """DAGMan's configuration."""
         return self.root / "dagman.conf"

@@ -48,11 +48,13 @@ class StudyGraph:
 
     regions: tuple[RegionGraph, ...]
     parallel_regions: int | None
+    autoscale: str = "off"
 
     @property
     def node_count(self) -> int:
-        """Nodes of all graphs: trials, best and publish, a region's own, optimizer and report."""
-        return 2 + sum(len(region.trial_nodes) + 3 for region in self.regions)
+        """Nodes of all graphs: each region and what is in it; optimizer, report, fleet."""
+        fleet = self.autoscale != "off"
+        return 2 + fleet + sum(len(region.trial_nodes) + 3 for region in self.regions)
 
 
 def graph_of(study: Study) -> StudyGraph:
@@ -60,7 +62,13 @@ def graph_of(study: Study) -> StudyGraph:
     return StudyGraph(
         regions=tuple(_region_graph(study, name) for name in study.region_table),
         parallel_regions=study.parallel_regions,
+        autoscale=autoscale_of(study),
     )
+
+
+def autoscale_of(study: Study) -> str:
+    """Return what scales the fleet while a run goes on: off, service or provisioner."""
+    return study.fleet.autoscale if study.fleet else "off"
 
 
 def _region_graph(study: Study, name: str) -> RegionGraph:

@@ -14,7 +14,7 @@ import unicodedata
 MAX_REGION_NAME = 200
 _PLAIN_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 # Words that a DAG file would take for its own (DAGMan compares them without regard to case).
-_RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report"})
+_RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "fleet"})
 
 
 def check_region_name(name: str) -> str:

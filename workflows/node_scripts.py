@@ -7,7 +7,6 @@ DAG nodes and files. Every operation may be repeated: DAGMan runs a script again
 ask REGION NODE                      choose a trial's parameters, write its files
 tell REGION NODE RETURN RETRY MAX    judge the attempt, tell the study, say whether to try again
 ask-best, tell-best                  the same for the full training of the best settings
-publish REGION                       publish the model that it left
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from trialfleet.errors import InputError, OptimizerError
+from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import (
     Assignment,
@@ -34,7 +33,7 @@ from trialfleet.workflows.folder import RunFolder, TrialFolder
 from trialfleet.workflows.graph import RegionGraph, graph_of
 from trialfleet.workflows.outcome import Complete, Failed, judge
 from trialfleet.workflows.plan import EXITS
-from trialfleet.workflows.publish import data_checksums, publish
+from trialfleet.workflows.publish import data_checksums
 from trialfleet.workflows.status import open_run
 from trialfleet.workflows.storage import storage_url, study_name
 from trialfleet.workflows.study_file import load_frozen
@@ -64,7 +63,6 @@ class NodeScripts:
             "tell": self._tell,
             "ask-best": self._ask_best,
             "tell-best": self._tell_best,
-            "publish": self._publish,
         }
 
     def handle(self, words: list[str]) -> Reply:
@@ -156,15 +154,6 @@ class NodeScripts:
         if not outcome.final and int(retry) < int(most):
             return self._try_again(node, outcome, retry, most)
         return self._stop(slug, f"the full training of the best settings failed: {outcome.error}")
-
-    def _publish(self, slug: str) -> Reply:
-        files = self._folder.region(slug)
-        try:
-            published = publish(self._run, self._study, slug, files.best)
-        except (InputError, OSError) as error:
-            return self._stop(slug, f"the model can't be published: {error}")
-        write_json(files.published, {"path": str(published)})
-        return Reply(EXITS["done"], f"{slug}: published {published}")
 
     # -- both --------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import sync, typed
 from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.graph import RegionGraph, StudyGraph, graph_of
+from trialfleet.workflows.graph import RegionGraph, StudyGraph, autoscale_of, graph_of
 from trialfleet.workflows.publish import LATEST
 from trialfleet.workflows.render import needs_escape, render
 from trialfleet.workflows.study import Study, Trainer
@@ -197,6 +197,7 @@ def _texts(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Pa
         folder.optimizer_submit: render(
             "submit/optimizer.sub.j2", run=frozen.run, root=folder.root
         ),
+        **_fleet_submit(folder, frozen),
         folder.client: _client(folder),
         folder.start: render("run/start.j2", command=command_of(frozen.study)),
     }
@@ -214,6 +215,7 @@ def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str
         config=folder.dagman_config,
         node_status=folder.node_status,
         parallel_regions=graph.parallel_regions,
+        autoscale=graph.autoscale,
         regions=[
             {
                 "slug": region.slug,
@@ -223,6 +225,12 @@ def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str
             for region in graph.regions
         ],
     )
+
+
+def _fleet_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
+    if autoscale_of(frozen.study) == "off":
+        return {}
+    return {folder.fleet_submit: render("submit/fleet.sub.j2", run=frozen.run, root=folder.root)}
 
 
 def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:

@@ -14,6 +14,7 @@ from trialfleet.workflows import plan as plan_module
 from trialfleet.workflows.folder import RunFolder, TrialFolder
 from trialfleet.workflows.node_scripts import NodeScripts
 from trialfleet.workflows.plan import EXITS
+from trialfleet.workflows.publish_node import publish_region
 from trialfleet.workflows.status import StatusReader, open_run
 
 
@@ -135,10 +136,26 @@ def test_the_best_settings_are_trained_in_full_and_published(scripts: Scripts) -
     assert "nothing in model/" in empty.message
     (best.model / "weights").touch()
     assert scripts.call("tell-best", "A", "A.best", "0", "0", "1").exit_code == EXITS["done"]
-    assert scripts.call("publish", "A").exit_code == EXITS["done"]
-    assert scripts.call("publish", "A").exit_code == EXITS["done"]
+    assert publish_region(scripts.folder, "A") == EXITS["done"]
+    assert publish_region(scripts.folder, "A") == EXITS["done"]
     settings = Run(scripts.folder.root).best()[0]
     assert (settings.value, settings.final) == (0.1, {"loss": 0.05})
+
+
+def test_a_model_that_cant_be_published_stops_its_region_and_says_why(
+    scripts: Scripts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for i in (1, 2, 3):
+        scripts.ask(f"A.l1.t0{i}")
+        scripts.finish(f"A.l1.t0{i}")
+    scripts.call("ask-best", "A", "A.best")
+    best = scripts.folder.region("A").best
+    best.result.write_text('{"status": "complete", "metrics": {"loss": 0.05}}')
+    (best.model / "metrics.json").touch()
+    assert publish_region(scripts.folder, "A") == EXITS["stop"]
+    reason = json.loads(scripts.folder.region("A").stopped.read_text())["reason"]
+    assert "that name is trialfleet's" in reason
+    assert reason in capsys.readouterr().out
 
 
 def test_without_a_complete_trial_there_is_nothing_to_train(scripts: Scripts) -> None:

@@ -202,3 +202,22 @@ def test_failures_allowed_and_startup_follow_the_budget() -> None:
 def test_a_url_has_its_last_part_as_its_name_in_the_sandbox() -> None:
     assert sandbox_name("s3://bucket/2026/S%C3%A3o%20Paulo.npz") == "S%C3%A3o%20Paulo.npz"
     assert sandbox_name("/data/rows one.npz") == "rows one.npz"
+
+
+@pytest.mark.parametrize(
+    ("autoscale", "word"), [("service", "SERVICE"), ("provisioner", "PROVISIONER")]
+)
+def test_the_fleets_autoscaler_is_a_node_of_the_graph(
+    place: Path, autoscale: str, word: str
+) -> None:
+    fleet = {"aws_regions": ["eu-west-1"], "autoscale": autoscale}
+    folder = write_plan(make_study(place, fleet=fleet), run="r1", out=place / "run")
+    assert f'{word} fleet fleet.sub DIR "{folder.root}"\n' in folder.dag.read_text()
+    assert "arguments = autoscale\n" in folder.fleet_submit.read_text()
+
+
+def test_a_fleet_that_nobody_scales_is_no_node(place: Path) -> None:
+    fleet = {"aws_regions": ["eu-west-1"]}
+    folder = write_plan(make_study(place, fleet=fleet), run="r1", out=place / "run")
+    assert "fleet.sub" not in folder.dag.read_text()
+    assert not folder.fleet_submit.exists()

@@ -43,7 +43,7 @@ def summary_table(report: Report) -> Table:
             Text(fixed(row.report.tuned, decimals)),
             Text(fixed(row.report.default, decimals)),
             _gain(row, decimals),
-            Text(duration(row.wall_seconds)),
+            Text(duration(row.wall_seconds), no_wrap=True),
             Text(row.status),
         )
     return table
