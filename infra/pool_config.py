@@ -88,9 +88,9 @@ def check_knob(name: str, value: str) -> None:
         raise InputError(f"the value of {name} is not one line: {value!r}")
 
 
-def render(settings: PoolSettings) -> str:
-    """Return the text of the pool's configuration file."""
-    environment = jinja2.Environment(
+def templates() -> jinja2.Environment:
+    """Return the templates of HTCondor's configurations; a name that is missing is an error."""
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -98,8 +98,12 @@ def render(settings: PoolSettings) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  HTCondor's configuration is not HTML
     )
+
+
+def render(settings: PoolSettings) -> str:
+    """Return the text of the pool's configuration file."""
     installation = settings.installation
-    return environment.get_template(TEMPLATE).render(
+    return templates().get_template(TEMPLATE).render(
         folder=settings.folder,
         release=installation.release,
         bin=installation.bin,

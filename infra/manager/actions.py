@@ -1,0 +1,128 @@
+"""Changes to a machine, each of which says what it does and knows whether it is needed.
+
+A list of them can be gone through again and again: what is so already is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+from trialfleet.files import write_atomic
+from trialfleet.infra.htcondor_package import Progress
+
+Run = Callable[[list[str]], str]  # runs a command and returns what it prints, or raises PoolError
+
+
+@dataclass(frozen=True)
+class Action:
+    """One change.
+
+    Attributes:
+        says: what is done, as an order: `write …`, `run …`.
+        is_done: tells whether nothing need be done.
+        perform: does it; raises PoolError or OSError.
+    """
+
+    says: str
+    is_done: Callable[[], bool]
+    perform: Callable[[], object]
+
+
+def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
+    """Perform in order what is needed, or say what would be.
+
+    Raises:
+        PoolError: an action failed; those before it are done, and are left as they are next time.
+    """
+    for action in actions:
+        if action.is_done():
+            progress(f"already done: {action.says}")
+        elif dry_run:
+            progress(f"would {action.says}")
+        else:
+            progress(action.says)
+            perform(action)
+
+
+def perform(action: Action) -> None:
+    """Perform an action; an error says which it was."""
+    try:
+        action.perform()
+    except OSError as error:
+        raise PoolError(f"couldn't {action.says}: {error}") from error
+
+
+def file(path: Path, content: str, *, mode: int = 0o644) -> Action:
+    """Write a file; done if it has that content and mode."""
+
+    def is_done() -> bool:
+        return content_of(path) == content.encode() and mode_of(path) == mode
+
+    def write() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content, mode=mode)
+        path.chmod(mode)
+
+    return Action(f"write {path} ({mode:04o})", is_done, write)
+
+
+def folder(path: Path, *, mode: int, group: int) -> Action:
+    """Make a folder of root's with this mode and group (by number)."""
+
+    def is_done() -> bool:
+        return mode_of(path) == mode and path.stat().st_gid == group
+
+    def make() -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        os.chown(path, -1, group)
+        path.chmod(mode)
+
+    return Action(f"make the folder {path} ({mode:04o}, group {group})", is_done, make)
+
+
+def command(
+    arguments: list[str], run: Run, *, is_done: Callable[[], bool] = lambda: False
+) -> Action:
+    """Run a command."""
+    return Action(f"run {shlex.join(arguments)}", is_done, lambda: run(arguments))
+
+
+def run_command(arguments: list[str]) -> str:
+    """Run a command and return what it prints; apt asks no questions.
+
+    Raises:
+        PoolError: it is missing or fails; with the end of what it said.
+    """
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    try:
+        done = subprocess.run(
+            arguments, env=environment, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise PoolError(f"{arguments[0]} can't be run: {error.strerror}") from error
+    if done.returncode != 0:
+        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
+        raise PoolError(f"{shlex.join(arguments)} exits {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def content_of(path: Path) -> bytes | None:
+    """Return what a file holds; None if it can't be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def mode_of(path: Path) -> int | None:
+    """Return a file's or folder's permission bits; None if there is none."""
+    try:
+        return path.stat().st_mode & 0o7777
+    except OSError:
+        return None

@@ -1,0 +1,346 @@
+"""Making a fresh Debian or Ubuntu machine the manager of a pool: central manager, access point.
+
+Each step leaves alone what is so already: after a crash, or to change a setting, it is run again.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import jinja2
+
+from trialfleet.errors import InputError, PoolError
+from trialfleet.files import write_atomic
+from trialfleet.infra import pool_status
+from trialfleet.infra.fleet.names import PORT
+from trialfleet.infra.htcondor_package import Progress
+from trialfleet.infra.manager import config, repository, tokens
+from trialfleet.infra.manager.actions import (
+    Action,
+    Run,
+    command,
+    file,
+    folder,
+    go_through,
+    mode_of,
+    run_command,
+)
+from trialfleet.infra.manager.config import ManagerSettings
+from trialfleet.infra.manager.versions import LEAST, usable_installation
+from trialfleet.infra.processes import wait_until
+from trialfleet.infra.surroundings import surroundings
+
+TEMPLATES = Path(__file__).parent.parent.parent / "templates" / "manager"
+CONFIG_NAME = "50-trialfleet-manager.conf"
+SERVICE = "condor"
+ROOT_GROUP = 0
+DAEMONS = {"condor_collector", "condor_negotiator", "condor_schedd"}
+TIMER = "trialfleet-token.timer"
+RENEWAL = "trialfleet-token.service"
+KEEPALIVE = {"tcp_keepalive_intvl": 5, "tcp_keepalive_probes": 3}  # seconds; unanswered probes
+RENEW_DAYS = 14  # a token with less than this left is renewed now, not by the timer
+ANSWER_SECONDS = 60.0  # for the daemons to answer after a start
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine to change; a test names another root folder and another way to run commands."""
+
+    root: Path = Path("/")
+    run: Run = run_command
+    installed: Callable[[], object | None] = usable_installation
+    key: Callable[[], bytes] = repository.fetch_key
+    seconds: float = ANSWER_SECONDS
+
+    def at(self, path: str | Path) -> Path:
+        """Return where a path of the machine lies."""
+        return self.root / str(path).lstrip("/")
+
+
+def settings_for(
+    user: str | None = None, address: str | None = None, port: int = PORT
+) -> ManagerSettings:
+    """Return the settings of this machine as a manager.
+
+    Args:
+        user: the account that runs studies; default: who called sudo.
+        address: by which nodes find this machine; default: its own address. One that isn't the
+            machine's own is taken for one that leads to it.
+        port: the daemons' shared port.
+
+    Raises:
+        InputError: one of them can't be used.
+    """
+    chosen = user or os.environ.get("SUDO_USER") or ""
+    if not chosen:
+        raise InputError("whose studies shall run here? name an account by --user")
+    forwarded = bool(address) and not is_own_address(str(address))
+    return ManagerSettings(user=chosen, address=address or "", forwarded=forwarded, port=port)
+
+
+def is_own_address(address: str) -> bool:
+    """Tell whether `address` is an IPv4 address that one of this machine's interfaces has."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((str(socket.inet_ntoa(socket.inet_aton(address))), 0))
+    except OSError:
+        return False
+    return True
+
+
+def install(
+    settings: ManagerSettings,
+    *,
+    dry_run: bool = False,
+    progress: Progress = print,
+    machine: Machine | None = None,
+) -> None:
+    """Make this machine a manager; harmless when it is one.
+
+    Args:
+        settings: what it is configured by.
+        dry_run: only say what would be done.
+        progress: called with a line of text for each step.
+        machine: another machine than this one, for tests.
+
+    Raises:
+        InputError: the user has no account here.
+        PoolError: this isn't root, the machine can't be a manager, or a step fails.
+    """
+    machine = machine or Machine()
+    group = group_of(settings.user)
+    if not dry_run:
+        refuse_where_impossible(machine)
+    go_through(actions(settings, machine, group), progress, dry_run=dry_run)
+    if not dry_run:
+        wait_for_answer(machine)
+        where = settings.address or "this machine's address"
+        progress(f"the manager is up: {settings.user} runs studies, nodes join at {where}")
+
+
+def group_of(user: str) -> int:
+    """Return the number of the user's own group.
+
+    Raises:
+        InputError: there is no such account.
+    """
+    try:
+        return pwd.getpwnam(user).pw_gid
+    except KeyError:
+        raise InputError(f"there is no account {user!r} here; name one by --user") from None
+
+
+def refuse_where_impossible(machine: Machine) -> None:
+    """Raise PoolError before anything is changed, where something would fail later."""
+    if os.geteuid() != 0:
+        raise PoolError("only root can make a manager: `sudo trialfleet manager install`")
+    if shutil.which("systemctl") is None:
+        raise PoolError("a manager needs systemd, and this machine has no systemctl")
+    if machine.installed() is None:
+        repository.refuse_unsupported(repository.distribution(machine.at("/etc/os-release")))
+
+
+def actions(settings: ManagerSettings, machine: Machine, group: int) -> Iterator[Action]:
+    """Yield what makes a machine a manager, in order."""
+    yield from packages(machine)
+    yield from configuration(settings, machine)
+    yield from token(machine, group)
+    yield from services(machine)
+
+
+def packages(machine: Machine) -> Iterator[Action]:
+    """Yield what installs HTCondor from its own repository, where there is none."""
+    if machine.installed() is not None:
+        return
+    found = repository.distribution(machine.at("/etc/os-release"))
+    keyring = machine.at("/etc/apt/keyrings/htcondor.asc")
+    yield Action(
+        f"fetch the key {repository.KEY_URL} into {keyring}",
+        keyring.is_file,
+        lambda: store_key(keyring, machine.key()),
+    )
+    sources = machine.at("/etc/apt/sources.list.d/htcondor.list")
+    yield file(sources, repository.source(found, Path("/etc/apt/keyrings/htcondor.asc")))
+    yield command(["apt-get", "-qq", "update"], machine.run)
+    yield command(["apt-get", "-qq", "-y", "install", "condor"], machine.run)
+    yield Action(
+        f"check that this is HTCondor {LEAST} or newer", lambda: False, lambda: refuse_old(machine)
+    )
+
+
+def store_key(path: Path, key: bytes) -> None:
+    """Write a key that everybody may read, apt's own user too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, key)
+    path.chmod(0o644)
+
+
+def refuse_old(machine: Machine) -> None:
+    """Raise PoolError unless the HTCondor that apt chose is new enough."""
+    if machine.installed() is None:
+        raise PoolError(
+            f"apt installed no HTCondor {LEAST} or newer: `apt-cache policy condor` tells why"
+            " (another source may be preferred)"
+        )
+
+
+def configuration(settings: ManagerSettings, machine: Machine) -> Iterator[Action]:
+    """Yield what configures HTCondor and the kernel's keep-alive probes."""
+    keys = machine.at("/etc/condor/passwords.d")
+    yield folder(keys, mode=0o700, group=ROOT_GROUP)
+    key = keys / config.KEY
+    yield Action(f"make the key that signs tokens, {key}", key.is_file, lambda: make_key(key))
+    yield file(machine.at("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
+    sysctl = machine.at("/etc/sysctl.d/60-trialfleet.conf")
+    yield file(sysctl, template("sysctl.conf.j2", values=KEEPALIVE))
+    yield command(
+        ["sysctl", "--quiet", f"--load={sysctl}"],
+        machine.run,
+        is_done=lambda: probes_often(machine),
+    )
+
+
+def probes_often(machine: Machine) -> bool:
+    """Tell whether the kernel has the values of `KEEPALIVE` already."""
+    places = ((machine.at("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items())
+    return all(place.is_file() and place.read_text().strip() == value for place, value in places)
+
+
+def make_key(path: Path) -> None:
+    """Write a new key that only root may read."""
+    write_atomic(path, tokens.new_key(), mode=0o600)
+
+
+def token(machine: Machine, group: int) -> Iterator[Action]:
+    """Yield what makes the nodes' token, and its renewal each week."""
+    path = machine.at(tokens.TOKEN_FILE)
+    key = machine.at("/etc/condor/passwords.d") / config.KEY
+    yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
+    yield Action(
+        f"make the nodes' token, {path}, for {tokens.LIFETIME_DAYS} days",
+        lambda: is_fresh(path, key, group),
+        lambda: tokens.write(machine.run(tokens.command()).strip(), path),
+    )
+    units = machine.at("/etc/systemd/system")
+    service = template("trialfleet-token.service.j2", **renewal())
+    yield file(units / RENEWAL, service)
+    yield file(units / TIMER, template("trialfleet-token.timer.j2", days=tokens.LIFETIME_DAYS))
+
+
+def renewal() -> dict[str, str]:
+    """Return what the service that renews the token is rendered with."""
+    beside = tokens.TOKEN_FILE.with_name(f".{tokens.TOKEN_FILE.name}.new")
+    program = shutil.which(tokens.PROGRAM) or f"/usr/bin/{tokens.PROGRAM}"
+    return {
+        "command": shlex.join([program, *tokens.command()[1:]]),
+        "beside": str(beside),
+        "file": str(tokens.TOKEN_FILE),
+        "mode": f"{tokens.TOKEN_MODE:04o}",
+    }
+
+
+def is_fresh(path: Path, key: Path, group: int) -> bool:
+    """Tell whether a token was made with this key, for this group, and has some weeks left."""
+    try:
+        ends = tokens.expiry(path.read_text())
+        made, signer = path.stat(), key.stat()
+    except (OSError, ValueError, PoolError):
+        return False
+    readable = made.st_gid == group and mode_of(path) == tokens.TOKEN_MODE
+    lasts = ends - datetime.now(UTC) > timedelta(days=RENEW_DAYS)
+    return readable and lasts and made.st_mtime >= signer.st_mtime
+
+
+def services(machine: Machine) -> Iterator[Action]:
+    """Yield what starts HTCondor and the timer, now and at each start of the machine."""
+    written = machine.at("/etc/condor/config.d") / CONFIG_NAME
+    yield command(["systemctl", "daemon-reload"], machine.run, is_done=lambda: are_loaded(machine))
+    timer_is_on = is_enabled(machine, TIMER)
+    yield command(["systemctl", "enable", "--now", TIMER], machine.run, is_done=timer_is_on)
+    yield command(
+        ["systemctl", "enable", SERVICE], machine.run, is_done=is_enabled(machine, SERVICE)
+    )
+    yield command(
+        ["systemctl", "restart", SERVICE],
+        machine.run,
+        is_done=lambda: runs_since(machine, written),
+    )
+
+
+def is_enabled(machine: Machine, unit: str) -> Callable[[], bool]:
+    """Return a question: will systemd start the unit with the machine?"""
+
+    def ask() -> bool:
+        return said(machine, ["systemctl", "is-enabled", unit]) == "enabled"
+
+    return ask
+
+
+def are_loaded(machine: Machine) -> bool:
+    """Tell whether systemd knows the timer and its service as they are on the disk."""
+    units = [TIMER, RENEWAL]
+    asked = ["systemctl", "show", "--property=NeedDaemonReload", "--value", *units]
+    return said(machine, asked).split() == ["no"] * len(units)
+
+
+def runs_since(machine: Machine, configuration: Path) -> bool:
+    """Tell whether HTCondor was started after its configuration was written."""
+    asked = ["systemctl", "show", SERVICE, "--property=ActiveState,ActiveEnterTimestampMonotonic"]
+    answers = dict(line.split("=", 1) for line in said(machine, asked).splitlines() if "=" in line)
+    if answers.get("ActiveState") != "active" or not configuration.is_file():
+        return False
+    microseconds = int(answers.get("ActiveEnterTimestampMonotonic") or 0)
+    started = time.time() - time.monotonic() + microseconds / 1e6
+    return started >= configuration.stat().st_mtime
+
+
+def said(machine: Machine, asked: list[str]) -> str:
+    """Return what a command prints; nothing where it fails."""
+    try:
+        return machine.run(asked).strip()
+    except PoolError:
+        return ""
+
+
+def wait_for_answer(machine: Machine) -> None:
+    """Return once all daemons answer.
+
+    Raises:
+        PoolError: they don't in time.
+    """
+    environment = surroundings()
+    environment.pop("CONDOR_CONFIG", None)
+    silent: set[str] = set()
+
+    def answer() -> bool:
+        nonlocal silent
+        silent = DAEMONS - set(pool_status.daemons_and_slots(environment)[0])
+        return not silent and pool_status.job_counts(environment) is not None
+
+    if not wait_until(answer, seconds=machine.seconds, poll=0.5):
+        raise PoolError(
+            f"{', '.join(sorted(silent)) or 'the job queue'} doesn't answer within"
+            f" {machine.seconds:.0f} s: look at `journalctl -u {SERVICE}` and into /var/log/condor"
+        )
+
+
+def template(name: str, **values: object) -> str:
+    """Return a file for the machine, rendered."""
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  a unit of systemd is not HTML
+    )
+    return environment.get_template(name).render(values)

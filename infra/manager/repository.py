@@ -1,0 +1,71 @@
+"""HTCondor's own package repository for Debian and Ubuntu."""
+
+from __future__ import annotations
+
+import platform
+import re
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.htcondor_package import INSTALL_GUIDE
+
+SITE = "https://htcss-downloads.chtc.wisc.edu/repo"
+CHANNEL = "25.x"  # the feature channel; the one for long-term support has no 25.14
+KEY_URL = f"{SITE}/keys/HTCondor-{CHANNEL}-Key"
+KEY_BEGINS = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
+SUPPORTED = {"debian": ("bookworm", "trixie"), "ubuntu": ("jammy", "noble")}
+ARCHITECTURES = ("x86_64", "aarch64")
+SECONDS = 60  # for the key to arrive
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Which Linux this is, in the words of /etc/os-release: for instance debian, bookworm."""
+
+    id: str
+    codename: str
+
+
+def distribution(os_release: Path) -> Distribution:
+    """Return what `os_release` says; empty words where it says nothing."""
+    try:
+        text = os_release.read_text()
+    except OSError:
+        text = ""
+    said = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
+    return Distribution(said.get("ID", ""), said.get("VERSION_CODENAME", ""))
+
+
+def refuse_unsupported(found: Distribution, machine: str = "") -> None:
+    """Raise PoolError unless HTCondor's repository has packages for this machine."""
+    machine = machine or platform.machine()
+    if found.codename not in SUPPORTED.get(found.id, ()) or machine not in ARCHITECTURES:
+        known = "; ".join(f"{name}: {', '.join(names)}" for name, names in SUPPORTED.items())
+        this = " ".join(word for word in (found.id, found.codename, machine) if word)
+        raise PoolError(
+            f"HTCondor's repository has nothing for this machine ({this}), only for {known}:"
+            f" install it as {INSTALL_GUIDE} says, then run this again"
+        )
+
+
+def source(found: Distribution, key: Path) -> str:
+    """Return the line of apt's sources for HTCondor's repository, signed by `key`."""
+    return f"deb [signed-by={key}] {SITE}/{found.id}/{CHANNEL} {found.codename} main\n"
+
+
+def fetch_key() -> bytes:
+    """Return the key that signs the repository.
+
+    Raises:
+        PoolError: it can't be fetched, or what comes is no key.
+    """
+    try:
+        with urllib.request.urlopen(KEY_URL, timeout=SECONDS) as answer:  # noqa: S310  https, as above
+            key: bytes = answer.read()
+    except OSError as error:
+        raise PoolError(f"the key of HTCondor's repository, {KEY_URL}: {error}") from error
+    if not key.startswith(KEY_BEGINS):
+        raise PoolError(f"{KEY_URL} gives no key but {key[:40]!r}")
+    return key

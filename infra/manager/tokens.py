@@ -1,0 +1,142 @@
+"""The token by which a node proves that it belongs to the pool.
+
+HTCondor signs it by a key that only root on the manager can read; `fleet up` gives it to the nodes.
+It names `node@TRUST_DOMAIN` and lets its bearer advertise a machine, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+from trialfleet.files import write_atomic
+from trialfleet.infra.fleet.names import NODE_IDENTITY, TRUST_DOMAIN
+from trialfleet.infra.manager.config import KEY
+
+TOKEN_FILE = Path("/etc/trialfleet/node.token")
+TOKEN_MODE = 0o640  # root's, and read by the group of the user who runs studies
+FOLDER_MODE = 0o2750  # gives that group to what is made in it
+TOKEN_VARIABLE = "TRIALFLEET_NODE_TOKEN"  # noqa: S105  names a file, is none
+KEY_BYTES = 64
+LIFETIME_DAYS = 30  # renewed weekly: a node that has just started can rejoin for three weeks
+RIGHTS = ("ADVERTISE_STARTD", "ADVERTISE_MASTER", "READ")
+PROGRAM = "condor_token_create"
+MAKE = "`sudo trialfleet manager token` on the manager makes a new one"
+
+
+def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
+    """Return the command that prints a new token."""
+    seconds = round(timedelta(days=lifetime_days).total_seconds())
+    rights = [word for right in RIGHTS for word in ("-authz", right)]
+    identity = f"{NODE_IDENTITY}@{TRUST_DOMAIN}"
+    return [PROGRAM, "-identity", identity, "-key", KEY, *rights, "-lifetime", str(seconds)]
+
+
+def create(lifetime_days: float = LIFETIME_DAYS) -> str:
+    """Return a new token of a node, signed by the key of this machine.
+
+    Args:
+        lifetime_days: days until it expires.
+
+    Raises:
+        PoolError: HTCondor or its key is missing, or may not be read by this user.
+    """
+    if shutil.which(PROGRAM) is None:
+        raise PoolError(f"{PROGRAM} is not on PATH: `sudo trialfleet manager install` brings it")
+    done = subprocess.run(command(lifetime_days), capture_output=True, text=True, check=False)
+    token = done.stdout.strip()
+    if done.returncode != 0 or not token:
+        reason = " ".join((done.stderr or done.stdout).split()) or "it printed nothing"
+        raise PoolError(
+            f"{PROGRAM} makes no token ({reason}): only root on a manager that was made by"
+            " `trialfleet manager install` can"
+        )
+    return token
+
+
+def expiry(token: str) -> datetime:
+    """Return when a token expires, in UTC. Its signature is not checked.
+
+    Raises:
+        PoolError: the text is not a token, or one that never expires.
+    """
+    try:
+        _, payload, _ = token.strip().split(".")
+        padded = payload + "=" * (-len(payload) % 4)
+        return datetime.fromtimestamp(json.loads(base64.urlsafe_b64decode(padded))["exp"], UTC)
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):
+        raise PoolError(f"this is no token of HTCondor that expires; {MAKE}") from None
+
+
+def token_file() -> Path:
+    """Return the file with the nodes' token: the manager's, or what the environment names."""
+    return Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
+
+
+def read_node_token() -> str:
+    """Return the nodes' token.
+
+    Raises:
+        PoolError: it is missing, may not be read, is none, or has expired.
+    """
+    path = token_file()
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise PoolError(
+            f"the nodes' token {path} can't be read ({reason}): {MAKE}, for the user that --user"
+            f" names; {TOKEN_VARIABLE} names another file"
+        ) from error
+    ends = expiry_in(path, token)
+    if ends <= datetime.now(UTC):
+        raise PoolError(f"the nodes' token {path} expired on {ends:%Y-%m-%d %H:%M} UTC; {MAKE}")
+    return token
+
+
+def expiry_in(path: Path, token: str) -> datetime:
+    """Return when the token of a file expires; an error names the file."""
+    try:
+        return expiry(token)
+    except PoolError as error:
+        raise PoolError(f"{path}: {error}") from None
+
+
+def renew(lifetime_days: float = LIFETIME_DAYS) -> datetime:
+    """Replace the manager's token by a new one and return when that expires.
+
+    Raises:
+        PoolError: this isn't a manager, or this user isn't its root.
+    """
+    if not TOKEN_FILE.parent.is_dir():
+        raise PoolError(
+            f"there is no {TOKEN_FILE.parent}: `sudo trialfleet manager install` makes it"
+        )
+    token = create(lifetime_days)
+    try:
+        write(token, TOKEN_FILE)
+    except OSError as error:
+        raise PoolError(f"the nodes' token can't be written: {error}") from error
+    return expiry(token)
+
+
+def write(token: str, path: Path) -> None:
+    """Replace the file with the nodes' token; it takes its group from its folder.
+
+    Raises:
+        OSError: the folder is missing, or this user may not write there.
+    """
+    write_atomic(path, f"{token}\n", mode=TOKEN_MODE)
+    path.chmod(TOKEN_MODE)  # whatever the caller's umask took away
+
+
+def new_key() -> bytes:
+    """Return a key to sign tokens by, as HTCondor keeps one in its folder of keys."""
+    return secrets.token_bytes(KEY_BYTES)

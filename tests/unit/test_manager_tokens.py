@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import base64
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.manager import tokens
+
+
+def made_up(**payload: object) -> str:
+    def part(value: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    return f"{part({'alg': 'HS256'})}.{part(payload)}.signature"
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the nodes' token, not yet there."""
+    monkeypatch.setenv(tokens.TOKEN_VARIABLE, str(tmp_path / "node.token"))
+    return tmp_path / "node.token"
+
+
+def program(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    fake = folder / tokens.PROGRAM
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin")
+
+
+def test_a_token_asks_for_no_more_than_a_node_needs() -> None:
+    words = tokens.command(lifetime_days=2)
+    rights = {words[i + 1] for i, word in enumerate(words) if word == "-authz"}
+    assert rights == {"ADVERTISE_STARTD", "ADVERTISE_MASTER", "READ"}
+    assert words[words.index("-identity") + 1] == "node@trialfleet"
+    assert words[words.index("-lifetime") + 1] == str(2 * 86_400)
+
+
+@pytest.mark.parametrize("extra", ["", "x", "xx", "xxx"])  # base64 with and without padding
+def test_when_a_token_expires_is_read_from_it(extra: str) -> None:
+    expires = tokens.expiry(made_up(exp=1_800_000_000, sub=extra))
+    assert expires == datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "abc", "a.b", "a.b.c", "a.e30.c", made_up(exp="soon"), made_up(exp=1e30), "ä.ö.ü"],
+)
+def test_what_is_no_token_is_told_so(text: str) -> None:
+    with pytest.raises(PoolError, match=r"no token of HTCondor.*trialfleet manager token"):
+        tokens.expiry(text)
+
+
+def test_a_token_that_is_good_is_read(named: Path) -> None:
+    token = made_up(exp=int(time.time()) + 60)
+    named.write_text(f"{token}\n")
+    assert tokens.read_node_token() == token
+
+
+def test_a_missing_token_says_who_makes_it_and_where_it_was_looked_for(named: Path) -> None:
+    with pytest.raises(PoolError, match=r"No such file.*sudo trialfleet manager token") as raised:
+        tokens.read_node_token()
+    assert str(named) in str(raised.value)
+    assert tokens.TOKEN_VARIABLE in str(raised.value)
+
+
+def test_an_expired_token_says_when(named: Path) -> None:
+    named.write_text(made_up(exp=1_600_000_000))
+    with pytest.raises(PoolError, match=r"expired on 2020-09-13 12:26 UTC"):
+        tokens.read_node_token()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"hello"])
+def test_a_file_that_holds_no_token_is_named(named: Path, content: bytes) -> None:
+    named.write_bytes(content)
+    with pytest.raises(PoolError, match=r"node\.token"):
+        tokens.read_node_token()
+
+
+def test_without_the_variable_it_is_the_managers_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tokens.TOKEN_VARIABLE, raising=False)
+    assert tokens.token_file() == Path("/etc/trialfleet/node.token")
+
+
+def test_a_token_is_written_for_its_group_and_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "node.token"
+    tokens.write("abc", path)
+    assert path.read_text() == "abc\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_tool_that_makes_tokens_is_missed_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PoolError, match="condor_token_create is not on PATH"):
+        tokens.create()
+
+
+@pytest.mark.parametrize(
+    "script", ["echo no key >&2; exit 1", "echo no key >&2", "echo no key; exit 2"]
+)
+def test_a_token_that_is_not_made_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    program(tmp_path, monkeypatch, script)
+    with pytest.raises(PoolError, match=r"makes no token \(no key\): only root on a manager"):
+        tokens.create()
+
+
+def test_renewing_replaces_the_token_and_says_until_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, monkeypatch, f"echo {made_up(exp=1_800_000_000)}")
+    monkeypatch.setattr(tokens, "TOKEN_FILE", tmp_path / "etc" / "node.token")
+    with pytest.raises(PoolError, match=r"sudo trialfleet manager install"):
+        tokens.renew()
+    (tmp_path / "etc").mkdir()
+    assert tokens.renew().year == 2027
+    assert tokens.expiry(tokens.TOKEN_FILE.read_text()).year == 2027
+
+
+def test_keys_are_long_and_no_two_alike() -> None:
+    assert len(tokens.new_key()) == 64
+    assert tokens.new_key() != tokens.new_key()
