@@ -1,0 +1,49 @@
+"""`python3 -m trialfleet.nodes.agent`: watches over this node, as root, until it is shut down."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from trialfleet.nodes.agent.watch import make_agent
+from trialfleet.nodes.bootstrap.aws import Imds
+from trialfleet.nodes.bootstrap.settings import FILE
+
+SETTINGS = Path(FILE)
+STATE = Path("/run/trialfleet/agent.json")  # /run: forgotten at a reboot, as it should be
+IMDS_TIMEOUT = 2.0  # seconds; it answers within milliseconds or not at all
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the settings and watch."""
+    parser = argparse.ArgumentParser(prog="trialfleet.nodes.agent", description=__doc__)
+    parser.add_argument("--settings", type=Path, default=SETTINGS, help="default: %(default)s")
+    parser.add_argument("--state", type=Path, default=STATE, help="default: %(default)s")
+    chosen = parser.parse_args(arguments)
+    log_with_times()
+    try:
+        settings = json.loads(chosen.settings.read_text(encoding="utf-8"))
+        idle_minutes = float(settings["idle_minutes"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        print(f"the settings {chosen.settings} can't be used: {error!r}", file=sys.stderr)
+        return 2
+    make_agent(Imds(timeout=IMDS_TIMEOUT), idle_minutes, chosen.state).run()
+    return 0
+
+
+def log_with_times() -> None:
+    """Log to standard output, in UTC with milliseconds."""
+    logging.Formatter.converter = time.gmtime
+    form = "%(asctime)s.%(msecs)03dZ agent: %(message)s"
+    logging.basicConfig(
+        stream=sys.stdout, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

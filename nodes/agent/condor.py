@@ -1,0 +1,144 @@
+"""The node's own HTCondor, by its tools: state of the startd, draining, jobs that ended here.
+
+All but `in_collector` talk to the startd at the address that it wrote down: a manager that can't be
+reached doesn't keep a node from draining. The tools run as root, whom the daemons know by FS.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trialfleet.nodes.agent.decisions import Startd
+from trialfleet.nodes.agent.history import ATTRIBUTES, Failure, failures
+
+TIMEOUT = 5.0  # seconds for one tool; it takes 20 ms
+HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or is about to
+UNHELD = " && ".join(f'State =!= "{state}"' for state in HELD)
+HISTORY_LENGTH = 50  # the latest jobs that are looked at
+PROC = Path("/proc")
+STATUS = ("condor_status", "-json")
+
+
+class CondorError(Exception):
+    """HTCondor's tools failed, or the daemon doesn't answer."""
+
+
+class Condor:
+    """HTCondor on this machine, as CONDOR_CONFIG (or the system's own configuration) has it."""
+
+    def __init__(self) -> None:
+        self._history_read = 0
+        self._failures: tuple[Failure, ...] = ()
+        self._values: dict[str, str] = {}
+        self._name = ""
+
+    def look(self) -> Startd | None:
+        """Return what the startd says of itself; None if it doesn't answer."""
+        wanted = "Name,State,Draining,DrainReason,DaemonStartTime"
+        try:
+            slots = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
+        except (CondorError, OSError):
+            return None
+        if not slots:
+            return None
+        self._name = min((slot.get("Name", "") for slot in slots), key=len)
+        draining = next((slot for slot in slots if slot.get("Draining")), None)
+        return Startd(
+            claimed=sum(slot.get("State") in HELD for slot in slots),
+            draining=None if draining is None else draining.get("DrainReason", ""),
+            started=float(slots[0].get("DaemonStartTime", 0)),
+        )
+
+    def in_collector(self) -> bool:
+        """Tell whether the manager's collector has the ad of the startd last looked at."""
+        wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
+        try:
+            return bool(self._name and query([*STATUS, *wanted]))
+        except CondorError:
+            return False
+
+    def drain(self, reason: str, *, unclaimed_only: bool = False) -> None:
+        """Ask the startd to take no more jobs and to vacate those it has, with their checkpoints.
+
+        The ad says so at once (Draining, DrainReason) and for as long as the startd lives.
+
+        Args:
+            reason: what the ad will say.
+            unclaimed_only: refuse, rather than vacate anything.
+
+        Raises:
+            CondorError: it can't be asked, or refuses.
+        """
+        condition = ["-check", UNHELD] if unclaimed_only else []
+        try:
+            address = self._address()
+        except OSError as error:
+            raise CondorError(f"the startd's address can't be read: {error}") from error
+        run(["condor_drain", "-graceful", "-reason", reason, *condition, address])
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return the failures among the latest jobs; what was known last while it can't be read."""
+        try:
+            written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
+            if written != self._history_read:
+                self._failures, self._history_read = failures(read_history()), written
+        except (CondorError, OSError):
+            pass  # no job has ended yet, or HTCondor isn't there yet
+        return self._failures
+
+    def starter_lives(self) -> bool:
+        """Tell whether a job runs here, without asking the startd."""
+        return any(process_name(path) == "condor_starter" for path in PROC.glob("[0-9]*/comm"))
+
+    def _address(self) -> str:
+        lines = Path(self._value("STARTD_ADDRESS_FILE")).read_text(encoding="utf-8").splitlines()
+        if not lines:
+            raise CondorError("the startd's address file is empty")
+        return lines[0]
+
+    def _value(self, name: str) -> str:
+        if name not in self._values:
+            self._values[name] = run(["condor_config_val", name]).strip()
+        return self._values[name]
+
+
+def read_history() -> list[dict[str, Any]]:
+    """Return the ads of the latest jobs that ended on this machine."""
+    limit = ["-limit", str(HISTORY_LENGTH), "-attributes", ",".join(ATTRIBUTES)]
+    return query(["condor_history", "-startd", "-json", *limit])
+
+
+def query(command: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the ads that a tool prints as JSON."""
+    text = run(command).strip()
+    try:
+        ads: list[dict[str, Any]] = json.loads(text or "[]")
+    except ValueError as error:
+        raise CondorError(f"{command[0]} printed no JSON: {text[:200]}") from error
+    return ads
+
+
+def run(command: Sequence[str]) -> str:
+    """Return what a tool prints; CondorError if it fails or takes too long."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CondorError(f"{command[0]}: {error}") from error
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise CondorError(f"{command[0]} exits {done.returncode}: {said}")
+    return done.stdout
+
+
+def process_name(path: Path) -> str:
+    """Return the name in a process's `comm`; "" when it has ended meanwhile."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

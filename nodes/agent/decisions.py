@@ -1,0 +1,274 @@
+"""What the agent does about what it sees. Pure: no clock, no files, no processes.
+
+A node leaves for one of these causes, the strongest first:
+
+cause         when                                        then
+interruption  AWS takes the spot instance back            drain; AWS ends it two minutes later
+lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
+rebalance     AWS expects to take it back soon            drain; off when empty
+failures      job after job fails here                    drain; stays for a look until it was idle
+idle          no slot claimed for the settings' minutes   drain if still unclaimed; off when empty
+
+"Drain" is a wish, not an event: it is asked for in each step until the startd says that it drains,
+so that a startd that was restarted drains again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from trialfleet.nodes.agent.history import Failure, burst
+
+CAUSES = ("interruption", "lease", "rebalance", "failures", "idle")
+LASTING = ("interruption", "lease", "rebalance")  # hold even when somebody ends the draining
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the decisions are made by.
+
+    Attributes:
+        idle_minutes: without a claimed slot for so long, the node goes; 0: never.
+        lease_grace: seconds that jobs get to leave once the lease has expired.
+        failures: so many jobs that fail within `failure_seconds` mean that the node is sick.
+    """
+
+    idle_minutes: float = 10
+    lease_grace: float = 300
+    failures: int = 3
+    failure_seconds: float = 60
+
+
+@dataclass(frozen=True)
+class Startd:
+    """What the node's own startd says.
+
+    Attributes:
+        claimed: slots that a schedd holds.
+        draining: the reason why it drains ("" if none was given); None if it doesn't.
+        started: when the daemon started, UNIX seconds: tells one startd from the next.
+    """
+
+    claimed: int
+    draining: str | None
+    started: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the agent sees in one step.
+
+    Attributes:
+        now: UNIX seconds, to compare with what others wrote.
+        uptime: seconds since boot, for durations: nobody sets this clock.
+        startd: None if it doesn't answer.
+        busy: a slot is claimed; while the startd is silent: a job's starter lives.
+        in_collector: the startd's ad was found in the manager's collector.
+        expires: end of the lease; None if there is no such tag or it can't be read now.
+        interruption: AWS's notice, such as "terminate at 2026-11-20T12:00:00Z".
+        rebalance: when AWS recommended to leave.
+        failures: jobs that failed here, as far as the history goes back.
+    """
+
+    now: float
+    uptime: float
+    startd: Startd | None = None
+    busy: bool = False
+    in_collector: bool = False
+    expires: float | None = None
+    interruption: str | None = None
+    rebalance: str | None = None
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Why the node leaves.
+
+    Attributes:
+        cause: one of CAUSES.
+        reason: for the startd's ad.
+        since: uptime.
+        drained: the `started` of the startd that was seen draining; 0 until then.
+    """
+
+    cause: str
+    reason: str
+    since: float
+    drained: float = 0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one step leaves for the next, and for the agent that starts after a crash.
+
+    Attributes:
+        joined: the node has been in the collector; the dead man's switch is off.
+        expires: the last known end of the lease, UNIX seconds.
+        idle_since: uptime since which no slot is claimed; None while one is, or before joining.
+        leaving: None while the node takes jobs.
+        forgiven: failures up to this moment don't count any more, UNIX seconds.
+    """
+
+    joined: bool = False
+    expires: float | None = None
+    idle_since: float | None = None
+    leaving: Leaving | None = None
+    forgiven: float = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do now.
+
+    Attributes:
+        memory: what to remember.
+        drain: ask the startd to drain, for this reason; None: don't.
+        unclaimed_only: ask for it on condition that no slot is claimed at that moment.
+        cancel_switch: cancel the dead man's switch.
+        power_off: shut the machine down, for this reason; None: don't.
+    """
+
+    memory: Memory
+    drain: str | None = None
+    unclaimed_only: bool = False
+    cancel_switch: bool = False
+    power_off: str | None = None
+
+
+def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
+    """Return what to do about what is seen."""
+    after = obeyed(noted(memory, seen), seen)
+    after = replace(after, leaving=stronger(after.leaving, cause(after, seen, rules)))
+    leaving = after.leaving
+    wanted = leaving is not None and seen.startd is not None and seen.startd.draining is None
+    return Decision(
+        after,
+        drain=leaving.reason if leaving and wanted else None,
+        unclaimed_only=leaving is not None and leaving.cause == "idle",
+        cancel_switch=after.joined and not memory.joined,
+        power_off=power_off(after, seen, rules),
+    )
+
+
+def noted(memory: Memory, seen: Seen) -> Memory:
+    """Return the memory with what is new: joined, the lease, since when nothing is claimed."""
+    joined = memory.joined or (seen.startd is not None and seen.in_collector)
+    idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
+    return replace(
+        memory,
+        joined=joined,
+        expires=memory.expires if seen.expires is None else seen.expires,
+        idle_since=idle_since if joined and not seen.busy else None,
+    )
+
+
+def obeyed(memory: Memory, seen: Seen) -> Memory:
+    """Return the memory after looking at what became of the draining.
+
+    Somebody who ended it (`condor_drain -cancel`) wants the node back: what was held against it is
+    forgotten, unless its time is over anyway. A job that came before an idle node could drain
+    keeps the node.
+    """
+    leaving, startd = memory.leaving, seen.startd
+    if leaving is None or startd is None:
+        return memory
+    if startd.draining is not None:
+        return replace(memory, leaving=replace(leaving, drained=startd.started))
+    if leaving.cause == "idle" and seen.busy:
+        return replace(memory, leaving=None)
+    if leaving.drained == startd.started and leaving.cause not in LASTING:
+        return replace(memory, leaving=None, forgiven=seen.now, idle_since=seen.uptime)
+    return memory
+
+
+def stronger(former: Leaving | None, found: Leaving | None) -> Leaving | None:
+    """Return the one that weighs more; the former of two equals."""
+    both = [one for one in (former, found) if one is not None]
+    return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
+
+
+def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
+    """Return the strongest cause to leave that there is now."""
+    failed = burst(seen.failures, rules.failures, rules.failure_seconds, memory.forgiven)
+    reasons = {
+        "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
+        "lease": lease_reason(memory, seen),
+        "rebalance": seen.rebalance and f"rebalance recommendation of {seen.rebalance}",
+        "failures": failed and failure_reason(failed, rules),
+        "idle": idle_reason(memory, seen, rules),
+    }
+    found = next((name for name in CAUSES if reasons[name]), None)
+    return Leaving(found, str(reasons[found]), seen.uptime) if found else None
+
+
+def lease_reason(memory: Memory, seen: Seen) -> str | None:
+    """Return that the lease is over, if it is."""
+    if memory.expires is None or seen.now < memory.expires:
+        return None
+    return f"lease expired at {at(memory.expires)}: the manager has not renewed it"
+
+
+def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
+    """Return which jobs failed, and how."""
+    told = ", ".join(f"{one.job} {one.how}" for one in failed)
+    return f"{len(failed)} jobs failed here within {rules.failure_seconds:.0f} s: {told}"
+
+
+def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
+    """Return that the node was idle for too long, if it was."""
+    if not idle_too_long(memory, seen, rules):
+        return None
+    return f"idle for {rules.idle_minutes:g} minutes"
+
+
+def idle_too_long(memory: Memory, seen: Seen, rules: Rules) -> bool:
+    """Tell whether no slot has been claimed for the minutes of the settings."""
+    if memory.idle_since is None or not rules.idle_minutes:
+        return False
+    return seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
+
+
+def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
+    """Return why the machine shall be shut down now; None if it shall not."""
+    leaving = memory.leaving
+    if leaving is None:
+        return None
+    # A startd that doesn't answer takes no jobs either.
+    refuses = seen.startd is None or seen.startd.draining is not None
+    empty = refuses and not seen.busy
+    waited = seen.uptime - leaving.since >= rules.lease_grace
+    if leaving.cause == "lease" and (empty or waited):
+        return leaving.reason if empty else f"{leaving.reason}; jobs did not leave in time"
+    if leaving.cause == "rebalance" and empty:
+        return leaving.reason
+    if empty and idle_too_long(memory, seen, rules):
+        reason = idle_reason(memory, seen, rules)
+        return reason if leaving.cause == "idle" else f"{reason}; before that: {leaving.reason}"
+    return None
+
+
+def changes(before: Memory, after: Memory) -> list[str]:
+    """Return what is worth a line in the log."""
+    lines = []
+    if after.joined and not before.joined:
+        lines.append("joined: the startd answers and is in the collector")
+    if after.expires is not None and after.expires != before.expires:
+        lines.append(f"the lease ends at {at(after.expires)}")
+    if after.leaving is None and before.leaving is not None:
+        lines.append(f"stays after all ({before.leaving.cause})")
+    elif after.leaving is not None and named(before.leaving) != named(after.leaving):
+        lines.append(f"leaves ({after.leaving.cause}): {after.leaving.reason}")
+    return lines
+
+
+def named(leaving: Leaving | None) -> str | None:
+    """Return the cause, if there is one."""
+    return leaving.cause if leaving else None
+
+
+def at(moment: float) -> str:
+    """Return UNIX seconds as people read them, in UTC."""
+    then = datetime.fromtimestamp(moment, timezone.utc)  # noqa: UP017  a node may have Python 3.10
+    return then.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,93 @@
+"""Which jobs failed on this machine, by the startd's own history.
+
+The startd adds an ad to STARTD_HISTORY when a job has left the machine, for whatever reason, and
+never for a checkpoint in between (exit code 85, started again at once). HTCondor 25.14 shows:
+
+what happened                              ExitCode   ExitBySignal  VacateReasonCode
+exits by itself                            its code   false         -
+dies of a signal (a crash, the kernel's
+OOM killer, kill -9 of the job)            -          true          -
+never started (no such program here),
+or its starter was killed                  -          false         -
+vacated, removed, held, over its time,
+its schedd gone                            whatever   whatever      1009, 1017
+the startd drains / is shut down           whatever   whatever      1014 / 1013
+
+So VacateReasonCode tells what somebody asked for, whatever the job made of it. JobStatus is 4 in
+all of them, and ExitSignal may be left over from an earlier attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ATTRIBUTES = (
+    "ClusterId",
+    "ProcId",
+    "CompletionDate",
+    "ExitCode",
+    "ExitBySignal",
+    "ExitSignal",
+    "VacateReasonCode",
+)
+# Done; "these parameters can't be trained"; checkpointed. None of them is the machine's fault.
+INNOCENT_CODES = (0, 64, 85)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that failed here.
+
+    Attributes:
+        job: its number in the schedd, such as `12.0`.
+        at: when it left the machine, UNIX seconds.
+        how: in words.
+    """
+
+    job: str
+    at: float
+    how: str
+
+
+def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
+    """Return the failures among the ads of a startd's history, the earliest first."""
+    found = []
+    for ad in ads:
+        how = failed(ad)
+        if how is not None:
+            job = f"{ad.get('ClusterId', '?')}.{ad.get('ProcId', '?')}"
+            found.append(Failure(job, float(ad.get("CompletionDate", 0)), how))
+    return tuple(sorted(found, key=lambda one: one.at))
+
+
+def failed(ad: Mapping[str, Any]) -> str | None:
+    """Return how the job of an ad failed; None if it didn't, or if somebody ended it."""
+    if ad.get("VacateReasonCode") is not None:
+        return None
+    if ad.get("ExitBySignal"):
+        return f"killed by signal {ad.get('ExitSignal', '?')}"
+    code = ad.get("ExitCode")
+    if code is None:
+        return "never ran to its end"
+    return None if code in INNOCENT_CODES else f"exit code {code}"
+
+
+def burst(
+    found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
+) -> tuple[Failure, ...] | None:
+    """Return the latest `number` failures that lie within `seconds`; None if there are none.
+
+    Args:
+        found: the earliest first.
+        number: how many make a burst.
+        seconds: from the first of them to the last.
+        since: earlier ones, and those of that very moment, don't count.
+    """
+    counted = [one for one in found if one.at > since]
+    for end in range(len(counted), number - 1, -1):
+        window = counted[end - number : end]
+        if window[-1].at - window[0].at <= seconds:
+            return tuple(window)
+    return None

@@ -1,0 +1,73 @@
+"""What AWS tells the instance by its metadata: spot notices, and the lease in a tag."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Protocol
+
+from trialfleet.nodes.bootstrap.aws import AwsError
+
+ACTION = "meta-data/spot/instance-action"  # {"action": "terminate", "time": "2026-…Z"}
+REBALANCE = "meta-data/events/recommendations/rebalance"  # {"noticeTime": "2026-…Z"}
+EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
+
+
+class Metadata(Protocol):
+    """The instance's metadata service."""
+
+    def get(self, path: str) -> str | None:
+        """Return the text at a path, None where there is nothing; AwsError out of reach."""
+
+
+@dataclass(frozen=True)
+class Notices:
+    """What was told; all None when the metadata can't be read.
+
+    Attributes:
+        interruption: what AWS will do, and when.
+        rebalance: when AWS recommended to leave.
+        expires: end of the lease, UNIX seconds.
+        problem: why the metadata, or a part of it, can't be read.
+    """
+
+    interruption: str | None = None
+    rebalance: str | None = None
+    expires: float | None = None
+    problem: str | None = None
+
+
+def read(metadata: Metadata) -> Notices:
+    """Return what the instance is told now."""
+    try:
+        action, rebalance = metadata.get(ACTION), metadata.get(REBALANCE)
+        lease = metadata.get(EXPIRES)
+    except AwsError as error:
+        return Notices(problem=str(error))
+    expires = moment(lease or "")
+    return Notices(
+        interruption=action and told(action, "{action} at {time}"),
+        rebalance=rebalance and told(rebalance, "{noticeTime}"),
+        expires=expires,
+        problem=f"the tag trialfleet:expires is no time: {lease!r}"
+        if lease and expires is None
+        else None,
+    )
+
+
+def told(notice: str, words: str) -> str:
+    """Return a notice in words; one that isn't understood as it is: it is a notice all the same."""
+    try:
+        return words.format_map(json.loads(notice))
+    except (ValueError, LookupError, TypeError):
+        return " ".join(notice.split())
+
+
+def moment(text: str) -> float | None:
+    """Return the UNIX seconds of `2026-11-20T12:00:00Z`; None for anything else."""
+    try:
+        then = datetime.strptime(text.strip(), "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return None
+    return then.replace(tzinfo=timezone.utc).timestamp()  # noqa: UP017  Python 3.10

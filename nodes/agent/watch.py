@@ -1,0 +1,149 @@
+"""The agent's loop: look, decide, act, each two seconds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from trialfleet.nodes.agent import condor, machine, memory, notices
+from trialfleet.nodes.agent.condor import CondorError
+from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, changes, decide
+from trialfleet.nodes.agent.history import Failure
+from trialfleet.nodes.agent.machine import MachineError
+from trialfleet.nodes.agent.notices import Metadata, Notices
+
+STEP = 2.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
+
+log = logging.getLogger(__name__)
+
+
+class Pool(Protocol):
+    """This node's HTCondor; `condor.Condor` says what each method does."""
+
+    def look(self) -> Startd | None: ...  # noqa: D102
+    def in_collector(self) -> bool: ...  # noqa: D102
+    def drain(self, reason: str, *, unclaimed_only: bool = False) -> None: ...  # noqa: D102
+    def failures(self) -> tuple[Failure, ...]: ...  # noqa: D102
+    def starter_lives(self) -> bool: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Clock:
+    """UNIX seconds, and seconds since boot: the second clock is set by nobody."""
+
+    now: Callable[[], float] = time.time
+    uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Agent:
+    """Watches over one node; `step` does all of it once."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        pool: Pool,
+        rules: Rules,
+        state: Path,
+        *,
+        clock: Clock | None = None,
+        cancel_switch: Callable[[], None] = machine.cancel_switch,
+        power_off: Callable[[str], None] = machine.power_off,
+    ) -> None:
+        """Go on from what `state` remembers; nothing is done yet."""
+        self._metadata, self._pool, self._rules, self._state = metadata, pool, rules, state
+        self._clock = clock or Clock()
+        self._cancel_switch, self._power_off = cancel_switch, power_off
+        self._memory = memory.load(state)
+        self._answers, self._problem = True, ""
+
+    def run(self) -> None:
+        """Go on until the machine is switched off."""
+        log.info("watching; remembered: %s", self._memory)
+        while not self.step():
+            time.sleep(STEP)
+
+    def step(self) -> bool:
+        """Look, decide and act once; True when the machine has been told to shut down."""
+        decision = decide(self._memory, self._look(), self._rules)
+        for line in changes(self._memory, decision.memory):
+            log.info("%s", line)
+        decision = self._cancel(decision)
+        self._remember(decision)
+        self._drain(decision)
+        return self._leave(decision)
+
+    def _look(self) -> Seen:
+        told = notices.read(self._metadata)
+        startd = self._pool.look()
+        self._log_silence(told, startd)
+        return Seen(
+            now=self._clock.now(),
+            uptime=self._clock.uptime(),
+            startd=startd,
+            busy=self._pool.starter_lives() if startd is None else startd.claimed > 0,
+            in_collector=self._memory.joined or (startd is not None and self._pool.in_collector()),
+            expires=told.expires,
+            interruption=told.interruption,
+            rebalance=told.rebalance,
+            failures=self._pool.failures(),
+        )
+
+    def _log_silence(self, told: Notices, startd: Startd | None) -> None:
+        """Say once when metadata or startd fall silent, and once when they are back."""
+        if (told.problem or "") != self._problem:
+            self._problem = told.problem or ""
+            log.info("%s", self._problem or "the instance's metadata is readable again")
+        if (startd is not None) != self._answers:
+            self._answers = startd is not None
+            log.info("the startd %s", "answers" if self._answers else "does not answer")
+
+    def _cancel(self, decision: Decision) -> Decision:
+        """Cancel the dead man's switch; if that fails, the node counts as not joined yet."""
+        if not decision.cancel_switch:
+            return decision
+        try:
+            self._cancel_switch()
+        except MachineError as error:
+            log.warning("the dead man's switch can't be cancelled: %s", error)
+            return replace(decision, memory=replace(decision.memory, joined=False))
+        log.info("the dead man's switch is cancelled")
+        return decision
+
+    def _remember(self, decision: Decision) -> None:
+        if decision.memory == self._memory:
+            return
+        self._memory = decision.memory
+        try:
+            memory.save(self._state, self._memory)
+        except OSError as error:  # a full disk must not keep the node from draining
+            log.warning("%s can't be written: %s", self._state, error)
+
+    def _drain(self, decision: Decision) -> None:
+        if decision.drain is None:
+            return
+        try:
+            self._pool.drain(decision.drain, unclaimed_only=decision.unclaimed_only)
+        except CondorError as error:
+            log.warning("not draining: %s", error)
+        else:
+            log.info("draining: %s", decision.drain)
+
+    def _leave(self, decision: Decision) -> bool:
+        if decision.power_off is None:
+            return False
+        log.info("shutting down: %s", decision.power_off)
+        try:
+            self._power_off(decision.power_off)
+        except MachineError as error:
+            log.warning("%s", error)
+            return False
+        return True
+
+
+def make_agent(metadata: Metadata, idle_minutes: float, state: Path) -> Agent:
+    """Return the agent of this machine."""
+    return Agent(metadata, condor.Condor(), Rules(idle_minutes=idle_minutes), state)

@@ -1,0 +1,78 @@
+"""What `nvidia-smi -q -x` says: one XML for all GPUs, and older drivers only leave parts out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree import ElementTree as ET
+
+from trialfleet.nodes.probe.readings import Gpu, Readings
+
+COMMAND = ("nvidia-smi", "-q", "-x")
+# Those that mean the hardware: power caps and a GPU that idles or was just busy slow down, too.
+SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+REASON = (
+    "clocks_event_reasons/clocks_event_reason_",
+    "clocks_throttle_reasons/clocks_throttle_reason_",
+)
+PENDING = ("remapped_rows/remapped_row_pending", "retired_pages/pending_retirement")
+
+
+def parse(text: str) -> Readings:
+    """Return the readings in nvidia-smi's XML.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    try:
+        # The driver's own words, not a stranger's.
+        top = ET.fromstring(text)  # noqa: S314
+    except ET.ParseError as error:
+        raise ValueError(f"nvidia-smi printed no XML: {error}") from error
+    gpus = tuple(gpu_of(index, element) for index, element in enumerate(top.iter("gpu")))
+    return Readings(driver=top.findtext("driver_version", "").strip(), gpus=gpus)
+
+
+def gpu_of(index: int, element: ET.Element) -> Gpu:
+    """Return what the XML says of one GPU."""
+    return Gpu(
+        index=index,
+        name=element.findtext("product_name", "").strip(),
+        uuid=element.findtext("uuid", "").strip(),
+        ecc_uncorrected=ecc_uncorrected(element),
+        repair_pending=either(yes(element, path) for path in PENDING),
+        repair_failed=yes(element, "remapped_rows/remapped_row_failure"),
+        reset_required=yes(element, "gpu_reset_status/reset_required"),
+        slowdowns=tuple(name for name in SLOWDOWNS if slowed(element, name)),
+        processes=len(element.findall("processes/process_info")),
+    )
+
+
+def ecc_uncorrected(element: ET.Element) -> int | None:
+    """Return the uncorrectable errors since the driver was loaded, of all kinds of memory.
+
+    The names changed: `double_bit/total` up to Pascal, `…_uncorrectable` since, with `_parity` and
+    `_secded` behind it on the newest.
+    """
+    volatile = element.find("ecc_errors/volatile")
+    if volatile is None:
+        return None
+    counts = [each.text for each in volatile.iter() if "_uncorrectable" in each.tag]
+    counts.append(volatile.findtext("double_bit/total"))
+    known = [int(count) for count in counts if count and count.strip().isdigit()]
+    return sum(known) if known else None
+
+
+def slowed(element: ET.Element, name: str) -> bool:
+    """Tell whether the GPU is slowed down for a reason, in the words of new or old drivers."""
+    return any(element.findtext(place + name, "").strip() == "Active" for place in REASON)
+
+
+def yes(element: ET.Element, path: str) -> bool | None:
+    """Return what a Yes or No says; None for anything else."""
+    return {"Yes": True, "No": False}.get(element.findtext(path, "").strip())
+
+
+def either(answers: Iterator[bool | None]) -> bool | None:
+    """Return True if one is, None if none is known."""
+    known = [answer for answer in answers if answer is not None]
+    return any(known) if known else None

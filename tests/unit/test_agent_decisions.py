@@ -1,0 +1,256 @@
+"""What the agent decides, without clock, metadata or HTCondor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trialfleet.nodes.agent.decisions import (
+    CAUSES,
+    Decision,
+    Leaving,
+    Memory,
+    Rules,
+    Seen,
+    Startd,
+    changes,
+    decide,
+)
+from trialfleet.nodes.agent.history import Failure
+
+RULES = Rules(idle_minutes=10)
+IDLE = Startd(claimed=0, draining=None, started=100)
+BUSY = Startd(claimed=1, draining=None, started=100)
+DRAINING = Startd(claimed=1, draining="why", started=100)
+DRAINED = Startd(claimed=0, draining="why", started=100)
+JOINED = Memory(joined=True)
+NOW = 1_795_200_000.0
+FAILURES = tuple(Failure(f"{i}.0", NOW - 10 + i, "exit code 1") for i in range(3))
+
+
+def seen(startd: Startd | None = BUSY, **more: Any) -> Seen:
+    usual = {"now": NOW, "uptime": 5_000.0, "busy": startd is not None and startd.claimed > 0}
+    return Seen(**(usual | {"startd": startd, "in_collector": True} | more))
+
+
+def leaving(cause: str, since: float = 5_000.0, drained: float = 0) -> Memory:
+    return Memory(joined=True, leaving=Leaving(cause, f"because of {cause}", since, drained))
+
+
+def decided(memory: Memory, sight: Seen, rules: Rules = RULES) -> Decision:
+    return decide(memory, sight, rules)
+
+
+def test_a_node_at_work_is_left_alone() -> None:
+    decision = decided(JOINED, seen(expires=NOW + 60))
+    assert decision.drain is None
+    assert decision.power_off is None
+    assert decision.memory.leaving is None
+
+
+def test_a_spot_notice_drains_and_leaves_switching_off_to_aws() -> None:
+    decision = decided(JOINED, seen(interruption="terminate at 2026-11-20T12:00:00Z"))
+    assert decision.drain == "spot interruption: terminate at 2026-11-20T12:00:00Z"
+    assert not decision.unclaimed_only
+    after = decided(decision.memory, seen(DRAINED))
+    assert after.drain is None
+    assert after.power_off is None
+
+
+def test_a_rebalance_recommendation_drains_and_the_empty_node_goes() -> None:
+    decision = decided(JOINED, seen(rebalance="2026-11-20T12:00:00Z"))
+    assert decision.drain == "rebalance recommendation of 2026-11-20T12:00:00Z"
+    assert decided(decision.memory, seen(DRAINING, uptime=9_999)).power_off is None
+    assert decided(decision.memory, seen(DRAINED)).power_off == decision.drain
+
+
+def test_an_expired_lease_drains_at_once_and_waits_for_the_jobs() -> None:
+    decision = decided(JOINED, seen(expires=NOW))
+    assert decision.drain is not None
+    assert decision.drain.startswith("lease expired at 2026-11-20T")
+    assert decision.power_off is None
+    assert decided(decision.memory, seen(DRAINING, expires=NOW, uptime=5_299)).power_off is None
+
+
+def test_an_expired_lease_ends_the_machine_when_it_is_empty_or_after_five_minutes() -> None:
+    memory = leaving("lease")
+    assert decided(memory, seen(DRAINED)).power_off == "because of lease"
+    late = decided(memory, seen(DRAINING, uptime=5_300)).power_off
+    assert late == "because of lease; jobs did not leave in time"
+
+
+def test_a_lease_without_a_tag_is_the_last_known_one() -> None:
+    memory = decided(JOINED, seen(expires=NOW + 10)).memory
+    assert decided(memory, seen(now=NOW + 9)).drain is None
+    assert decided(memory, seen(now=NOW + 10)).drain is not None
+
+
+def test_a_renewed_lease_keeps_the_node() -> None:
+    memory = decided(JOINED, seen(expires=NOW + 10)).memory
+    assert decided(memory, seen(now=NOW + 11, expires=NOW + 600)).drain is None
+
+
+def test_a_node_that_never_had_a_lease_stays() -> None:
+    assert decided(JOINED, seen(now=NOW * 2)).memory.leaving is None
+
+
+def test_an_idle_node_drains_only_while_no_slot_is_claimed() -> None:
+    memory = decided(JOINED, seen(IDLE, uptime=1_000)).memory
+    assert decided(memory, seen(IDLE, uptime=1_599)).drain is None
+    decision = decided(memory, seen(IDLE, uptime=1_600))
+    assert decision.drain == "idle for 10 minutes"
+    assert decision.unclaimed_only
+    assert decision.power_off is None  # first it must take no more jobs
+    assert decided(decision.memory, seen(DRAINED, uptime=1_602)).power_off == "idle for 10 minutes"
+
+
+def test_a_job_that_comes_before_an_idle_node_drains_keeps_the_node() -> None:
+    memory = replace(leaving("idle"), idle_since=1_000.0)
+    decision = decided(memory, seen(BUSY))
+    assert decision.memory.leaving is None
+    assert decision.power_off is None
+    assert decision.drain is None
+    assert decision.memory.idle_since is None
+
+
+def test_the_idle_time_begins_anew_after_each_job() -> None:
+    memory = decided(JOINED, seen(IDLE, uptime=1_000)).memory
+    memory = decided(memory, seen(BUSY, uptime=1_500)).memory
+    memory = decided(memory, seen(IDLE, uptime=1_700)).memory
+    assert decided(memory, seen(IDLE, uptime=2_299)).drain is None
+    assert decided(memory, seen(IDLE, uptime=2_300)).drain is not None
+
+
+def test_no_idle_minutes_means_that_an_idle_node_stays() -> None:
+    rules = Rules(idle_minutes=0)
+    memory = decided(JOINED, seen(IDLE, uptime=0), rules).memory
+    assert decided(memory, seen(IDLE, uptime=1e9), rules).memory.leaving is None
+
+
+def test_a_node_that_has_not_joined_yet_is_not_idle() -> None:
+    memory = decided(Memory(), seen(None, in_collector=False, uptime=0)).memory
+    assert decided(memory, seen(None, in_collector=False, uptime=1e6)).power_off is None
+
+
+def test_a_node_whose_startd_is_silent_goes_when_no_job_runs() -> None:
+    memory = decided(JOINED, seen(None, uptime=0)).memory
+    assert decided(memory, seen(None, uptime=600)).power_off == "idle for 10 minutes"
+    working = decided(memory, seen(None, uptime=600, busy=True))
+    assert working.power_off is None
+
+
+def test_three_jobs_that_fail_within_a_minute_drain_the_node_and_are_named() -> None:
+    decision = decided(JOINED, seen(failures=FAILURES))
+    assert decision.drain == (
+        "3 jobs failed here within 60 s: 0.0 exit code 1, 1.0 exit code 1, 2.0 exit code 1"
+    )
+    assert decided(decision.memory, seen(DRAINED, failures=FAILURES)).power_off is None
+
+
+def test_a_node_on_which_jobs_fail_goes_once_it_was_idle_for_long() -> None:
+    memory = replace(leaving("failures"), idle_since=1_000.0)
+    off = decided(memory, seen(DRAINED, uptime=1_600, failures=FAILURES)).power_off
+    assert off == "idle for 10 minutes; before that: because of failures"
+
+
+def test_a_startd_that_was_restarted_drains_again() -> None:
+    memory = decided(leaving("failures"), seen(DRAINED)).memory
+    restarted = replace(IDLE, started=200)
+    assert decided(memory, seen(restarted, failures=FAILURES)).drain == "because of failures"
+
+
+def test_a_person_who_ends_the_draining_gets_the_node_back() -> None:
+    memory = decided(leaving("failures"), seen(DRAINED)).memory
+    decision = decided(memory, seen(IDLE, failures=FAILURES))
+    assert decision.drain is None
+    assert decision.memory.leaving is None
+    again = decided(decision.memory, seen(IDLE, failures=FAILURES, now=NOW + 60))
+    assert again.drain is None  # what failed before is forgiven
+
+
+@pytest.mark.parametrize("cause", ["interruption", "lease", "rebalance"])
+def test_nobody_keeps_a_node_whose_time_is_over(cause: str) -> None:
+    memory = decided(leaving(cause), seen(DRAINED)).memory
+    assert decided(memory, seen(IDLE)).drain == f"because of {cause}"
+
+
+def test_a_stronger_cause_takes_the_place_of_a_weaker_one_and_never_the_reverse() -> None:
+    memory = decided(leaving("failures"), seen(DRAINED, expires=NOW - 1)).memory
+    assert memory.leaving is not None
+    assert memory.leaving.cause == "lease"
+    after = decided(memory, seen(DRAINED, failures=FAILURES, rebalance="soon")).memory
+    assert after.leaving is not None
+    assert after.leaving.cause == "lease"
+
+
+def test_the_dead_mans_switch_is_cancelled_once_the_startd_is_in_the_collector() -> None:
+    for early in (seen(None), seen(IDLE, in_collector=False)):
+        assert not decided(Memory(), early).cancel_switch
+        assert not decided(Memory(), early).memory.joined
+    decision = decided(Memory(), seen(IDLE))
+    assert decision.cancel_switch
+    assert not decided(decision.memory, seen(IDLE)).cancel_switch
+
+
+def test_a_node_that_somebody_else_drains_goes_when_it_was_idle_for_long() -> None:
+    memory = decided(JOINED, seen(DRAINED, uptime=0)).memory
+    decision = decided(memory, seen(DRAINED, uptime=600))
+    assert decision.drain is None
+    assert decision.power_off == "idle for 10 minutes"
+
+
+startds = st.one_of(
+    st.none(),
+    st.builds(
+        Startd,
+        claimed=st.integers(0, 2),
+        draining=st.sampled_from([None, "why"]),
+        started=st.sampled_from([100.0, 200.0]),
+    ),
+)
+memories = st.builds(
+    Memory,
+    joined=st.booleans(),
+    expires=st.sampled_from([None, NOW - 1, NOW + 1]),
+    idle_since=st.sampled_from([None, 0.0, 4_999.0]),
+    leaving=st.one_of(
+        st.none(),
+        st.builds(
+            Leaving,
+            cause=st.sampled_from(CAUSES),
+            reason=st.just("why"),
+            since=st.sampled_from([0.0, 4_999.0]),
+            drained=st.sampled_from([0.0, 100.0]),
+        ),
+    ),
+)
+
+
+@given(memories, startds, st.booleans(), st.booleans())
+def test_a_job_is_cut_off_by_nothing_but_a_lease_that_is_long_over(
+    memory: Memory, startd: Startd | None, notice: bool, starter: bool
+) -> None:
+    busy = starter if startd is None else startd.claimed > 0
+    sight = seen(startd, busy=busy, failures=FAILURES, rebalance="soon" if notice else None)
+    decision = decided(memory, sight)
+    if decision.power_off and busy:
+        assert decision.memory.leaving is not None
+        assert decision.memory.leaving.cause == "lease"
+        assert sight.uptime - decision.memory.leaving.since >= RULES.lease_grace
+    if decision.power_off and startd is not None and not busy:
+        assert startd.draining is not None  # no job can come between the look and the end
+
+
+def test_what_happened_is_told_once() -> None:
+    before, after = Memory(), leaving("lease")
+    assert changes(before, replace(after, expires=0.0)) == [
+        "joined: the startd answers and is in the collector",
+        "the lease ends at 1970-01-01T00:00:00Z",
+        "leaves (lease): because of lease",
+    ]
+    assert changes(after, after) == []
+    assert changes(leaving("idle"), JOINED) == ["stays after all (idle)"]

@@ -1,0 +1,70 @@
+"""Which ads of a startd's history are failures; each was recorded from HTCondor 25.14.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trialfleet.nodes.agent.history import Failure, burst, failed, failures
+
+FAILED = {
+    "exits with 1": ({"ExitCode": 1, "ExitBySignal": False}, "exit code 1"),
+    "crashes": ({"ExitBySignal": True, "ExitSignal": 11}, "killed by signal 11"),
+    "vacated once, then fails by itself": (
+        {"ExitCode": 137, "ExitBySignal": False, "ExitSignal": 15},
+        "exit code 137",
+    ),
+    "no such program": ({"ExitBySignal": False, "StarterExitStatus": 9}, "never ran to its end"),
+}
+INNOCENT = {
+    "done": {"ExitCode": 0, "ExitBySignal": False},
+    "parameters can't be trained": {"ExitCode": 64, "ExitBySignal": False},
+    "checkpointed": {"ExitCode": 85, "ExitBySignal": False},
+    "drained": {"ExitCode": 5, "ExitBySignal": False, "VacateReasonCode": 1014},
+    "drained fast": {"ExitBySignal": True, "ExitSignal": 9, "VacateReasonCode": 1014},
+    "vacated, removed or held": {"ExitBySignal": True, "ExitSignal": 15, "VacateReasonCode": 1009},
+    "startd shut down": {"ExitBySignal": True, "ExitSignal": 15, "VacateReasonCode": 1013},
+    "schedd gone": {"ExitBySignal": True, "ExitSignal": 15, "VacateReasonCode": 1017},
+}
+
+
+@pytest.mark.parametrize(("ad", "how"), FAILED.values(), ids=FAILED)
+def test_a_job_that_ends_badly_by_itself_has_failed(ad: dict[str, Any], how: str) -> None:
+    assert failed({"JobStatus": 4} | ad) == how
+
+
+@pytest.mark.parametrize("ad", INNOCENT.values(), ids=INNOCENT)
+def test_a_job_that_was_ended_or_told_its_result_has_not_failed(ad: dict[str, Any]) -> None:
+    assert failed({"JobStatus": 4} | ad) is None
+
+
+def test_failures_are_named_and_come_in_the_order_of_time() -> None:
+    ads = [
+        {"ClusterId": 9, "ProcId": 1, "CompletionDate": 200, "ExitCode": 3},
+        {"ClusterId": 8, "ProcId": 0, "CompletionDate": 150, "ExitCode": 0},
+        {"ClusterId": 7, "ProcId": 0, "CompletionDate": 100, "ExitCode": 1},
+    ]
+    assert failures(ads) == (Failure("7.0", 100, "exit code 1"), Failure("9.1", 200, "exit code 3"))
+
+
+def at(*times: float) -> tuple[Failure, ...]:
+    return tuple(Failure(f"{i}.0", time, "exit code 1") for i, time in enumerate(times))
+
+
+def test_three_failures_within_a_minute_are_a_burst() -> None:
+    assert burst(at(100, 130, 160), 3, 60) == at(100, 130, 160)
+
+
+def test_three_failures_in_more_than_a_minute_are_none() -> None:
+    assert burst(at(100, 130, 161), 3, 60) is None
+
+
+def test_a_burst_is_found_among_failures_before_and_after_it() -> None:
+    found = at(100, 500, 510, 520, 5000)
+    assert burst(found, 3, 60) == found[1:4]
+
+
+def test_what_was_forgiven_does_not_count() -> None:
+    assert burst(at(10, 20, 30), 3, 60, since=10) is None
+    assert burst(at(10, 20, 30, 40), 3, 60, since=10) is not None

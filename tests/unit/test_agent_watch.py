@@ -1,0 +1,262 @@
+"""The agent's steps, with a metadata service and an HTCondor that do as the test says."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from trialfleet.nodes.agent import memory
+from trialfleet.nodes.agent.condor import CondorError
+from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
+from trialfleet.nodes.agent.history import Failure
+from trialfleet.nodes.agent.machine import MachineError
+from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
+from trialfleet.nodes.agent.watch import Agent, Clock
+from trialfleet.nodes.bootstrap.aws import AwsError
+
+NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z
+NOTICE = json.dumps({"action": "terminate", "time": "2026-11-20T16:02:00Z"})
+
+
+@dataclass
+class Metadata:
+    told: dict[str, str] = field(default_factory=dict)
+    reachable: bool = True
+
+    def get(self, path: str) -> str | None:
+        if not self.reachable:
+            raise AwsError(f"instance metadata {path}: timed out")
+        return self.told.get(path)
+
+
+@dataclass
+class Condor:
+    claimed: int = 1
+    draining: str | None = None
+    silent: bool = False
+    refuses: bool = False
+    known: bool = True
+    failed: tuple[Failure, ...] = ()
+
+    def look(self) -> Startd | None:
+        return None if self.silent else Startd(self.claimed, self.draining, 100.0)
+
+    def in_collector(self) -> bool:
+        return self.known
+
+    def drain(self, reason: str, *, unclaimed_only: bool = False) -> None:
+        if self.refuses or (unclaimed_only and self.claimed):
+            raise CondorError("condor_drain exits 1: refused")
+        self.draining, self.claimed = reason, 0
+
+    def failures(self) -> tuple[Failure, ...]:
+        return self.failed
+
+    def starter_lives(self) -> bool:
+        return self.claimed > 0
+
+
+class Node:
+    """A node whose clock stands still unless the test moves it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.metadata, self.condor = Metadata(), Condor()
+        self.state = folder / "state" / "agent.json"
+        self.time = 0.0
+        self.cancelled = 0
+        self.off: list[str] = []
+        self.switch_works = True
+
+    def agent(self) -> Agent:
+        clock = Clock(now=lambda: NOW + self.time, uptime=lambda: 5_000 + self.time)
+        return Agent(
+            self.metadata,
+            self.condor,
+            Rules(idle_minutes=10),
+            self.state,
+            clock=clock,
+            cancel_switch=self._cancel,
+            power_off=self.off.append,
+        )
+
+    def _cancel(self) -> None:
+        if not self.switch_works:
+            raise MachineError("shutdown: no such file")
+        self.cancelled += 1
+
+
+@pytest.fixture
+def node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Node:
+    caplog.set_level(logging.INFO)
+    return Node(tmp_path)
+
+
+def test_a_notice_drains_in_the_step_that_reads_it(node: Node) -> None:
+    agent = node.agent()
+    agent.step()
+    node.metadata.told[ACTION] = NOTICE
+    agent.step()
+    assert node.condor.draining == "spot interruption: terminate at 2026-11-20T16:02:00Z"
+
+
+def test_a_refused_drain_is_asked_for_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    agent = node.agent()
+    node.metadata.told[REBALANCE] = json.dumps({"noticeTime": "2026-11-20T16:00:00Z"})
+    node.condor.refuses = True
+    agent.step()
+    assert node.condor.draining is None
+    assert "not draining: condor_drain exits 1: refused" in caplog.text
+    node.condor.refuses = False
+    agent.step()
+    assert node.condor.draining == "rebalance recommendation of 2026-11-20T16:00:00Z"
+
+
+def test_an_expired_lease_drains_first_and_switches_off_then(node: Node) -> None:
+    agent = node.agent()
+    node.metadata.told[EXPIRES] = "2026-11-20T16:00:00Z"
+    node.time = (read(node.metadata).expires or 0) - NOW
+    assert not agent.step()
+    assert node.condor.draining
+    assert agent.step()
+    assert len(node.off) == 1
+    assert node.off[0].startswith("lease expired at 2026-11-20T16:00:00Z")
+
+
+def test_without_metadata_the_last_known_lease_holds(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = node.agent()
+    node.metadata.told[EXPIRES] = "2026-11-20T16:00:00Z"
+    node.time = (read(node.metadata).expires or 0) - NOW - 1
+    agent.step()
+    node.metadata.reachable = False
+    agent.step()
+    assert node.condor.draining is None
+    assert caplog.text.count("timed out") == 1
+    node.time += 1
+    agent.step()
+    assert str(node.condor.draining).startswith("lease expired")
+    assert caplog.text.count("timed out") == 1
+
+
+def test_a_tag_that_is_no_time_is_told_and_changes_nothing(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.metadata.told[EXPIRES] = "tomorrow"
+    node.agent().step()
+    assert "trialfleet:expires is no time: 'tomorrow'" in caplog.text
+    assert node.condor.draining is None
+
+
+def test_a_notice_that_is_not_understood_is_a_notice_all_the_same(node: Node) -> None:
+    node.metadata.told[ACTION] = "<html>\nsoon"
+    node.agent().step()
+    assert node.condor.draining == "spot interruption: <html> soon"
+
+
+def test_the_dead_mans_switch_is_cancelled_once(node: Node) -> None:
+    agent = node.agent()
+    node.condor.known = False
+    agent.step()
+    assert node.cancelled == 0
+    node.condor.known = True
+    agent.step()
+    agent.step()
+    node.agent().step()
+    assert node.cancelled == 1
+
+
+def test_a_switch_that_cannot_be_cancelled_is_tried_again(node: Node) -> None:
+    agent = node.agent()
+    node.switch_works = False
+    agent.step()
+    node.switch_works = True
+    agent.step()
+    assert node.cancelled == 1
+
+
+def test_an_agent_that_is_restarted_goes_on_where_it_was(node: Node) -> None:
+    node.condor.claimed = 0
+    node.metadata.told[EXPIRES] = "2026-11-21T16:00:00Z"
+    node.agent().step()
+    node.metadata.reachable = False
+    node.time = 600
+    agent = node.agent()  # idle since before it was started
+    agent.step()
+    assert node.condor.draining == "idle for 10 minutes"
+    assert node.agent().step()
+    assert node.off == ["idle for 10 minutes"]
+    assert (
+        memory.load(node.state).expires == read(Metadata({EXPIRES: "2026-11-21T16:00:00Z"})).expires
+    )
+
+
+def test_a_job_that_slips_in_keeps_an_idle_node(node: Node) -> None:
+    agent = node.agent()
+    node.condor.claimed = 0
+    agent.step()
+    node.time = 600
+    look = node.condor.look
+
+    def late_look() -> Startd | None:  # the job comes between look and drain
+        found = look()
+        node.condor.claimed = 1
+        return found
+
+    node.condor.look = late_look  # type: ignore[method-assign]
+    agent.step()
+    assert node.condor.draining is None
+    for _ in range(3):
+        agent.step()
+    assert node.condor.draining is None
+    assert node.off == []
+
+
+def test_a_startd_that_falls_silent_is_told_once(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = node.agent()
+    node.condor.silent = True
+    agent.step()
+    agent.step()
+    node.condor.silent = False
+    agent.step()
+    assert caplog.text.count("the startd does not answer") == 1
+    assert caplog.text.count("the startd answers") == 2  # joined, and back
+
+
+def test_a_state_that_cannot_be_written_keeps_nobody_from_draining(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.state.parent.write_text("a file where a folder should be")
+    node.metadata.told[ACTION] = NOTICE
+    node.agent().step()
+    assert "can't be written" in caplog.text
+    assert node.condor.draining is not None
+
+
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: path.unlink(missing_ok=True),
+    "half written": lambda path: path.write_text('{"joined": true'),
+    "of another kind": lambda path: path.write_text("[1]"),
+    "of another version": lambda path: path.write_text('{"leaving": null, "later": 1}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_memory_is_a_fresh_one(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    damage(tmp_path / "agent.json")
+    assert memory.load(tmp_path / "agent.json") == Memory()
+
+
+def test_memory_comes_back_as_it_was(tmp_path: Path) -> None:
+    full = Memory(
+        joined=True, expires=1.5, idle_since=2.0, leaving=Leaving("idle", "why", 3.0), forgiven=4.0
+    )
+    memory.save(tmp_path / "new" / "agent.json", full)
+    assert memory.load(tmp_path / "new" / "agent.json") == full
