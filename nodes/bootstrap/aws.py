@@ -1,0 +1,244 @@
+"""What a node asks of AWS: who it is (IMDSv2), objects of its bucket (S3), its token (SSM).
+
+The standard library is enough, and this file stands alone: the user data carries it word for word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+# The variable has the AWS SDKs' own name and meaning.
+IMDS = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
+TOKEN_SECONDS = 21_600  # the longest that IMDS gives
+WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; a new role is believed everywhere after some
+LASTING = {  # refusals that asking again doesn't change
+    "NoSuchBucket",
+    "NoSuchKey",
+    "ParameterNotFound",
+    "ValidationException",
+}
+
+
+class AwsError(Exception):
+    """AWS, or the instance's metadata service, refused or couldn't be reached."""
+
+
+class Imds:
+    """The instance's metadata, by version 2 of the service (with a session token)."""
+
+    def __init__(self, base: str = IMDS, timeout: float = 5) -> None:
+        """Ask at `base`; each request may take `timeout` seconds."""
+        self._base, self._timeout, self._token = base.rstrip("/"), timeout, ""
+        # A proxy of the environment is no way to this machine's own metadata.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def get(self, path: str) -> str | None:
+        """Return what stands at `path` below `/latest/`, such as `meta-data/instance-id`.
+
+        Returns:
+            The text; None where there is nothing (no notice, no such tag).
+
+        Raises:
+            AwsError: the service can't be reached, or refuses.
+        """
+        for attempt in (1, 2):
+            try:
+                self._token = self._token or self._new_token()
+                return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == 404:
+                    return None
+                if error.code != 401 or attempt == 2:
+                    raise AwsError(f"instance metadata {path}: HTTP {error.code}") from error
+                self._token = ""  # it ran out
+            except OSError as error:
+                raise AwsError(f"instance metadata {path}: {error}") from error
+        raise AssertionError
+
+    def _new_token(self) -> str:
+        seconds = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
+        return self._ask("PUT", "api/token", seconds)
+
+    def _ask(self, method: str, path: str, headers: dict[str, str]) -> str:
+        url = f"{self._base}/latest/{path.lstrip('/')}"
+        request = urllib.request.Request(url, headers=headers, method=method)  # noqa: S310
+        with self._open(request, timeout=self._timeout) as answer:
+            text: str = answer.read().decode()
+            return text
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Keys of the instance's role, good for some hours."""
+
+    key: str
+    secret: str
+    session: str
+
+
+def credentials(imds: Imds) -> Credentials:
+    """Return the keys of the instance's role.
+
+    Raises:
+        AwsError: the instance has no role.
+    """
+    place = "meta-data/iam/security-credentials/"
+    role = (imds.get(place) or "").strip()
+    found = imds.get(place + role.splitlines()[0]) if role else None
+    if not found:
+        raise AwsError("this instance has no role (no instance profile, or not yet)")
+    keys = json.loads(found)
+    return Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
+
+
+class Aws:
+    """The few calls that a node makes, signed by the instance's role."""
+
+    def __init__(
+        self, imds: Imds, aws_region: str, endpoint: str = "", waits: Sequence[float] = WAITS
+    ) -> None:
+        """Ask in a region; at `endpoint` instead of AWS's own where one is given.
+
+        Each call is repeated after as many `waits` (seconds) as it takes.
+        """
+        self._imds, self._region, self._waits = imds, aws_region, waits
+        self._endpoint = endpoint.rstrip("/")
+
+    def get_object(self, bucket: str, key: str) -> bytes:
+        """Return an object of S3; AwsError if it can't be had."""
+        return self._call("s3", "GET", self._object(bucket, key))
+
+    def put_object(self, bucket: str, key: str, body: bytes) -> None:
+        """Write an object of S3; AwsError if it can't be written."""
+        self._call("s3", "PUT", self._object(bucket, key), body, {"Content-Type": "text/plain"})
+
+    def parameter(self, name: str) -> str:
+        """Return a parameter of SSM, decrypted; AwsError if it can't be had."""
+        body = json.dumps({"Name": name, "WithDecryption": True}).encode()
+        headers = {
+            "Content-Type": "application/x-amz-json-1.1",
+            "X-Amz-Target": "AmazonSSM.GetParameter",
+        }
+        answer = self._call("ssm", "POST", self._host("ssm") + "/", body, headers)
+        value: str = json.loads(answer)["Parameter"]["Value"]
+        return value
+
+    def _host(self, service: str) -> str:
+        china = ".cn" if self._region.startswith("cn-") else ""
+        return self._endpoint or f"https://{service}.{self._region}.amazonaws.com{china}"
+
+    def _object(self, bucket: str, key: str) -> str:
+        return f"{self._host('s3')}/{bucket}/{quote(key)}"
+
+    def _call(
+        self,
+        service: str,
+        method: str,
+        url: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        for wait in (*self._waits, None):
+            try:
+                # Signed anew each time: a signature is good for minutes.
+                keys = credentials(self._imds)
+                now = datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
+                scope = (service, self._region)
+                signed = signed_headers(method, url, headers or {}, body, scope, keys, now)
+                return fetch(method, url, signed, body)
+            except (AwsError, OSError) as error:
+                if wait is None or getattr(error, "code", None) in LASTING:
+                    raise AwsError(f"{service}: {method} {url}: {error}") from error
+                time.sleep(wait)
+        raise AssertionError
+
+
+class RefusedError(AwsError):
+    """AWS's answer was an error; `code` is its name for it."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{code}: {reason}" if reason else code)
+        self.code = code
+
+
+def fetch(method: str, url: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """Return the answer's body; RefusedError or OSError if there is none."""
+    data = body if method != "GET" else None
+    request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            content: bytes = answer.read()
+            return content
+    except urllib.error.HTTPError as error:
+        with error:
+            raise refusal(error.code, error.read().decode(errors="replace")) from error
+
+
+def refusal(status: int, text: str) -> RefusedError:
+    """Return what AWS's XML (S3) or JSON (SSM) says went wrong."""
+    if text.startswith("{"):
+        told: dict[str, Any] = json.loads(text)
+        code = str(told.get("__type", status)).rpartition("#")[2]
+        return RefusedError(code, str(told.get("message") or told.get("Message") or ""))
+    parts = [text.partition(f"<{tag}>")[2].partition("<")[0] for tag in ("Code", "Message")]
+    return RefusedError(parts[0] or f"HTTP {status}", parts[1])
+
+
+def signed_headers(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    scope: tuple[str, str],
+    keys: Credentials,
+    now: datetime,
+) -> dict[str, str]:
+    """Return the headers of a request with AWS's signature, version 4.
+
+    Args:
+        method: GET, PUT or POST.
+        url: without a query; its path is quoted as it will be sent.
+        headers: those of the call itself.
+        body: what will be sent.
+        scope: AWS's name of the service, and the region.
+        keys: whose signature it is.
+        now: UTC, within 5 minutes of AWS's clock.
+    """
+    parts, moment = urlsplit(url), now.strftime("%Y%m%dT%H%M%SZ")
+    digest = hashlib.sha256(body).hexdigest()
+    named = {**headers, "Host": parts.netloc, "X-Amz-Date": moment}
+    named["X-Amz-Security-Token"] = keys.session
+    if scope[0] == "s3":
+        named["X-Amz-Content-SHA256"] = digest
+    lines = {name.lower(): value for name, value in named.items()}
+    names = ";".join(sorted(lines))
+    listed = "".join(f"{name}:{lines[name]}\n" for name in sorted(lines))
+    request = "\n".join([method, parts.path or "/", "", listed, names, digest])
+    where = f"{moment[:8]}/{scope[1]}/{scope[0]}/aws4_request"
+    hashed = hashlib.sha256(request.encode()).hexdigest()
+    signature = sign(keys.secret, where, f"AWS4-HMAC-SHA256\n{moment}\n{where}\n{hashed}")
+    named["Authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={keys.key}/{where}, "
+        f"SignedHeaders={names}, Signature={signature}"
+    )
+    return named
+
+
+def sign(secret: str, where: str, text: str) -> str:
+    """Return the signature of `text` by the key that `secret` gives for day, region, service."""
+    key = f"AWS4{secret}".encode()
+    for part in where.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return hmac.new(key, text.encode(), "sha256").hexdigest()

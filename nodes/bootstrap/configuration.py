@@ -1,0 +1,93 @@
+"""HTCondor's configuration on this node, and the kernel's settings that go with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+
+from trialfleet.nodes.bootstrap.instance import Instance
+from trialfleet.nodes.bootstrap.machine import HOME, Machine, StepError
+
+FOLDER = "/etc/condor/config.d"
+SHARED = f"{FOLDER}/50-trialfleet-node.conf"  # as the bundle has it
+INSTANCE = f"{FOLDER}/40-trialfleet-instance.conf"
+PROBED = f"{FOLDER}/45-trialfleet-probe.conf"
+TOKENS = "/etc/condor/tokens.d"
+TOKEN = f"{TOKENS}/trialfleet"
+SYSCTL = "/etc/sysctl.d/60-trialfleet.conf"
+# After TCP_KEEPALIVE_INTERVAL, a silent peer is asked three times, every 5 s.
+KERNEL = "net.ipv4.tcp_keepalive_intvl = 5\nnet.ipv4.tcp_keepalive_probes = 3\n"
+# AWS's deep-learning images have torch in the first, conda's in the second.
+JOB_PATH = ("/opt/pytorch/bin", "/opt/conda/bin", "/usr/local/bin", "/usr/bin", "/bin")
+JOB_HOME = "/var/lib/trialfleet/home"  # what is compiled once is there for the next trial
+JOB_ACCOUNT = "nobody"
+_HAS_TORCH = (
+    "import sys, importlib.util; "
+    "sys.exit(sys.version_info < (3, 10) or not importlib.util.find_spec('torch'))"
+)
+
+
+def write_token(machine: Machine, token: str) -> None:
+    """Put the pool's token where only root reads it."""
+    folder = machine.place(TOKENS)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    machine.write(TOKEN, token.strip() + "\n", mode=0o600)
+
+
+def write(machine: Machine, instance: Instance, driver: str, execute: str) -> None:
+    """Write all but the probe's verdict; StepError when the bundle lacks the shared part."""
+    shared = machine.read(f"{HOME}/node.conf")
+    if not shared:
+        raise StepError(f"there is no {HOME}/node.conf: the bundle is broken")
+    machine.write(SHARED, shared)
+    machine.write(INSTANCE, text(instance, driver, execute, jobs_python(machine)))
+    make_home(machine)
+    if machine.write(SYSCTL, KERNEL):
+        machine.succeeds("sysctl", "-q", "-p", str(machine.place(SYSCTL)))
+
+
+def make_home(machine: Machine) -> None:
+    """Make the folder that jobs have as HOME: compilers keep their caches below it."""
+    home = machine.place(JOB_HOME)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        shutil.chown(home, JOB_ACCOUNT)
+
+
+def text(instance: Instance, driver: str, execute: str, python: str) -> str:
+    """Return the configuration that this instance alone has."""
+    price = "undefined" if instance.price is None else repr(instance.price)
+    return f"""\
+# What this instance is; its bootstrap writes this file at each boot.
+EXECUTE = {execute}
+TRIALFLEET_PYTHON = {python}
+TRIALFLEET_JOB_PATH = {":".join(JOB_PATH)}
+TRIALFLEET_JOB_HOME = {JOB_HOME}
+TrialfleetInstance = "{instance.id}"
+TrialfleetInstanceType = "{instance.type}"
+TrialfleetZone = "{instance.zone}"
+TrialfleetLifecycle = "{instance.lifecycle}"
+TrialfleetPricePerHour = {price}
+TrialfleetDriverOption = "{driver}"
+"""
+
+
+def jobs_python(machine: Machine) -> str:
+    """Return the Python that jobs find with torch in it; this one where none has it."""
+    for folder in JOB_PATH:
+        python = str(machine.place(f"{folder}/python3"))
+        if machine.ask(python, "-c", _HAS_TORCH) is not None:
+            return python
+    return sys.executable
+
+
+def write_verdict(machine: Machine, ad: str) -> None:
+    """Advertise what the probe said from the first ad on, until the startd has run it itself."""
+    found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
+    lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]
+    names = " ".join(name for name, _ in found)
+    lines.append(f"STARTD_ATTRS = $(STARTD_ATTRS) {names}")
+    machine.write(PROBED, "\n".join(lines) + "\n")

@@ -1,0 +1,152 @@
+"""NVIDIA's driver: present or installed, and not checking the PCI configuration space.
+
+Drivers up to 418 have an option that makes every call check the PCI command and base-address
+registers. On a virtual machine each check traps into the hypervisor; trainings that call many
+small kernels became ten times slower. Newer drivers don't know the option, log that and go on, so
+it is always written, and what the driver really does is read back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import PurePath
+
+from trialfleet.nodes.bootstrap import packages
+from trialfleet.nodes.bootstrap.machine import HOME, Machine
+
+OPTION = "NVreg_CheckPCIConfigSpace"
+FILE = "/etc/modprobe.d/trialfleet-nvidia.conf"
+PARAMS = "/proc/driver/nvidia/params"  # the options without their prefix: CheckPCIConfigSpace: 1
+REBOOTED = f"{HOME}/rebooted-for-driver"
+NAMES = ("nvidia", "nvidia-current")  # as the module's file is called; the latter by Debian
+LOADED = "nvidia"  # as the kernel calls it, whatever the file's name
+USERS = ("nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_uvm")
+NVIDIA = "0x10de"  # the vendor's number on the PCI bus
+UBUNTU_BRANCHES = ("580-server", "570-server", "550-server", "535-server")
+
+SET = "set"
+ALREADY = "already 0"
+STILL = "still 1: reboot needed"
+NO_LONGER = "driver no longer checks"
+NONE = "no driver"
+
+
+class RebootError(Exception):
+    """The machine must be started anew, once, for the option to act."""
+
+
+def prepare(machine: Machine) -> str:
+    """Make the driver ready and return what became of its option.
+
+    Returns:
+        One of SET, ALREADY, STILL, NO_LONGER, NONE.
+
+    Raises:
+        RebootError: the option acts only after a reboot, and there was none for it yet.
+        StepError: there is an NVIDIA GPU, and its driver can't be installed.
+    """
+    module = find_module(machine)
+    if module is None and has_gpu(machine):
+        install(machine)
+        module = find_module(machine)
+    if module is None:
+        return NONE
+    verdict = set_option(machine, module)
+    if verdict == STILL and machine.write(REBOOTED, ""):
+        raise RebootError
+    if machine.has("nvidia-smi"):
+        machine.succeeds("nvidia-smi", "-pm", "1")  # the driver stays loaded between jobs
+    return verdict
+
+
+def find_module(machine: Machine) -> str | None:
+    """Return the name that options of the driver's module go by; None without a driver."""
+    for name in NAMES:
+        file = machine.ask("modinfo", "-F", "filename", name)
+        if file is not None:
+            return PurePath(file.strip()).name.partition(".ko")[0] or name
+    return None
+
+
+def has_gpu(machine: Machine) -> bool:
+    """Say whether a device of NVIDIA's is on the PCI bus."""
+    vendors = machine.place("/sys/bus/pci/devices").glob("*/vendor")
+    return any(vendor.read_text().strip() == NVIDIA for vendor in vendors)
+
+
+def install(machine: Machine) -> None:
+    """Install the distribution's driver; StepError when it can't be had."""
+    machine.say("no NVIDIA driver yet: installing the distribution's")
+    kernel = os.uname().release
+    if not packages.uses_apt(machine):
+        packages.install(machine, "nvidia-release")
+        packages.install(machine, f"kernel-devel-{kernel}", "nvidia-driver-cuda")
+        return
+    packages.refresh(machine)
+    if packages.distribution(machine).get("ID") == "ubuntu":
+        install_ubuntus(machine, kernel)
+    else:
+        packages.install(machine, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
+
+
+def install_ubuntus(machine: Machine, kernel: str) -> None:
+    """Install Ubuntu's newest server driver that was built for this kernel, else compile one."""
+    for branch in UBUNTU_BRANCHES:
+        names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
+        if packages.installs(machine, f"linux-modules-nvidia-{branch}-{kernel}", *names):
+            return
+    branch = UBUNTU_BRANCHES[-1]
+    names = (f"nvidia-headless-{branch}", f"nvidia-utils-{branch}")
+    packages.install(machine, f"linux-headers-{kernel}", *names)
+
+
+def set_option(machine: Machine, module: str) -> str:
+    """Write the option, make it act where that is possible now, and return what is so."""
+    found = value(machine)
+    fresh = machine.write(FILE, f"options {module} {OPTION}=0\n")
+    if found is None:
+        machine.succeeds("modprobe", module)
+    if not knows_option(machine, module):
+        return NO_LONGER
+    if fresh:
+        update_initramfs(machine)
+    if found == 0 and fresh:
+        return ALREADY
+    if value(machine) != 0:
+        reload(machine, module)
+    return SET if value(machine) == 0 else STILL
+
+
+def knows_option(machine: Machine, module: str) -> bool:
+    """Say whether this driver has the option at all."""
+    return re.search(rf"^{OPTION}\b", machine.run("modinfo", "-p", module), re.M) is not None
+
+
+def value(machine: Machine) -> int | None:
+    """Return the option's value in the driver that runs; None when none runs or it has none."""
+    name = OPTION.partition("_")[2]
+    found = re.search(rf"^{name}: *(\d+)", machine.read(PARAMS), re.M)
+    return int(found[1]) if found else None
+
+
+def reload(machine: Machine, module: str) -> None:
+    """Load the driver anew; where something uses it, it stays as it is."""
+    loaded = {line.split()[0] for line in machine.read("/proc/modules").splitlines() if line}
+    kept = [name for name in USERS if name in loaded]
+    if machine.has("nvidia-persistenced"):
+        machine.succeeds("systemctl", "stop", "nvidia-persistenced.service")
+    machine.succeeds("modprobe", "-r", *kept, LOADED)
+    machine.succeeds("modprobe", module)
+    if "nvidia_uvm" in kept:  # what CUDA needs; the others are for screens
+        machine.succeeds("modprobe", f"{module}-uvm")
+    if machine.has("nvidia-persistenced"):
+        machine.succeeds("systemctl", "start", "nvidia-persistenced.service")
+
+
+def update_initramfs(machine: Machine) -> None:
+    """Take the option into the image from which the kernel starts, which may hold the driver."""
+    if machine.has("update-initramfs"):
+        machine.succeeds("update-initramfs", "-u")
+    elif machine.has("dracut"):
+        machine.succeeds("dracut", "--force")

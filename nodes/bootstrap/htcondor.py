@@ -1,0 +1,92 @@
+"""HTCondor in the manager's version: present, or installed from a repository that has it."""
+
+from __future__ import annotations
+
+import platform
+import re
+import urllib.request
+
+from trialfleet.nodes.bootstrap import packages
+from trialfleet.nodes.bootstrap.machine import Machine, StepError
+
+REPOSITORY = "https://htcss-downloads.chtc.wisc.edu/repo"
+KEY = "/etc/apt/keyrings/htcondor.asc"
+SOURCES = "/etc/apt/sources.list.d/htcondor.list"
+
+
+def prepare(machine: Machine, version: str) -> str:
+    """Make HTCondor of this version be there; return where it came from.
+
+    Raises:
+        StepError: no repository has it; says which version is wanted and which is there.
+    """
+    before = installed(machine)
+    if before == version:
+        return "present"
+    source = install_by_apt if packages.uses_apt(machine) else install_by_dnf
+    came_from = source(machine, version)
+    if installed(machine) != version:
+        raise StepError(
+            f"HTCondor {version} is the manager's, but this machine has {installed(machine)} after"
+            f" it was installed from {came_from}"
+        )
+    return came_from
+
+
+def installed(machine: Machine) -> str:
+    """Return the version of the machine's HTCondor; `none` without one."""
+    told = machine.ask("condor_version") or ""
+    found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", told, re.M)
+    return found[1] if found else "none"
+
+
+def channel(version: str) -> str:
+    """Return the repository of a version: 25.0 for 25.0.4 (long-term), 25.x for 25.14.1."""
+    major, minor, _ = version.split(".")
+    return f"{major}.0" if minor == "0" else f"{major}.x"
+
+
+def install_by_apt(machine: Machine, version: str) -> str:
+    """Install from a repository that the machine knows, else from HTCondor's own."""
+    wanted = f"condor={version}*"
+    packages.refresh(machine)
+    if packages.installs(machine, "--allow-downgrades", wanted):
+        return "the machine's repositories"
+    add_apt_repository(machine, version)
+    packages.refresh(machine)
+    packages.install(machine, "--allow-downgrades", wanted)
+    return REPOSITORY
+
+
+def add_apt_repository(machine: Machine, version: str) -> None:
+    """Make apt know HTCondor's own repository of this version, and whose signature to trust."""
+    system = packages.distribution(machine)
+    name, release = system.get("ID"), system.get("VERSION_CODENAME")
+    if name not in {"ubuntu", "debian"} or platform.machine() != "x86_64":
+        raise StepError(
+            f"HTCondor {version} is in no repository of {system.get('PRETTY_NAME')}, and HTCondor's"
+            f" own has nothing for {name} on {platform.machine()}: use an AMI that has it"
+        )
+    machine.write(KEY, download(f"{REPOSITORY}/keys/HTCondor-{channel(version)}-Key"))
+    place = f"{REPOSITORY}/{name}/{channel(version)}"
+    machine.write(SOURCES, f"deb [signed-by={machine.place(KEY)}] {place} {release} main\n")
+
+
+def install_by_dnf(machine: Machine, version: str) -> str:
+    """Install on Amazon Linux from HTCondor's own repository."""
+    system = packages.distribution(machine)
+    release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"
+    if machine.ask("rpm", "-q", "htcondor-release") is None:
+        packages.install(machine, f"{REPOSITORY}/{channel(version)}/{release}")
+    packages.install(machine, f"condor-{version}")
+    return REPOSITORY
+
+
+def download(url: str) -> str:
+    """Return the text at `url`; StepError if it can't be had."""
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
+            text: str = answer.read().decode()
+            return text
+    except OSError as error:
+        raise StepError(f"{url}: {error}") from error

@@ -1,0 +1,61 @@
+"""Which instance this is, by its metadata."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trialfleet.nodes.bootstrap.aws import Imds
+from trialfleet.nodes.bootstrap.machine import StepError
+
+PRICE_TAG = "meta-data/tags/instance/trialfleet:price"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """What the pool is told about the instance.
+
+    Attributes:
+        id: for instance `i-0123456789abcdef0`.
+        type: for instance `g5.xlarge`.
+        zone: for instance `eu-west-1a`.
+        lifecycle: `spot` or `on-demand`.
+        price: USD per hour when it was asked for; None if unknown.
+    """
+
+    id: str
+    type: str
+    zone: str
+    lifecycle: str
+    price: float | None
+
+
+def identify(imds: Imds) -> Instance:
+    """Return which instance this is.
+
+    Raises:
+        StepError: the metadata lacks what every instance has.
+        AwsError: the metadata service can't be reached.
+    """
+    return Instance(
+        id=_text(imds, "meta-data/instance-id"),
+        type=_text(imds, "meta-data/instance-type"),
+        zone=_text(imds, "meta-data/placement/availability-zone"),
+        lifecycle=_text(imds, "meta-data/instance-life-cycle"),
+        price=_price(imds.get(PRICE_TAG)),
+    )
+
+
+def _text(imds: Imds, path: str) -> str:
+    found = imds.get(path)
+    if not found:
+        raise StepError(f"the instance's metadata has no {path}")
+    return found.strip()
+
+
+def _price(text: str | None) -> float | None:
+    try:
+        price = float(text or "")
+    except ValueError:
+        return None
+    return price if math.isfinite(price) else None

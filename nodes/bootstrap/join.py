@@ -1,0 +1,88 @@
+"""Joining: HTCondor is started with what was written, and the node looks for itself in the pool."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from collections.abc import Callable
+
+from trialfleet.nodes.bootstrap import configuration, services
+from trialfleet.nodes.bootstrap.machine import Machine, StepError
+
+STARTED = "/run/trialfleet/condor-started-with"  # gone after a reboot, as the daemons are
+PATIENCE = 30  # seconds after which the log says why it takes so long
+INTERVAL = 1
+
+
+def was_started(machine: Machine) -> bool:
+    """Say whether the bootstrap has started HTCondor since the machine booted."""
+    return machine.read(STARTED) != ""
+
+
+def start(machine: Machine) -> str:
+    """Start HTCondor and the agent; both go on as they are where nothing has changed."""
+    digest = written(machine)
+    same = machine.read(STARTED) == digest and services.runs(machine, services.CONDOR)
+    if not same:
+        # A machine that boots anew is looked at before it takes jobs.
+        machine.succeeds("systemctl", "disable", services.CONDOR)
+        machine.run("systemctl", "restart", services.CONDOR)
+        machine.write(STARTED, digest, mode=0o600)
+    machine.run("systemctl", "start", services.AGENT)
+    return "HTCondor runs already" if same else "HTCondor is started"
+
+
+def written(machine: Machine) -> str:
+    """Return what tells this configuration and token from any other."""
+    files = (configuration.SHARED, configuration.INSTANCE, configuration.TOKEN)
+    return hashlib.sha256("\0".join(machine.read(file) for file in files).encode()).hexdigest()
+
+
+def wait(
+    machine: Machine, instance: str, manager: str, seconds: float, tell: Callable[[str], None]
+) -> str:
+    """Wait until the pool's collector has this instance's ad; return the name of its slot.
+
+    Args:
+        machine: the node.
+        instance: its id.
+        manager: HOST:PORT of the collector.
+        seconds: how long to wait.
+        tell: is told, once, why it takes so long.
+
+    Raises:
+        StepError: it hasn't after so long; says why, as far as the node can see.
+    """
+    asked, told = time.monotonic(), False
+    while True:
+        name, why = in_pool(machine, instance)
+        waited = time.monotonic() - asked
+        if name:
+            return name
+        if waited >= seconds:
+            raise StepError(f"not in the pool after {waited:.0f} s: {why or reachable(manager)}")
+        if waited >= PATIENCE and not told:
+            told = True
+            tell(f"not in the pool yet: {why or reachable(manager)}")
+        time.sleep(INTERVAL)
+
+
+def in_pool(machine: Machine, instance: str) -> tuple[str, str]:
+    """Return the name of the instance's slot in the collector, or why that can't be told."""
+    condition = f'TrialfleetInstance == "{instance}"'
+    try:
+        names = machine.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
+    except StepError as error:
+        return "", str(error)
+    return (names.split() or [""])[0], ""
+
+
+def reachable(manager: str) -> str:
+    """Return what can be said of the way to the manager."""
+    host, _, port = manager.partition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        return f"{manager} can't be reached ({error}): is it up, its port open to the nodes?"
+    return f"{manager} answers, but has no ad of this node: see /var/log/condor/StartLog"

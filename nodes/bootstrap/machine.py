@@ -1,0 +1,113 @@
+"""The machine that the bootstrap works on: its files below a root, its programs by name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = os.environ.get("TRIALFLEET_NODE_ROOT") or "/"  # moved by tests
+HOME = "/opt/trialfleet"
+LONGEST = 1_200  # seconds that one program may take: a driver is compiled in some minutes
+
+
+class StepError(Exception):
+    """A step can't be done; the message says why, for the node's log."""
+
+
+def say_nothing(_line: str) -> None:
+    """Take a line and drop it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where files lie, and how programs are called.
+
+    Attributes:
+        root: what paths such as `/etc` are below.
+        say: takes a line for the node's log.
+    """
+
+    root: Path = Path(ROOT)
+    say: Callable[[str], None] = field(default=say_nothing)
+
+    def place(self, path: str) -> Path:
+        """Return where an absolute path lies on this machine."""
+        return self.root / path.lstrip("/")
+
+    def read(self, path: str) -> str:
+        """Return a file's text; nothing where there is none."""
+        try:
+            return self.place(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> bool:
+        """Make a file have this text and mode, whole or not at all; True if it was changed."""
+        file = self.place(path)
+        if self.read(path) == text and file.exists() and file.stat().st_mode & 0o777 == mode:
+            return False
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside = file.with_name(f".{secrets.token_hex(6)}.tmp")
+        # Created with its mode: a secret is at no time readable by others.
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as new:
+            new.write(text)
+        beside.chmod(mode)
+        beside.replace(file)
+        return True
+
+    def has(self, program: str) -> bool:
+        """Say whether a program is on PATH."""
+        return shutil.which(program) is not None
+
+    def run(self, *command: str, seconds: float = LONGEST) -> str:
+        """Run a program and return what it printed.
+
+        Raises:
+            StepError: it can't be run, failed, or took too long.
+        """
+        done = self._call(command, seconds)
+        if done.returncode != 0:
+            told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            reason = "; ".join(told[-3:]) or f"exit status {done.returncode}"
+            raise StepError(f"`{' '.join(command)}`: {reason}")
+        return done.stdout
+
+    def succeeds(self, *command: str, seconds: float = LONGEST) -> bool:
+        """Run a program and say whether it went well; if not, the log has its words."""
+        try:
+            self.run(*command, seconds=seconds)
+        except StepError as error:
+            self.say(str(error))
+            return False
+        return True
+
+    def ask(self, *command: str) -> str | None:
+        """Run a program and return what it printed; None if it can't be run or fails."""
+        try:
+            return self.run(*command, seconds=60)
+        except StepError:
+            return None
+
+    def _call(self, command: tuple[str, ...], seconds: float) -> subprocess.CompletedProcess[str]:
+        # Programs that would ask a person something take their defaults instead.
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+        try:
+            return subprocess.run(
+                command,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                env=environment,
+            )
+        except FileNotFoundError as error:
+            raise StepError(f"there is no program {command[0]}") from error
+        except subprocess.TimeoutExpired as error:
+            raise StepError(f"`{' '.join(command)}`: no end after {seconds:.0f} s") from error

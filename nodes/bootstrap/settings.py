@@ -1,0 +1,73 @@
+"""What a node is told: the settings that its user data carries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any
+
+from trialfleet.nodes.bootstrap.machine import HOME, Machine, StepError
+
+SCHEMA = 1
+FILE = f"{HOME}/settings.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a node is told; nothing of it is secret.
+
+    Attributes:
+        fleet: the fleet's name.
+        run: the run that the node was asked for; empty without one.
+        home: the AWS region of bucket and token.
+        bucket: the fleet's bucket.
+        bundle: key of the bundle in it.
+        bundle_sha256: what the bundle must hash to, in hex.
+        log_prefix: what the key of a node's log begins with.
+        token_parameter: name of the SSM parameter that holds the pool's token.
+        manager: HOST:PORT of the pool's central manager.
+        condor_version: the manager's HTCondor.
+        idle_minutes: an idle node goes after so long; 0: never.
+        boot_minutes: a node that hasn't joined after so long shuts itself down.
+        endpoint_url: where AWS's services are; empty: at their own places.
+    """
+
+    fleet: str
+    run: str
+    home: str
+    bucket: str
+    bundle: str
+    bundle_sha256: str
+    log_prefix: str
+    token_parameter: str
+    manager: str
+    condor_version: str
+    idle_minutes: float
+    boot_minutes: int
+    endpoint_url: str = ""
+
+    @classmethod
+    def of(cls, table: dict[str, Any]) -> Settings:
+        """Return the settings of a table such as the user data's.
+
+        Raises:
+            StepError: it is of another schema, or lacks something.
+        """
+        if table.get("schema") != SCHEMA:
+            raise StepError(f"settings of schema {table.get('schema')!r}, not {SCHEMA}")
+        names = {field.name for field in fields(cls)}
+        missing = sorted(names - set(table) - {"endpoint_url"})
+        if missing:
+            raise StepError(f"the settings lack {', '.join(missing)}")
+        return cls(**{name: table[name] for name in names & set(table)})
+
+
+def read(machine: Machine) -> Settings:
+    """Return the settings that the user data left on this machine; StepError without them."""
+    text = machine.read(FILE)
+    if not text:
+        raise StepError(f"there are no settings at {FILE}: did the user data run?")
+    try:
+        return Settings.of(json.loads(text))
+    except ValueError as error:
+        raise StepError(f"{FILE} is no JSON: {error}") from error

@@ -1,0 +1,153 @@
+"""The steps from a bare instance to a node of the pool: in order, timed, and safe to repeat."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trialfleet.nodes.bootstrap import (
+    configuration,
+    driver,
+    htcondor,
+    join,
+    scratch,
+    services,
+)
+from trialfleet.nodes.bootstrap.aws import Aws
+from trialfleet.nodes.bootstrap.instance import Instance
+from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.settings import Settings
+
+PROBE_SECONDS = 300
+LAST_WORDS = 15  # seconds before its end in which a node that hasn't joined says why
+
+
+@dataclass
+class Node:
+    """A node in the making.
+
+    Attributes:
+        machine: where it begins.
+        settings: what it is told.
+        instance: which it is.
+        aws: whom to ask for its token.
+        tell: takes a line for the log, here and in the bucket: others see where the node is.
+        began: when it began, by the monotonic clock.
+        driver: what became of the driver's option.
+        execute: the folder for jobs.
+    """
+
+    machine: Machine
+    settings: Settings
+    instance: Instance
+    aws: Aws
+    tell: Callable[[str], None]
+    began: float = field(default_factory=time.monotonic)
+    driver: str = driver.NONE
+    execute: str = scratch.DEFAULT
+
+
+def arm(node: Node) -> str:
+    """Make the machine end itself unless the agent sees it join; an agent that runs has seen it."""
+    services.write(node.machine)
+    if join.was_started(node.machine):
+        return "the agent watches"
+    minutes = node.settings.boot_minutes
+    node.machine.run("shutdown", "-P", f"+{minutes}")
+    return f"shuts down in {minutes} minutes unless it joins"
+
+
+def prepare_driver(node: Node) -> str:
+    """Make NVIDIA's driver ready."""
+    node.driver = driver.prepare(node.machine)
+    return f"{driver.OPTION}: {node.driver}"
+
+
+def prepare_htcondor(node: Node) -> str:
+    """Make HTCondor be there in the manager's version."""
+    came_from = htcondor.prepare(node.machine, node.settings.condor_version)
+    return f"{node.settings.condor_version}: {came_from}"
+
+
+def prepare_scratch(node: Node) -> str:
+    """Find the disk for jobs."""
+    node.execute = scratch.prepare(node.machine)
+    scratch.make_folder(node.machine, node.execute)
+    return node.execute
+
+
+def fetch_token(node: Node) -> str:
+    """Take the pool's token from SSM; it is never part of a line."""
+    configuration.write_token(node.machine, node.aws.parameter(node.settings.token_parameter))
+    return f"from {node.settings.token_parameter}"
+
+
+def probe(node: Node) -> str:
+    """Run the GPU's probe; its verdict is what the node advertises at first."""
+    if join.was_started(node.machine):
+        return "left to the startd, which may have jobs"
+    python = configuration.jobs_python(node.machine)
+    command = (python, "-m", "trialfleet.nodes.probe", "--classad")
+    try:
+        ad = node.machine.run(*command, seconds=PROBE_SECONDS)
+    except StepError as error:
+        ad = f'TrialfleetGpuHealthy = false\nTrialfleetGpuReason = "{plain(str(error))}"\n'
+    configuration.write_verdict(node.machine, ad)
+    return "; ".join(line for line in ad.splitlines() if "=" in line)
+
+
+def plain(text: str) -> str:
+    """Return text that can stand in quotes in a ClassAd."""
+    return text.replace("\\", "/").replace('"', "'")
+
+
+def configure(node: Node) -> str:
+    """Write HTCondor's configuration."""
+    configuration.write(node.machine, node.instance, node.driver, node.execute)
+    return configuration.SHARED
+
+
+def start(node: Node) -> str:
+    """Start HTCondor and the agent."""
+    return join.start(node.machine)
+
+
+def join_pool(node: Node) -> str:
+    """Wait for this node in the pool's collector, until shortly before the machine ends itself."""
+    left = node.began + node.settings.boot_minutes * 60 - time.monotonic() - LAST_WORDS
+    name = join.wait(node.machine, node.instance.id, node.settings.manager, left, node.tell)
+    return f"joined as {name}"
+
+
+STEPS: tuple[tuple[str, Callable[[Node], str]], ...] = (
+    ("switch", arm),
+    ("driver", prepare_driver),
+    ("htcondor", prepare_htcondor),
+    ("scratch", prepare_scratch),
+    ("token", fetch_token),
+    ("probe", probe),
+    ("configuration", configure),
+    ("start", start),
+    ("join", join_pool),
+)
+
+
+def run(node: Node) -> None:
+    """Take all steps, and tell how long each took.
+
+    Raises:
+        StepError, AwsError: a step can't be done.
+        RebootError: the machine must be started anew first.
+    """
+    for name, step in STEPS:
+        began = time.monotonic()
+        node.tell(f"{name} ...")
+        outcome = step(node)
+        node.machine.say(f"{name}: {outcome} ({time.monotonic() - began:.1f} s)")
+
+
+def version() -> str:
+    """Return which Python this is, for the log."""
+    return f"Python {sys.version_info.major}.{sys.version_info.minor} at {sys.executable}"

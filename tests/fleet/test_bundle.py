@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from trialfleet.errors import InputError
+from trialfleet.infra.fleet import bundle, node_config
+from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.infra.htcondor_package import find_htcondor
+
+FLEET = Fleet.model_validate({"name": "demo", "aws_regions": ["eu-west-1"]})
+
+
+def unpack(built: bundle.Bundle, folder: Path) -> Path:
+    with tarfile.open(fileobj=io.BytesIO(built.data)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def test_the_same_code_gives_the_same_bytes_at_any_time_and_in_any_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, files = bundle.build("A = 1\n"), list(bundle.code())
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    monkeypatch.setattr(bundle, "code", lambda: reversed(files))
+    assert bundle.build("A = 1\n") == before
+
+
+def test_another_configuration_gives_another_bundle() -> None:
+    assert bundle.build("A = 1\n").sha256 != bundle.build("A = 2\n").sha256
+
+
+def test_its_key_names_its_content() -> None:
+    built = bundle.build("")
+    assert built.key("demo") == f"fleet/demo/bundle-{built.sha256}.tar.gz"
+
+
+def test_it_holds_what_a_node_runs_and_nothing_of_the_manager(tmp_path: Path) -> None:
+    lib = unpack(bundle.build("A = 1\n"), tmp_path) / "lib"
+    files = {str(file.relative_to(lib)) for file in lib.rglob("*") if file.is_file()}
+    assert {"trialfleet/__init__.py", "trialfleet/nodes/bootstrap/__main__.py"} <= files
+    assert {name.split("/")[1] for name in files if name.count("/") > 1} == {"nodes"}
+    assert not any("__pycache__" in name for name in files)
+    assert (tmp_path / "node.conf").read_text() == "A = 1\n"
+
+
+@pytest.mark.parametrize("module", ["bootstrap.steps", "bootstrap.__main__"])
+def test_a_bare_python_can_import_it(tmp_path: Path, module: str) -> None:
+    unpack(bundle.build(""), tmp_path)
+    command = [sys.executable, "-S", "-c", f"import trialfleet.nodes.{module}"]
+    done = subprocess.run(
+        command,
+        env={"PYTHONPATH": str(tmp_path / "lib"), "PATH": os.defpath},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def config_val(text: str, tmp_path: Path, *names: str) -> list[str]:
+    """Return settings as HTCondor itself reads them."""
+    release = find_htcondor().release
+    file = tmp_path / "condor_config"
+    file.write_text(f"RELEASE_DIR = {release}\nLOCAL_DIR = {tmp_path}\nLOG = /log\n{text}")
+    done = subprocess.run(
+        [release / "bin/condor_config_val", *names],
+        env={"CONDOR_CONFIG": str(file), "PATH": os.defpath, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_htcondor_reads_the_configuration_as_it_is_meant(tmp_path: Path) -> None:
+    text = node_config.render(FLEET, "10.0.0.1:9700")
+    wanted = {
+        "COLLECTOR_HOST": "10.0.0.1:9700",
+        "CCB_ADDRESS": "10.0.0.1:9700",
+        "DAEMON_LIST": "MASTER STARTD",
+        "SLOT_TYPE_1_PARTITIONABLE": "true",
+        "SEC_DEFAULT_ENCRYPTION": "REQUIRED",
+        "SEC_READ_AUTHENTICATION": "REQUIRED",
+        "TRUST_DOMAIN": "trialfleet",
+        "STARTD_HISTORY": "/log/startd_history",
+        "SLOT1_HAS_GPU": "(TotalGPUs ?: 0) > 0 && TrialfleetGpuHealthy =?= True",
+        "TrialfleetFleet": '"demo"',
+    }
+    assert config_val(text, tmp_path, *wanted) == list(wanted.values())
+    (attributes,) = config_val(text, tmp_path, "STARTD_ATTRS")
+    assert {"HAS_GPU", "SLOT1_HAS_GPU", *node_config.ATTRIBUTES} <= set(attributes.split())
+    (jobs,) = config_val(text, tmp_path, "STARTD_CRON_JOBLIST")
+    assert {"TRIALFLEET_PROBE", "GPUs_MONITOR"} <= set(jobs.split())
+
+
+def test_nobody_from_outside_is_allowed_anything(tmp_path: Path) -> None:
+    text = node_config.render(FLEET, "10.0.0.1")
+    levels = ("READ", "WRITE", "DAEMON", "NEGOTIATOR", "ADMINISTRATOR")
+    allowed = config_val(text, tmp_path, *(f"ALLOW_{level}" for level in levels))
+    assert set(allowed) == {"root@trialfleet, condor@trialfleet"}
+
+
+@pytest.mark.parametrize(
+    "manager", ["", "10.0.0.1:0", "10.0.0.1:70000", "a\nALLOW_READ = *", "a:b"]
+)
+def test_an_address_that_is_none_is_refused_with_what_would_do(manager: str) -> None:
+    with pytest.raises(InputError, match=r"host name or an IPv4 address, with :PORT"):
+        node_config.render(FLEET, manager)
+
+
+def test_an_address_without_port_means_htcondors() -> None:
+    assert node_config.split("manager.example.org") == ("manager.example.org", 9618)

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.node_stand_ins import Bench
+from trialfleet.nodes.bootstrap import driver
+from trialfleet.nodes.bootstrap.machine import Machine, StepError
+
+OPTION_LINE = "options nvidia NVreg_CheckPCIConfigSpace=0\n"
+
+# These behave as the real programs do with a driver whose file is $ROOT/module.
+MODINFO = """
+test -e "$ROOT/module" || { echo "modinfo: ERROR: Module $3 not found." >&2; exit 1; }
+name=$(cat "$ROOT/module")
+case "$*" in
+  "-F filename $name") echo "/lib/modules/6.8.0/updates/dkms/$name.ko.zst" ;;
+  "-p $name")
+    echo "NVreg_ResmanDebugLevel: (int)"
+    test -e "$ROOT/old" && echo "NVreg_CheckPCIConfigSpace: (int)"
+    exit 0 ;;
+  *) echo "modinfo: ERROR: Module not found." >&2; exit 1 ;;
+esac
+"""
+MODPROBE = """
+name=$(cat "$ROOT/module")
+if [ "$1" = -r ]; then
+  test -e "$ROOT/in-use" && { echo "modprobe: FATAL: Module nvidia is in use." >&2; exit 1; }
+  rm -rf "$ROOT/proc/driver/nvidia" "$ROOT/proc/modules"
+  exit 0
+fi
+test "$1" = "$name" || exit 1
+test -e "$ROOT/proc/driver/nvidia/params" && exit 0
+mkdir -p "$ROOT/proc/driver/nvidia"
+value=1
+test ! -e "$ROOT/refuses" && grep -qsx "options $name NVreg_CheckPCIConfigSpace=0" \\
+  "$ROOT"/etc/modprobe.d/*.conf && value=0
+{ echo "ResmanDebugLevel: 4294967295"
+  test -e "$ROOT/old" && echo "CheckPCIConfigSpace: $value"
+  echo "PersistenceMode: 0"; } > "$ROOT/proc/driver/nvidia/params"
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path / "bench")
+    bench.program("modinfo", MODINFO)
+    bench.program("modprobe", MODPROBE)
+    bench.program("nvidia-smi")
+    bench.program("update-initramfs")
+    monkeypatch.setenv("PATH", bench.path)
+    return bench
+
+
+def have_driver(bench: Bench, *, name: str = "nvidia", old: bool = True, value: int | None) -> None:
+    """Put a driver onto the machine; loaded with the option's value unless that is None."""
+    bench.file("module", name)
+    if old:
+        bench.file("old")
+    if value is not None:
+        line = f"CheckPCIConfigSpace: {value}\n" if old else ""
+        bench.file("proc/driver/nvidia/params", f"ResmanDebugLevel: 4294967295\n{line}")
+        bench.file("proc/modules", "nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0\n")
+
+
+def prepare(bench: Bench) -> str:
+    return driver.prepare(Machine(bench.root))
+
+
+def reboot(bench: Bench) -> None:
+    """Load the driver anew, as a boot does."""
+    (bench.root / "proc/driver/nvidia/params").unlink()
+    machine = Machine(bench.root)
+    machine.run("modprobe", machine.read("module"))
+
+
+def test_a_machine_without_gpu_and_driver_has_none(bench: Bench) -> None:
+    assert prepare(bench) == "no driver"
+    assert not (bench.root / "etc/modprobe.d").exists()
+
+
+def test_the_option_is_set_in_a_driver_that_is_loaded_later(bench: Bench) -> None:
+    have_driver(bench, value=None)
+    assert prepare(bench) == "set"
+    assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
+    assert "update-initramfs -u" in bench.calls
+    assert "nvidia-smi -pm 1" in bench.calls
+
+
+def test_an_unused_driver_that_checks_is_loaded_anew_with_all_that_used_it(bench: Bench) -> None:
+    have_driver(bench, value=1)
+    assert prepare(bench) == "set"
+    assert bench.calls.index("modprobe -r nvidia_uvm nvidia") < bench.calls.index("modprobe nvidia")
+    assert "modprobe nvidia-uvm" in bench.calls
+
+
+def test_a_driver_that_never_checked_is_already_so(bench: Bench) -> None:
+    have_driver(bench, value=0)
+    assert prepare(bench) == "already 0"
+    assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
+    assert not any(call.startswith("modprobe") for call in bench.calls)
+
+
+def test_twice_is_once(bench: Bench) -> None:
+    have_driver(bench, value=1)
+    prepare(bench)
+    before = bench.calls
+    assert prepare(bench) == "set"
+    again = bench.calls[len(before) :]
+    assert not any(call.startswith(("modprobe", "update-initramfs")) for call in again)
+
+
+def test_a_driver_in_use_wants_one_reboot_after_which_the_option_is_set(bench: Bench) -> None:
+    have_driver(bench, value=1)
+    bench.file("in-use")
+    with pytest.raises(driver.RebootError):
+        prepare(bench)
+    assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
+    reboot(bench)
+    assert prepare(bench) == "set"
+
+
+def test_a_driver_that_refuses_the_option_is_rebooted_for_once_only(bench: Bench) -> None:
+    have_driver(bench, value=1)
+    bench.file("refuses")
+    with pytest.raises(driver.RebootError):
+        prepare(bench)
+    reboot(bench)
+    assert prepare(bench) == "still 1: reboot needed"
+
+
+def test_a_driver_that_no_longer_checks_still_gets_the_line_which_it_ignores(bench: Bench) -> None:
+    have_driver(bench, old=False, value=1)
+    assert prepare(bench) == "driver no longer checks"
+    assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
+    assert "update-initramfs -u" not in bench.calls
+    assert "modprobe -r nvidia_uvm nvidia" not in bench.calls
+
+
+def test_debians_module_has_its_own_name_on_the_line_and_the_kernels_when_unloaded(
+    bench: Bench,
+) -> None:
+    have_driver(bench, name="nvidia-current", value=1)
+    assert prepare(bench) == "set"
+    line = bench.text("etc/modprobe.d/trialfleet-nvidia.conf")
+    assert line == "options nvidia-current NVreg_CheckPCIConfigSpace=0\n"
+    assert "modprobe -r nvidia_uvm nvidia" in bench.calls
+    assert "modprobe nvidia-current" in bench.calls
+
+
+def test_where_there_is_no_initramfs_tools_dracut_is_asked(bench: Bench) -> None:
+    (bench.bin / "update-initramfs").unlink()
+    bench.program("dracut")
+    have_driver(bench, value=None)
+    prepare(bench)
+    assert "dracut --force" in bench.calls
+
+
+def gpu_on_the_bus(bench: Bench, system: str) -> None:
+    bench.file("sys/bus/pci/devices/0000:00:1e.0/vendor", "0x10de\n")
+    bench.file("etc/os-release", f"ID={system}\nVERSION_CODENAME=jammy\n")
+
+
+def test_ubuntus_driver_for_this_kernel_is_installed_newest_first(bench: Bench) -> None:
+    gpu_on_the_bus(bench, "ubuntu")
+    kernel = os.uname().release
+    bench.program(
+        "apt-get",
+        'case "$*" in *570-server*) echo nvidia > "$ROOT/module" ;;'
+        ' *install*) echo "E: Unable to locate package" >&2; exit 100 ;; esac',
+    )
+    assert prepare(bench) == "driver no longer checks"
+    asked = [call for call in bench.calls if call.startswith("apt-get")]
+    assert asked[0].endswith("update")
+    assert f"linux-modules-nvidia-580-server-{kernel}" in asked[1]
+    assert f"linux-modules-nvidia-570-server-{kernel} nvidia-headless-no-dkms-570" in asked[2]
+    assert len(asked) == 3
+
+
+def test_debians_driver_is_compiled_for_this_kernel(bench: Bench) -> None:
+    gpu_on_the_bus(bench, "debian")
+    bench.program("apt-get", 'case "$*" in *install*) echo nvidia-current > "$ROOT/module" ;; esac')
+    assert prepare(bench) == "driver no longer checks"
+    assert bench.calls[-1] == "nvidia-smi -pm 1"
+    wanted = f"linux-headers-{os.uname().release} nvidia-driver nvidia-smi"
+    assert any(call.endswith(wanted) for call in bench.calls)
+
+
+def test_amazons_driver_comes_from_its_own_repository(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu_on_the_bus(bench, "amzn")
+    bench.program("dnf", 'case "$*" in *nvidia-driver*) echo nvidia > "$ROOT/module" ;; esac')
+    monkeypatch.setenv("PATH", bench.bare_path())
+    assert prepare(bench) == "driver no longer checks"
+    dnf = [call for call in bench.calls if call.startswith("dnf")]
+    assert dnf[0] == "dnf install -q -y nvidia-release"
+    assert dnf[1].endswith("nvidia-driver-cuda")
+
+
+def test_a_driver_that_cannot_be_installed_is_told_by_name(bench: Bench) -> None:
+    gpu_on_the_bus(bench, "debian")
+    bench.program(
+        "apt-get", 'case "$*" in *install*) echo "E: no nvidia-driver" >&2; exit 100;; esac'
+    )
+    with pytest.raises(StepError, match="E: no nvidia-driver"):
+        prepare(bench)

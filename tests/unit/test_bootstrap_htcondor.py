@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from tests.node_stand_ins import Bench
+from trialfleet.nodes.bootstrap import htcondor
+from trialfleet.nodes.bootstrap.machine import Machine, StepError
+
+VERSION = (
+    'test -e "$ROOT/condor" || exit 1\necho "\\$CondorVersion: $(cat "$ROOT/condor") 2026 \\$"'
+)
+# Has the version in $ROOT/offered, or, once HTCondor's own repository is known, 25.14.1.
+APT = """
+case "$*" in
+  *"condor=25.14.1*") ;;
+  *) exit 0 ;;
+esac
+test -e "$ROOT/etc/apt/sources.list.d/htcondor.list" && echo 25.14.1 > "$ROOT/offered"
+grep -qsx 25.14.1 "$ROOT/offered" && cp "$ROOT/offered" "$ROOT/condor" && exit 0
+echo "E: Version '25.14.1*' for 'condor' was not found" >&2; exit 100
+"""
+UBUNTU = 'PRETTY_NAME="Ubuntu 22.04.5 LTS"\nID=ubuntu\nVERSION_CODENAME=jammy\n'
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path / "bench")
+    bench.program("condor_version", VERSION)
+    bench.program("apt-get", APT)
+    bench.file("etc/os-release", UBUNTU)
+    monkeypatch.setenv("PATH", bench.path)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(htcondor, "download", lambda url: f"the key of {url}")
+    return bench
+
+
+def prepare(bench: Bench) -> str:
+    return htcondor.prepare(Machine(bench.root), "25.14.1")
+
+
+def test_the_managers_version_that_is_there_is_left_alone(bench: Bench) -> None:
+    bench.file("condor", "25.14.1")
+    assert prepare(bench) == "present"
+    assert not any(call.startswith("apt-get") for call in bench.calls)
+
+
+def test_what_the_machines_repositories_have_is_taken_from_them(bench: Bench) -> None:
+    bench.file("offered", "25.14.1")
+    assert prepare(bench) == "the machine's repositories"
+    assert not (bench.root / "etc/apt").exists()
+
+
+def test_else_it_comes_from_htcondors_own_with_the_key_that_signs_it(bench: Bench) -> None:
+    assert prepare(bench) == htcondor.REPOSITORY
+    key = bench.root / "etc/apt/keyrings/htcondor.asc"
+    assert key.read_text() == f"the key of {htcondor.REPOSITORY}/keys/HTCondor-25.x-Key"
+    assert bench.text("etc/apt/sources.list.d/htcondor.list") == (
+        f"deb [signed-by={key}] {htcondor.REPOSITORY}/ubuntu/25.x jammy main\n"
+    )
+    installs = [call for call in bench.calls if " install " in call]
+    assert all(call.endswith("--allow-downgrades condor=25.14.1*") for call in installs)
+    assert "DPkg::Lock::Timeout=300" in installs[0]
+
+
+def test_another_version_is_replaced(bench: Bench) -> None:
+    bench.file("condor", "23.4.0")
+    prepare(bench)
+    assert bench.text("condor").strip() == "25.14.1"
+
+
+def test_a_machine_that_htcondors_repository_has_nothing_for_is_told_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(StepError, match=r"25\.14\.1 is in no repository of Ubuntu .* AMI"):
+        prepare(bench)
+
+
+def test_an_installation_that_gave_another_version_is_told(bench: Bench) -> None:
+    bench.program("apt-get", 'echo 23.4.0 > "$ROOT/condor"')
+    with pytest.raises(StepError, match=r"25\.14\.1 is the manager's, but .* has 23\.4\.0"):
+        prepare(bench)
+
+
+def test_amazon_linux_gets_it_by_dnf(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.file("etc/os-release", 'ID="amzn"\nVERSION_ID="2023"\n')
+    bench.program("dnf", 'case "$*" in *condor-25*) echo 25.14.1 > "$ROOT/condor" ;; esac')
+    bench.program("rpm", "exit 1")
+    (bench.bin / "apt-get").unlink()
+    monkeypatch.setenv("PATH", bench.bare_path())
+    assert prepare(bench) == htcondor.REPOSITORY
+    release = "htcondor-release-current.amzn2023.noarch.rpm"
+    assert [call for call in bench.calls if call.startswith("dnf")] == [
+        f"dnf install -q -y {htcondor.REPOSITORY}/25.x/{release}",
+        "dnf install -q -y condor-25.14.1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "channel"), [("25.0.4", "25.0"), ("25.14.1", "25.x"), ("26.1.0", "26.x")]
+)
+def test_each_version_has_its_repository(version: str, channel: str) -> None:
+    assert htcondor.channel(version) == channel
+
+
+def test_a_key_that_cannot_be_fetched_is_an_error_with_its_address() -> None:
+    with pytest.raises(StepError, match=r"^http://127\.0\.0\.1:9/key: .*refused"):
+        htcondor.download("http://127.0.0.1:9/key")

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.node_stand_ins import Bench
+from trialfleet.nodes.bootstrap import configuration, packages, settings
+from trialfleet.nodes.bootstrap.instance import Instance
+from trialfleet.nodes.bootstrap.machine import Machine, StepError
+
+SPOT = Instance(id="i-1", type="g5.xlarge", zone="eu-west-1a", lifecycle="spot", price=0.4321)
+TOLD = {
+    "schema": 1,
+    "fleet": "demo",
+    "run": "",
+    "home": "eu-west-1",
+    "bucket": "b",
+    "bundle": "k",
+    "bundle_sha256": "0",
+    "log_prefix": "fleet/demo/log/",
+    "token_parameter": "/trialfleet/demo/node-token",
+    "manager": "10.0.0.1:9618",
+    "condor_version": "25.14.1",
+    "idle_minutes": 10,
+    "boot_minutes": 20,
+}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path / "bench")
+    monkeypatch.setenv("PATH", bench.path)
+    return bench
+
+
+def test_a_file_is_written_once_and_with_its_mode_from_the_start(bench: Bench) -> None:
+    machine = Machine(bench.root)
+    assert machine.write("/etc/a/secret", "x", mode=0o600)
+    assert not machine.write("/etc/a/secret", "x", mode=0o600)
+    assert machine.write("/etc/a/secret", "y", mode=0o600)
+    file = bench.root / "etc/a/secret"
+    assert file.read_text() == "y"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in file.parent.iterdir()] == ["secret"]
+
+
+def test_a_secret_is_at_no_time_readable_by_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)
+    Machine(bench.root).write("/etc/secret", "x", mode=0o600)
+    assert (bench.root / "etc/secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_others_could_read_is_written_anew(bench: Bench) -> None:
+    bench.file("etc/secret", "x").chmod(0o644)
+    assert Machine(bench.root).write("/etc/secret", "x", mode=0o600)
+    assert (bench.root / "etc/secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_program_that_fails_is_told_with_its_last_words(bench: Bench) -> None:
+    bench.program("doomed", "for i in 1 2 3 4 5; do echo line $i >&2; done; exit 3")
+    with pytest.raises(StepError, match=r"^`doomed now`: line 3; line 4; line 5$"):
+        Machine(bench.root).run("doomed", "now")
+
+
+def test_a_program_that_fails_without_a_word_is_told_with_its_status(bench: Bench) -> None:
+    bench.program("silent", "exit 3")
+    with pytest.raises(StepError, match="`silent`: exit status 3"):
+        Machine(bench.root).run("silent")
+
+
+def test_a_program_that_is_missing_or_hangs_is_told(bench: Bench) -> None:
+    bench.program("slow", "exec sleep 5")
+    with pytest.raises(StepError, match="there is no program absent"):
+        Machine(bench.root).run("absent")
+    with pytest.raises(StepError, match="`slow`: no end after 0 s"):
+        Machine(bench.root).run("slow", seconds=0.1)
+
+
+def test_programs_never_ask_a_person(bench: Bench) -> None:
+    bench.program("curious", "read answer && exit 9; echo $DEBIAN_FRONTEND")
+    with typing("yes\n"):
+        assert Machine(bench.root).run("curious") == "noninteractive\n"
+
+
+@contextmanager
+def typing(text: str) -> Iterator[None]:
+    """Have text on this process's standard input."""
+    before, (reading, writing) = os.dup(0), os.pipe()
+    os.write(writing, text.encode())
+    os.dup2(reading, 0)
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        for descriptor in (before, reading, writing):
+            os.close(descriptor)
+
+
+def test_an_unknown_system_is_told_what_would_do(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.file("etc/os-release", 'PRETTY_NAME="Arch Linux"\n# a comment\n')
+    monkeypatch.setenv("PATH", str(bench.bin))
+    with pytest.raises(StepError, match=r"Arch Linux has neither apt-get nor dnf; Ubuntu"):
+        packages.uses_apt(Machine(bench.root))
+
+
+def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
+    bench.file("opt/trialfleet/settings.json", str(TOLD).replace("'", '"'))
+    told = settings.read(Machine(bench.root))
+    assert (told.manager, told.boot_minutes, told.endpoint_url) == ("10.0.0.1:9618", 20, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "did the user data run"),
+        ("{", "is no JSON"),
+        ('{"schema": 2}', "schema 2, not 1"),
+        ('{"schema": 1, "fleet": "x"}', "lack boot_minutes, bucket, bundle"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_told(bench: Bench, text: str, words: str) -> None:
+    bench.file("opt/trialfleet/settings.json", text)
+    with pytest.raises(StepError, match=words):
+        settings.read(Machine(bench.root))
+
+
+def test_the_token_is_roots_alone(bench: Bench) -> None:
+    configuration.write_token(Machine(bench.root), "the-token\n\n")
+    file = bench.root / "etc/condor/tokens.d/trialfleet"
+    assert file.read_text() == "the-token\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_bundle_without_configuration_is_an_error(bench: Bench) -> None:
+    with pytest.raises(StepError, match=r"no /opt/trialfleet/node\.conf"):
+        configuration.write(Machine(bench.root), SPOT, "set", "/scratch")
+
+
+def test_the_kernel_gives_up_silent_peers_as_soon_as_the_settings_say_so(bench: Bench) -> None:
+    bench.file("opt/trialfleet/node.conf", "A = 1\n")
+    bench.program("sysctl")
+    for _ in range(2):
+        configuration.write(Machine(bench.root), SPOT, "set", "/scratch")
+    file = bench.root / "etc/sysctl.d/60-trialfleet.conf"
+    assert "tcp_keepalive_intvl = 5" in file.read_text()
+    assert (bench.root / "var/lib/trialfleet/home").stat().st_mode & 0o777 == 0o700
+    assert bench.calls == [f"sysctl -q -p {file}"]
+
+
+def test_what_the_instance_is_stands_in_its_configuration() -> None:
+    lines = configuration.text(SPOT, "already 0", "/mnt/x", "/usr/bin/python3").splitlines()
+    assert 'TrialfleetInstance = "i-1"' in lines
+    assert 'TrialfleetDriverOption = "already 0"' in lines
+    assert "TrialfleetPricePerHour = 0.4321" in lines
+    assert "EXECUTE = /mnt/x" in lines
+
+
+def test_an_unknown_price_is_undefined() -> None:
+    instance = Instance(id="i-1", type="t", zone="z", lifecycle="on-demand", price=None)
+    text = configuration.text(instance, "set", "/x", "/p")
+    assert "TrialfleetPricePerHour = undefined\n" in text
+
+
+def test_jobs_and_the_probe_use_the_python_that_has_torch(bench: Bench) -> None:
+    pytorch = bench.root / "opt/pytorch/bin"
+    usual = bench.root / "usr/bin"
+    for folder, status in ((pytorch, 0), (usual, 1)):
+        folder.mkdir(parents=True)
+        (folder / "python3").write_text(f"#!/bin/sh\nexit {status}\n")
+        (folder / "python3").chmod(0o755)
+    assert configuration.jobs_python(Machine(bench.root)) == f"{pytorch}/python3"
+    (pytorch / "python3").unlink()
+    assert configuration.jobs_python(Machine(bench.root)) == sys.executable
+
+
+def test_the_question_for_torch_is_answered_by_a_real_python() -> None:
+    question = ["-c", configuration._HAS_TORCH]
+    assert subprocess.run([sys.executable, *question]).returncode == 0
+    assert subprocess.run([sys.executable, "-I", "-S", *question]).returncode == 1
+
+
+def test_the_probes_verdict_is_advertised_before_the_startd_has_run_it(bench: Bench) -> None:
+    ad = 'TrialfleetGpuHealthy = false\nTrialfleetGpuReason = "costs $(MONEY)"\n-\nnoise\n'
+    configuration.write_verdict(Machine(bench.root), ad)
+    assert bench.text("etc/condor/config.d/45-trialfleet-probe.conf").splitlines() == [
+        "TrialfleetGpuHealthy = false",
+        'TrialfleetGpuReason = "costs $(DOLLAR)(MONEY)"',
+        "STARTD_ATTRS = $(STARTD_ATTRS) TrialfleetGpuHealthy TrialfleetGpuReason",
+    ]
