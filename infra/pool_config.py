@@ -103,20 +103,24 @@ def templates() -> jinja2.Environment:
 def render(settings: PoolSettings) -> str:
     """Return the text of the pool's configuration file."""
     installation = settings.installation
-    return templates().get_template(TEMPLATE).render(
-        folder=settings.folder,
-        release=installation.release,
-        bin=installation.bin,
-        sbin=installation.sbin,
-        library=installation.library,
-        libexec=installation.libexec,
-        account=settings.account,
-        root=settings.root,
-        cpus=settings.cpus or max(LEAST_CPUS, len(os.sched_getaffinity(0))),
-        memory_mb=settings.memory_mb,
-        job_environment=job_environment(settings.file),
-        knobs=settings.knobs,
-        extra=settings.extra.strip(),
+    return (
+        templates()
+        .get_template(TEMPLATE)
+        .render(
+            folder=settings.folder,
+            release=installation.release,
+            bin=installation.bin,
+            sbin=installation.sbin,
+            library=installation.library,
+            libexec=installation.libexec,
+            account=settings.account,
+            root=settings.root,
+            cpus=settings.cpus or max(LEAST_CPUS, len(os.sched_getaffinity(0))),
+            memory_mb=settings.memory_mb,
+            job_environment=job_environment(settings.file),
+            knobs=settings.knobs,
+            extra=settings.extra.strip(),
+        )
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,10 +13,10 @@ import click
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import typed
+from trialfleet.workflows.fleet_commands import fleet, manager
+from trialfleet.workflows.output import console, print_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from trialfleet.workflows.run import Run, TrialRecord
     from trialfleet.workflows.status import RunStatus
 
@@ -80,7 +79,7 @@ def plan(study: Path, out: Path | None, run_id: str | None, as_json: bool) -> No
 
     planned = plan_run(study, run=run_id, out=out)
     if as_json:
-        _print_json(plan_summary(planned))
+        print_json(plan_summary(planned))
         return
     here = _typed(planned)
     click.echo(plan_text(planned))
@@ -92,7 +91,7 @@ def schema() -> None:
     """Print the JSON Schema of a study file, for editors."""
     from trialfleet.workflows.study import Study
 
-    _print_json(Study.model_json_schema())
+    print_json(Study.model_json_schema())
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -138,9 +137,9 @@ def status(run: Path | None, keep_watching: bool, as_json: bool) -> None:
         _watch_to_the_end(opened)
     for current in opened.watch() if keep_watching else [opened.status()]:
         if as_json:
-            _print_json(current.to_json(), indent=None if keep_watching else 1)
+            print_json(current.to_json(), indent=None if keep_watching else 1)
         else:
-            _console().print(run_view(current))
+            console().print(run_view(current))
 
 
 @main.command()
@@ -173,9 +172,9 @@ def best(run: Path | None, as_json: bool) -> None:
     opened = _open(run)
     found = opened.best()
     if as_json:
-        _print_json([asdict(entry) for entry in found])
+        print_json([asdict(entry) for entry in found])
     elif found:
-        _console().print(best_table(found, opened.study.objective.metric))
+        console().print(best_table(found, opened.study.objective.metric))
     else:
         click.echo("no trial has completed yet")
 
@@ -191,11 +190,11 @@ def trials(run: Path | None, region: str | None, as_csv: bool, as_json: bool) ->
 
     records = _open(run).trials(region)
     if as_json:
-        _print_json([asdict(record) for record in records])
+        print_json([asdict(record) for record in records])
     elif as_csv:
         _print_csv(records)
     else:
-        _console().print(trials_table(records))
+        console().print(trials_table(records))
 
 
 @main.command()
@@ -209,7 +208,7 @@ def report(run: Path | None) -> None:
     opened = _open(run)
     folder = open_run(opened.folder)
     finished = last_finished(folder) if opened.status().ended else None
-    _console().print(summary_table(write_report(folder, finished)))
+    console().print(summary_table(write_report(folder, finished)))
     click.echo(f"report  {opened.report}")
 
 
@@ -246,7 +245,7 @@ def pool_up(folder: Path | None) -> None:
     from trialfleet.infra.pool import Pool
     from trialfleet.workflows.console import pool_view
 
-    _console().print(pool_view(Pool(folder).up(click.echo)))
+    console().print(pool_view(Pool(folder).up(click.echo)))
 
 
 @pool.command("down")
@@ -269,9 +268,9 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
 
     current = Pool(folder).status()
     if as_json:
-        _print_json(asdict(current))
+        print_json(asdict(current))
     else:
-        _console().print(pool_view(current))
+        console().print(pool_view(current))
 
 
 @pool.command("shell")
@@ -290,6 +289,10 @@ def pool_env(folder: Path | None) -> None:
     from trialfleet.infra.pool import Pool
 
     click.echo(Pool(folder).shell_exports(), nl=False)
+
+
+main.add_command(fleet)
+main.add_command(manager)
 
 
 # -- what the commands share -----------------------------------------------------------------------
@@ -315,7 +318,7 @@ def _watch_to_the_end(run: Run) -> NoReturn:
     from trialfleet.workflows.console import watch
 
     try:
-        ended = watch(run, _console())
+        ended = watch(run, console())
     except KeyboardInterrupt:
         name = _typed(run)
         click.echo(
@@ -333,11 +336,11 @@ def _show_end(run: Run, ended: RunStatus) -> NoReturn:
     from trialfleet.workflows.run_report import read_report
     from trialfleet.workflows.status import RunState
 
-    console = _console()
+    terminal = console()
     if run.report.exists():
-        console.print(summary_table(read_report(RunFolder(run.folder))))
+        terminal.print(summary_table(read_report(RunFolder(run.folder))))
     if ended.state is not RunState.DONE:
-        console.print(run_view(ended))
+        terminal.print(run_view(ended))
     if any(region.published for region in ended.regions):
         click.echo(f"models  {run.study.publish}")
     if run.report.exists():
@@ -347,16 +350,6 @@ def _show_end(run: Run, ended: RunStatus) -> NoReturn:
 
 def _typed(run: Run) -> str:
     return typed(run.folder)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False)
-
-
-def _print_json(value: Any, indent: int | None = 1) -> None:
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
 
 
 def _print_csv(records: list[TrialRecord]) -> None:

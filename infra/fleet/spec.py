@@ -9,10 +9,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from trialfleet.sections import OneLine, Section, Size, refuse, schema_of, spelled, wrong
 
-# An image of AWS's own with NVIDIA's open driver, Python and Ubuntu; any other may be named.
+# An image of AWS's own with NVIDIA's open driver and torch; any other may be named.
+# AWS retires such lines after about a year: then this wants the next.
 DEFAULT_AMI = (
-    "ssm:/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-ubuntu-22.04"
-    "/latest/ami-id"
+    "ssm:/aws/service/deeplearning/ami/{architecture}/oss-nvidia-driver-gpu-pytorch-2.9"
+    "-ubuntu-24.04/latest/ami-id"
 )
 _NAME = r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 _AWS_REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]+"

@@ -37,6 +37,7 @@ Environment=PYTHONPATH={home}/lib
 ExecStart={python} -m trialfleet.nodes.agent
 Restart=always
 RestartSec=5
+StandardOutput=journal+console
 """
 
 

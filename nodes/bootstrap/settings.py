@@ -30,6 +30,7 @@ class Settings:
         idle_minutes: an idle node goes after so long; 0: never.
         boot_minutes: a node that hasn't joined after so long shuts itself down.
         endpoint_url: where AWS's services are; empty: at their own places.
+        image: prepare this machine for an image of nodes, and don't join.
     """
 
     fleet: str
@@ -45,6 +46,7 @@ class Settings:
     idle_minutes: float
     boot_minutes: int
     endpoint_url: str = ""
+    image: bool = False
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Settings:
@@ -56,7 +58,7 @@ class Settings:
         if table.get("schema") != SCHEMA:
             raise StepError(f"settings of schema {table.get('schema')!r}, not {SCHEMA}")
         names = {field.name for field in fields(cls)}
-        missing = sorted(names - set(table) - {"endpoint_url"})
+        missing = sorted(names - set(table) - {"endpoint_url", "image"})
         if missing:
             raise StepError(f"the settings lack {', '.join(missing)}")
         return cls(**{name: table[name] for name in names & set(table)})

@@ -14,6 +14,7 @@ from trialfleet.nodes.bootstrap import (
     join,
     scratch,
     services,
+    settings,
 )
 from trialfleet.nodes.bootstrap.aws import Aws
 from trialfleet.nodes.bootstrap.instance import Instance
@@ -61,7 +62,12 @@ def arm(node: Node) -> str:
 
 def prepare_driver(node: Node) -> str:
     """Make NVIDIA's driver ready."""
-    node.driver = driver.prepare(node.machine)
+    try:
+        node.driver = driver.prepare(node.machine)
+    except driver.RebootError:
+        if not node.settings.image:
+            raise
+        node.driver = driver.STILL  # who boots from the image has it
     return f"{driver.OPTION}: {node.driver}"
 
 
@@ -121,7 +127,23 @@ def join_pool(node: Node) -> str:
     return f"joined as {name}"
 
 
-STEPS: tuple[tuple[str, Callable[[Node], str]], ...] = (
+def seal(node: Node) -> str:
+    """Leave nothing of this machine's own behind: what boots from its image is another."""
+    machine = node.machine
+    machine.succeeds("systemctl", "disable", "--now", services.CONDOR)
+    machine.succeeds("shutdown", "-c")
+    machine.place(settings.FILE).unlink(missing_ok=True)
+    machine.run("cloud-init", "clean", "--logs")
+    return "ready: make an image of this instance"
+
+
+Steps = tuple[tuple[str, Callable[[Node], str]], ...]
+IMAGE_STEPS: Steps = (
+    ("driver", prepare_driver),
+    ("htcondor", prepare_htcondor),
+    ("image", seal),
+)
+STEPS: Steps = (
     ("switch", arm),
     ("driver", prepare_driver),
     ("htcondor", prepare_htcondor),
@@ -141,7 +163,7 @@ def run(node: Node) -> None:
         StepError, AwsError: a step can't be done.
         RebootError: the machine must be started anew first.
     """
-    for name, step in STEPS:
+    for name, step in IMAGE_STEPS if node.settings.image else STEPS:
         began = time.monotonic()
         node.tell(f"{name} ...")
         outcome = step(node)

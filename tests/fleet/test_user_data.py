@@ -266,3 +266,18 @@ def test_user_data_is_python_that_the_oldest_image_reads() -> None:
 def test_user_data_that_ec2_would_refuse_is_refused_here() -> None:
     with pytest.raises(FleetError, match=r"has \d+ bytes, EC2 takes 16384"):
         user_data.render({"run": "x" * 5_000})
+
+
+def test_a_machine_for_an_image_is_prepared_and_joins_nothing(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    bench.program("cloud-init")
+    done = boot(bench, imds, user_data.render(settings(cloud, built, image=True)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = [line.split()[1] for line in done.stdout.splitlines() if line.endswith(" s)")]
+    assert steps == ["driver:", "htcondor:", "image:", "done"]
+    assert bench.calls[-1] == "cloud-init clean --logs"
+    assert "shutdown -c" in bench.calls
+    assert "systemctl disable --now condor.service" in bench.calls
+    assert not (bench.root / "opt/trialfleet/settings.json").exists()
+    assert not (bench.root / "etc/condor/tokens.d").exists()

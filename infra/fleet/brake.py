@@ -1,0 +1,116 @@
+"""Pauses in asking for nodes, longer each time that asking is of no use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from trialfleet.infra.fleet.pool_nodes import Demand, Group, Room
+from trialfleet.infra.fleet.scaling import Node, Phase
+
+FIRST_MISFIT, LONGEST_MISFIT = timedelta(minutes=30), timedelta(hours=12)
+DUDS = 3  # nodes in a row that were never fit to run a trial, from which on launching slows down
+
+
+class Brake:
+    """Holds back launches for a while; each time in a row twice as long."""
+
+    def __init__(self, first: timedelta, longest: timedelta) -> None:
+        """Take the length of the first pause and of the longest."""
+        self._first, self._longest = first, longest
+        self._length = first
+        self._until: datetime | None = None
+        self._reason = ""
+
+    def pull(self, now: datetime, reason: str) -> None:
+        """Begin a pause."""
+        self._until, self._reason = now + self._length, reason
+        self._length = min(self._length * 2, self._longest)
+
+    def release(self) -> None:
+        """End it, and begin anew with the first pause's length."""
+        self._until, self._length = None, self._first
+
+    def reason(self, now: datetime) -> str:
+        """Return why nothing is asked for, and until when; empty if nothing holds back."""
+        if self._until is None or now >= self._until:
+            return ""
+        return f"{self._reason}; tried again at {self._until:%H:%M:%S} UTC"
+
+
+class Duds:
+    """Counts nodes in a row that came to nothing: an image without a driver would make no others.
+
+    A dud has not joined in time, ended itself before it joined, or has a GPU that fails its probe
+    from the start. The first fit node after them ends the count.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._brake = Brake(timedelta(minutes=5), timedelta(hours=2))
+        self._fit: set[str] = set()
+        self._coming: set[str] = set()
+        self._duds: set[str] = set()
+
+    def reason(self, phases: Mapping[str, Phase], now: datetime) -> str:
+        """Return why no node is asked for after this look; empty if nothing holds back.
+
+        Args:
+            phases: where each node stands now.
+            now: the moment.
+        """
+        fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
+        bad = {name for name, where in phases.items() if where in {"late", "sick"}}
+        gone = self._coming - set(phases)
+        if fit - self._fit:
+            self._duds.clear()
+            self._brake.release()
+        self._fit |= fit
+        new = (bad | gone) - self._fit - self._duds
+        self._duds |= new
+        self._coming = {name for name, where in phases.items() if where == "coming"}
+        if new and len(self._duds) >= DUDS:
+            self._brake.pull(now, f"the last {len(self._duds)} nodes were never fit for a trial")
+        return self._brake.reason(now)
+
+
+class Misfits:
+    """Trials that no node of the fleet suits, whatever room it has: nodes for them cost in vain.
+
+    They count for nothing for a while, longer each time; one of their kind that runs ends that.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._brakes: dict[tuple[Room, str], Brake] = {}
+
+    def without(
+        self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
+    ) -> tuple[Demand, list[str]]:
+        """Return the demand without them, and a line for each kind of them.
+
+        Args:
+            demand: what trials ask for.
+            found: trials that wait beside a free node, and that node.
+            now: the moment.
+        """
+        for group in demand.active:
+            self._brakes.pop(group.kind, None)
+        for group, node in found:
+            brake = self._brakes.setdefault(group.kind, Brake(FIRST_MISFIT, LONGEST_MISFIT))
+            if not brake.reason(now):
+                brake.pull(now, f"though {node.instance} is free and has room")
+        held = {group: self._reason(group, now) for group in demand.idle}
+        idle = tuple(group for group in demand.idle if not held[group])
+        lines = [
+            f"{group.jobs} trial(s) that ask for {group.need} wait {held[group]}; "
+            "condor_q -better-analyze tells what their requirements want"
+            for group in demand.idle
+            if held[group]
+        ]
+        return replace(demand, idle=idle), lines
+
+    def _reason(self, group: Group, now: datetime) -> str:
+        brake = self._brakes.get(group.kind)
+        return brake.reason(now) if brake else ""

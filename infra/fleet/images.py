@@ -1,0 +1,92 @@
+"""Machine images: the one that a fleet names, or the newest behind an SSM parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from botocore.exceptions import ClientError
+
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.spec import Fleet
+
+BY_PARAMETER = "ssm:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """A machine image.
+
+    Attributes:
+        id: for instance `ami-0123456789abcdef0`.
+        root: the name of its root device.
+        root_gib: size of the root disk that it was made with.
+    """
+
+    id: str
+    root: str
+    root_gib: int
+
+
+def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
+    """Find the fleet's image for a region and an architecture.
+
+    Raises:
+        InputError: there is none such, or it is of another architecture.
+        FleetError: AWS refuses.
+    """
+    named = fleet.ami if isinstance(fleet.ami, str) else fleet.ami[aws_region]
+    wanted = named.replace("{architecture}", architecture)
+    image = _behind(aws, aws_region, wanted)
+    with asking(f"the image {image} in {aws_region}"):
+        found = _describe(aws, aws_region, image, wanted)
+    if found.architecture != architecture:
+        raise InputError(
+            f"ami: {wanted} is for {found.architecture} and the instance types are {architecture}: "
+            "choose types of one architecture, or write {architecture} in an ssm: parameter"
+        )
+    return found.image
+
+
+@dataclass(frozen=True)
+class _Found:
+    image: Image
+    architecture: str
+
+
+def _behind(aws: Aws, aws_region: str, wanted: str) -> str:
+    if not wanted.startswith(BY_PARAMETER):
+        return wanted
+    name = wanted.removeprefix(BY_PARAMETER)
+    try:
+        with asking(f"the image behind {wanted} in {aws_region}"):
+            return aws.ssm(aws_region).get_parameter(Name=name)["Parameter"]["Value"].strip()
+    except FleetError as error:
+        if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in NO_PARAMETER:
+            raise InputError(f"ami: {aws_region} has no SSM parameter {name}") from error
+        raise
+
+
+NO_PARAMETER = {"ParameterNotFound", "ParameterVersionNotFound"}
+NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"}
+
+
+def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> _Found:
+    try:
+        images = aws.ec2(aws_region).describe_images(ImageIds=[image])["Images"]
+    except ClientError as error:
+        if code_of(error) not in NO_IMAGE:
+            raise
+        images = []
+    if not images:
+        called = wanted if wanted == image else f"{image}, which is behind {wanted},"
+        raise InputError(f"ami: {aws_region} has no image {called} that this account may use")
+    found = images[0]
+    root = found.get("RootDeviceName", "/dev/sda1")
+    sizes = [
+        disk["Ebs"].get("VolumeSize", 0)
+        for disk in found.get("BlockDeviceMappings", [])
+        if disk.get("DeviceName") == root and "Ebs" in disk
+    ]
+    image_found = Image(id=image, root=root, root_gib=max(sizes, default=0))
+    return _Found(image_found, found["Architecture"])

@@ -1,0 +1,114 @@
+"""What is asked of HTCondor's collector and schedd about a fleet."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool import connect, use
+
+# A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
+TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
+NODE_ATTRIBUTES = [
+    "Name",
+    "Machine",
+    "MyAddress",
+    "SlotType",
+    "NumDynamicSlots",
+    "NumDynamicSlotsTime",
+    "MyCurrentTime",
+    "LastHeardFrom",
+    "Draining",
+    "DrainReason",
+    "JobId",
+    "GlobalJobId",
+    "Cpus",
+    "Memory",
+    "GPUs",
+    "TotalSlotCpus",
+    "TotalSlotMemory",
+    "TotalSlotGPUs",
+    "TrialfleetFleet",
+    "TrialfleetInstance",
+    "TrialfleetGpuHealthy",
+    "TrialfleetGpuReason",
+    "TrialfleetGpuName",
+    "TrialfleetBandwidth",
+    "TrialfleetLaunchMicroseconds",
+    "TrialfleetDriverOption",
+    "TrialfleetNote",
+]
+JOB_ATTRIBUTES = [
+    "JobStatus",
+    "GlobalJobId",
+    "RequestCpus",
+    "RequestGPUs",
+    "RequestMemory",
+    "Requirements",
+    "EnteredCurrentStatus",
+    "TrialfleetRun",
+    "TrialfleetRegion",
+    "TrialfleetNode",
+]
+
+
+def node_ads(fleet: str | None) -> list[Any]:
+    """Return the ads of the slots of a fleet's nodes, or of every fleet's.
+
+    Raises:
+        PoolError: the collector does not answer.
+    """
+    constraint = "TrialfleetInstance isnt undefined"
+    if fleet is not None:
+        constraint += f" && TrialfleetFleet =?= {quoted(fleet)}"
+    use_pool()
+    import htcondor2
+
+    try:
+        kind = htcondor2.AdTypes.Startd
+        return list(htcondor2.Collector().query(kind, constraint, NODE_ATTRIBUTES))
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor's collector does not answer: {error}") from error
+
+
+def job_ads(constraint: str) -> list[Any]:
+    """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
+
+    Raises:
+        PoolError: the schedd does not answer.
+    """
+    use_pool()
+    import htcondor2
+
+    try:
+        return list(htcondor2.Schedd().query(constraint=constraint, projection=JOB_ATTRIBUTES))
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+
+
+def use_pool() -> None:
+    """Make this process talk to the pool that it shall talk to.
+
+    Raises:
+        PoolError: there is none.
+    """
+    use(connect())
+
+
+def tool(name: str) -> str:
+    """Return the path of one of HTCondor's tools.
+
+    Raises:
+        PoolError: there is no pool, or no such tool on PATH.
+    """
+    use_pool()
+    found = shutil.which(name)
+    if found is None:
+        raise PoolError(f"{name} is not on PATH: HTCondor's tools are not installed here")
+    return found
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a ClassAd string."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

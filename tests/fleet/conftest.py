@@ -1,0 +1,44 @@
+"""The lab for tests in this folder: one for each file that asks for it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.lab.lab import Lab, LabError
+from tests.fleet.lab.namespaces import why_none
+
+TAIL = 6_000  # characters of a console that a failed test shows
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "lab" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.fleet)
+
+
+@pytest.fixture(scope="module")
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A lab; `LAB = {…}` in the test's file gives its options."""
+    if why_none():
+        pytest.skip(f"no lab: {why_none()}")
+    folder = Path(tempfile.mkdtemp(prefix="lab-"))
+    with Lab.start(folder, **getattr(request.module, "LAB", {})) as started:
+        yield started
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show what the machines' consoles have printed, where a test fails."""
+    report = yield
+    lab = getattr(item, "funcargs", {}).get("lab")
+    if lab is not None and report.failed:  # type: ignore[attr-defined]
+        for machine in [lab.manager, *(lab.machine(found["id"]) for found in lab.instances())]:
+            try:
+                report.sections.append((f"console of {machine.id}", machine.log()[-TAIL:]))  # type: ignore[attr-defined]
+            except LabError as error:
+                report.sections.append((f"console of {machine.id}", str(error)))  # type: ignore[attr-defined]
+    return report

@@ -1,0 +1,159 @@
+"""Boots a machine for each instance that AWS has, and powers it off when AWS ends the instance."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import tty
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import moto_side, switch
+from .machine import Spec
+from .namespaces import NEW, first_process
+
+FIRMWARE = ("-m", "tests.fleet.lab.machine")
+POLL = 0.1  # seconds between looks at what AWS has
+PATIENCE = 30.0  # seconds from the power button to the plug, as EC2 gives or more
+Describe = Callable[[Any, dict[str, Any]], dict[str, Any]]
+
+
+class Machine:
+    """A machine that runs, or ran, for an instance."""
+
+    def __init__(self, spec: Spec, region: str, folder: Path) -> None:
+        """Boot it; what its console prints goes to a file in `folder`."""
+        self.spec, self.region, self.lost = spec, region, False
+        self.going = threading.Event()
+        file = folder / f"{spec.id}.json"
+        file.write_text(json.dumps(dataclasses.asdict(spec)))
+        self.console = folder / f"{spec.id}.console"
+        master, slave = pty.openpty()
+        tty.setraw(slave)
+        self.process = subprocess.Popen(
+            [*NEW, sys.executable, "-S", *FIRMWARE, str(file)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        threading.Thread(target=self._copy_console, args=(master,), daemon=True).start()
+        self.pid = first_process(self.process.pid)
+        switch.connect(spec.address, self.pid)
+
+    @property
+    def alive(self) -> bool:
+        """True until its first process has ended."""
+        return self.process.poll() is None
+
+    def power_off(self) -> None:
+        """Press the power button; pull the plug when it is still on much later."""
+        if self.going.is_set():
+            return
+        self.going.set()
+        threading.Thread(target=self._power_off, daemon=True).start()
+
+    def pull_the_plug(self) -> None:
+        """End it at once, so that nobody is told: the network is cut before the kernel could."""
+        self.lost = True
+        switch.cut(self.spec.address)
+        self._kill(signal.SIGKILL)
+
+    def _power_off(self) -> None:
+        self._kill(signal.SIGTERM)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._kill(signal.SIGKILL)
+
+    def _kill(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def _copy_console(self, master: int) -> None:
+        with self.console.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while text := os.read(master, 65_536):  # OSError once nobody has the other end
+                file.write(text)
+        os.close(master)
+
+
+class Hypervisor:
+    """All machines of the lab."""
+
+    def __init__(self, folder: Path, hosts: Path, describe: Describe) -> None:
+        """Keep machines' files in `folder`; `describe` adds to what a machine is from AWS."""
+        self.machines: dict[str, Machine] = {}
+        self._folder, self._hosts, self._describe = folder, hosts, describe
+
+    def start(self) -> None:
+        """Watch AWS in a thread of this process."""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def find(self, instance_id: str, seconds: float = 30) -> Machine:
+        """Return an instance's machine as soon as it is booted.
+
+        Raises:
+            TimeoutError: it isn't.
+        """
+        deadline = time.monotonic() + seconds
+        while instance_id not in self.machines:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no machine was booted for {instance_id}")
+            time.sleep(POLL / 2)
+        return self.machines[instance_id]
+
+    def _watch(self) -> None:
+        while True:
+            for instance in list(moto_side.instances()):
+                try:
+                    self._attend(instance)
+                except Exception:  # noqa: BLE001  one machine's failure must not stop the others
+                    traceback.print_exc()
+            time.sleep(POLL)
+
+    def _attend(self, instance: Any) -> None:
+        machine = self.machines.get(instance.id)
+        if machine is None and instance.state == "running":
+            self.machines[instance.id] = self._boot(instance)
+        elif machine is not None and instance.state != "running" and machine.alive:
+            machine.power_off()
+        elif machine is not None and instance.state == "running" and not machine.alive:
+            self._note_end(instance, machine)
+
+    def _boot(self, instance: Any) -> Machine:
+        self._name(instance.private_ip, instance.private_dns_name)
+        spec: dict[str, Any] = {
+            "id": instance.id,
+            "disk": str(self._folder / instance.id),
+            "hosts": str(self._hosts),
+            "name": instance.private_dns_name,
+            "address": instance.private_ip,
+            "router": switch.ROUTER,
+            "router_mac": switch.ROUTER_MAC,
+        }
+        region = instance.ec2_backend.region_name
+        made = Machine(Spec(**self._describe(instance, spec)), region, self._folder)
+        moto_side.CONSOLES[instance.id] = made.console
+        return made
+
+    def _name(self, address: str, name: str) -> None:
+        """Make the machine's name known to all."""
+        with self._hosts.open("a") as hosts:
+            hosts.write(f"{address} {name} {name.partition('.')[0]}\n")
+
+    def _note_end(self, instance: Any, machine: Machine) -> None:
+        """Tell AWS that a machine shut itself down; of one that was lost it hears nothing."""
+        if not machine.lost:
+            reason = "Client.InstanceInitiatedShutdown"
+            moto_side.ended(instance, reason, f"{reason}: Instance initiated shutdown")

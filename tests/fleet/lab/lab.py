@@ -1,0 +1,353 @@
+"""The lab from outside: starting one, acting on it, and running commands on its machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from trialfleet.infra.htcondor_package import find_htcondor
+
+from . import namespaces
+from .moto_side import EVERYTHING, IMAGES
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BOOTING = 60.0  # seconds, at most
+
+
+class LabError(Exception):
+    """The lab can't be started, or can't do what it was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a lab is like.
+
+    Attributes:
+        regions: AWS regions that have images; the first has the manager.
+        policy: what the caller, `trialfleet fleet` on the manager, may do in AWS.
+        manager_image: `bare`, or `prepared` with HTCondor installed.
+        hardware: of the nodes, as `stand_in_nvidia` has it; GPUs follow from the instance type.
+        environment: variables of the nodes' processes.
+        remote: the manager has a way to ask for misfortunes, see `remote`.
+    """
+
+    regions: tuple[str, ...] = ("us-east-1", "us-west-2")
+    policy: Mapping[str, Any] = field(default_factory=lambda: EVERYTHING)
+    manager_image: str = "bare"
+    hardware: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    remote: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine of the lab."""
+
+    lab: Lab
+    id: str
+
+    def run(
+        self,
+        command: list[str] | str,
+        *,
+        user: str = "root",
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        stdin: str = "",
+        check: bool = False,
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the machine; text goes to its shell.
+
+        Args:
+            command: words, or a line for `sh -c`.
+            user: whom the process belongs to.
+            env: variables besides those that a login gives.
+            cwd: where it starts; default: the user's home.
+            stdin: what it reads.
+            check: raise when it fails, with what it printed.
+            timeout: seconds, after which it is killed.
+
+        Raises:
+            LabError: it failed, and `check` is set.
+        """
+        words = ["sh", "-c", command] if isinstance(command, str) else command
+        done = subprocess.run(
+            [*self.entering(user, env, cwd), "timeout", "--kill-after=5", f"{timeout:g}", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        if check and done.returncode != 0:
+            raise LabError(
+                f"on {self.id}: {shlex.join(words)}: exit {done.returncode}\n"
+                f"{done.stdout[-4000:]}{done.stderr[-4000:]}"
+            )
+        return done
+
+    def entering(
+        self, user: str = "root", env: Mapping[str, str] | None = None, cwd: str = ""
+    ) -> list[str]:
+        """Return what a command line begins with that is to run on the machine."""
+        outer = namespaces.entering(self.lab.pid, user=os.geteuid() != 0)
+        inner = namespaces.entering(self.lab.ask("pid", self.id))
+        home = "/root" if user == "root" else f"/home/{user}"
+        variables = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", **(env or {})}
+        return [
+            *outer,
+            *inner,
+            *("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env"),
+            *("env", f"--chdir={cwd or home}", *(f"{k}={v}" for k, v in variables.items())),
+        ]
+
+    def read(self, path: str) -> str:
+        """Return a file's text; nothing where there is none."""
+        return self.run(["cat", path]).stdout
+
+    def write(self, path: str, text: str, *, user: str = "root") -> None:
+        """Write a file of somebody's, and the folders that it needs."""
+        line = 'mkdir -p "$(dirname "$1")" && cat > "$1"'
+        self.run(["sh", "-c", line, "sh", path], user=user, stdin=text, check=True)
+
+    def log(self) -> str:
+        """Return what the console has printed since the machine was booted."""
+        return str(self.lab.ask("console", self.id))
+
+    def instance(self) -> dict[str, Any]:
+        """Return the machine's instance, as `Lab.instances` lists it."""
+        return next(found for found in self.lab.instances() if found["id"] == self.id)
+
+    def wait_for_boot(self) -> None:
+        """Return when its user data has run.
+
+        Raises:
+            LabError: it hasn't in time; with what the console has printed.
+        """
+        asked = ["sh", "-c", "test -e /run/systemd/stand-in && systemctl is-active cloud-init"]
+        over = {"inactive", "failed"}
+        try:
+            self.lab.wait_for(
+                lambda: self.run(asked).stdout.strip() in over, f"the boot of {self.id}", BOOTING
+            )
+        except LabError as error:
+            raise LabError(f"{error}; its console:\n{self.log()}") from error
+
+    def kill(self) -> None:
+        """Lose the machine as by a broken power supply: nobody is told, not even AWS."""
+        self.lab.ask("kill", self.id)
+
+    def power_off(self) -> None:
+        """Press the power button: services are stopped, and AWS hears that it shut down."""
+        self.lab.ask("power_off", self.id)
+
+    def partition(self, seconds: float) -> None:
+        """Lose every packet from and to the machine for some time."""
+        self.lab.ask("partition", self.id, seconds)
+
+
+class Lab:
+    """A cloud on this machine: AWS by moto, and a machine of namespaces for each instance."""
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        self.folder, self.options = folder.resolve(), options
+        self.pid = 0
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    @classmethod
+    def start(cls, folder: Path, **options: Any) -> Self:
+        """Return a lab to be entered by `with`.
+
+        Args:
+            folder: an empty folder, or one that doesn't exist; it is removed at the end.
+            options: as `Options` has them.
+        """
+        return cls(folder, Options(**options))
+
+    def __enter__(self) -> Self:
+        reason = namespaces.why_none()
+        if reason:
+            raise LabError(reason)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "cloud.log").open("w") as log:
+            self._process = subprocess.Popen(
+                [
+                    *namespaces.new_as_this_user(),
+                    *(sys.executable, "-m", "tests.fleet.lab.cloud"),
+                    *(str(self.folder), json.dumps(self._told())),
+                ],
+                cwd=REPOSITORY,
+                env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for what runs on a machine
+            )
+        try:
+            self.pid = namespaces.first_process(self._process.pid)
+            self._answer()
+            self.manager = Machine(self, self.ask("manager"))
+            self.manager.wait_for_boot()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End everything in the lab at once."""
+        assert self._process is not None
+        self._process.kill()  # `unshare` takes its namespaces down with it
+        self._process.communicate()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def aws_environment(self) -> dict[str, str]:
+        """Variables by which commands on the manager find AWS and its keys."""
+        return dict(self.ask("environment"))
+
+    def launch(
+        self,
+        user_data: str = "",
+        *,
+        image: str = "bare",
+        kind: str = "g5.xlarge",
+        spot: bool = False,
+        profile: str = "",
+    ) -> Machine:
+        """Launch an instance of the lab's own, and return its machine when its first boot is over.
+
+        Args:
+            user_data: a script.
+            image: `bare`, `prepared` with HTCondor, or `learning` with torch, too.
+            kind: the instance type.
+            spot: on the spot market.
+            profile: name of an instance profile.
+        """
+        more: dict[str, Any] = {"IamInstanceProfile": {"Name": profile}} if profile else {}
+        if spot:
+            more["InstanceMarketOptions"] = {"MarketType": "spot"}
+        made = self.aws(
+            "ec2",
+            "run_instances",
+            ImageId=IMAGES[image],
+            InstanceType=kind,
+            MinCount=1,
+            MaxCount=1,
+            UserData=user_data,
+            InstanceInitiatedShutdownBehavior="terminate",
+            MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
+            **more,
+        )
+        machine = Machine(self, made["Instances"][0]["InstanceId"])
+        machine.wait_for_boot()
+        return machine
+
+    def instances(self, *states: str) -> list[dict[str, Any]]:
+        """List the instances of all regions but the manager; only of some states, if named."""
+        found = self.ask("instances")
+        return [instance for instance in found if not states or instance["state"] in states]
+
+    def machine(self, instance_id: str) -> Machine:
+        """Return the machine of an instance."""
+        return Machine(self, instance_id)
+
+    def aws(self, service: str, operation: str, region: str = "", **words: Any) -> Any:
+        """Call AWS as one who may do everything, by boto3's names: `describe_instances`."""
+        return self.ask("aws", service, operation, region or self.options.regions[0], **words)
+
+    def allow(self, policy: Mapping[str, Any]) -> None:
+        """Replace what the caller on the manager may do in AWS."""
+        self.ask("allow", policy)
+
+    def configure(self, **options: Any) -> None:
+        """Change `hardware` or `environment` of the nodes that boot from now on."""
+        self.ask("configure", **options)
+
+    def interrupt(self, instance_id: str, seconds: float = 120) -> None:
+        """Give a spot instance notice, and terminate it that much later."""
+        self.ask("interrupt", instance_id, seconds)
+
+    def rebalance(self, instance_id: str) -> None:
+        """Recommend to a spot instance that it be replaced."""
+        self.ask("rebalance", instance_id)
+
+    def ask(self, do: str, *words: Any, **named: Any) -> Any:
+        """Have the cloud do something, and return what it answers.
+
+        Raises:
+            LabError: it can't, or the lab has ended.
+        """
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with self._lock:
+            request = {"do": do, "words": words, "named": named}
+            try:
+                print(json.dumps(request), file=self._process.stdin, flush=True)
+            except BrokenPipeError:
+                raise LabError(f"the lab has ended:\n{self._log()}") from None
+            return self._answer()
+
+    def wait_for(self, holds: Callable[[], object], what: str, seconds: float = 60) -> Any:
+        """Return what `holds` returns as soon as it is true.
+
+        Raises:
+            LabError: it wasn't in time.
+        """
+        deadline = time.monotonic() + seconds
+        while not (found := holds()):
+            if time.monotonic() > deadline:
+                raise LabError(f"{what}: not so within {seconds:g} s")
+            time.sleep(0.2)
+        return found
+
+    def _answer(self) -> Any:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise LabError(f"the lab has ended:\n{self._log()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise LabError(answer["error"])
+        return answer["result"]
+
+    def _log(self) -> str:
+        return (self.folder / "cloud.log").read_text()[-4000:]
+
+    def _told(self) -> dict[str, Any]:
+        """Return the options, with what the machines see of this one."""
+        condor = find_htcondor()
+        shown = [Path(sys.base_prefix)]
+        if condor.unpacked:
+            shown.append(condor.release.parent)
+        return dataclasses.asdict(self.options) | {
+            "condor": str(condor.release),
+            "shown": outside_usr(shown),
+            "repository": outside_usr([REPOSITORY]),
+            "venv": outside_usr([Path(sys.prefix)]),
+        }
+
+
+def outside_usr(places: list[Path]) -> list[str]:
+    """Return those of `places` that machines don't have by /usr."""
+    return [str(place) for place in places if not place.is_relative_to("/usr")]

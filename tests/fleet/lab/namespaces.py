@@ -1,0 +1,87 @@
+"""Namespaces of the kernel: whether this machine gives them, how to make and how to enter them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+KINDS = ("--net", "--uts", "--mount", "--ipc", "--pid")
+# Whoever starts it takes it down: the first process of the namespace dies with `unshare`.
+NEW = ("unshare", *KINDS, "--fork", "--kill-child=SIGKILL")
+PROGRAMS = ("unshare", "nsenter", "ip", "mount", "umount", "pivot_root", "setpriv", "sysctl")
+# What a lab does, in small: a bridge, a cable, a file system in memory, an overlay over /usr.
+TRIAL = """
+ip link add lab0 type bridge && ip link add lab1 type veth peer name lab2 || exit 1
+mount -t tmpfs none /tmp && mkdir /tmp/upper /tmp/work /tmp/merged || exit 1
+places=lowerdir=/usr,upperdir=/tmp/upper,workdir=/tmp/work
+mount -t overlay none -o $places /tmp/merged 2>/dev/null ||
+    mount -t overlay none -o $places,userxattr /tmp/merged
+"""
+
+
+def new_as_this_user() -> list[str]:
+    """Return what a command line begins with that is to run in namespaces of its own, as root."""
+    if os.geteuid() == 0:
+        return [*NEW, "--mount-proc"]
+    return [NEW[0], "--user", "--map-root-user", "--map-auto", *NEW[1:], "--mount-proc"]
+
+
+@functools.cache
+def why_none() -> str:
+    """Return why there can be no lab on this machine; empty where there can."""
+    search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    wanted = PROGRAMS if os.geteuid() == 0 else (*PROGRAMS, "newuidmap")
+    missing = [name for name in wanted if shutil.which(name, path=search) is None]
+    if missing:
+        return f"no {', '.join(missing)} on this machine"
+    done = subprocess.run(
+        [*new_as_this_user(), "sh", "-c", TRIAL],
+        env={**os.environ, "PATH": search},
+        capture_output=True,
+        text=True,
+    )
+    reason = " ".join(done.stderr.split()) or f"exit {done.returncode}"
+    return "" if done.returncode == 0 else f"namespaces are refused here: {reason}"
+
+
+def first_process(pid: int, seconds: float = 30) -> int:
+    """Return the process that `unshare --fork` started in its namespaces, as soon as there is one.
+
+    It may have started others before, to set the numbers of users.
+
+    Raises:
+        TimeoutError: it started none.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except FileNotFoundError:
+            break
+        for child in children:
+            if namespace_of(child) not in {"", namespace_of("self")}:
+                return int(child)
+        time.sleep(0.01)
+    raise TimeoutError(f"process {pid} started none in its namespaces")
+
+
+def namespace_of(process: str) -> str:
+    """Return the name of a process's pid namespace; empty if it can't be told."""
+    try:
+        return str(Path(f"/proc/{process}/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def entering(pid: int, *, user: bool = False) -> list[str]:
+    """Return what a command line begins with that is to run in the namespaces of `pid`.
+
+    Args:
+        pid: the first process of the namespaces, as the caller numbers it.
+        user: True to enter its user namespace too.
+    """
+    return ["nsenter", f"--target={pid}", *(["--user"] if user else []), *KINDS, "--"]

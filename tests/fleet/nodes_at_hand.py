@@ -1,0 +1,125 @@
+"""Nodes of a fleet as the pool tells of them: ads with HTCondor's attributes, and plain data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+import classad2
+
+from trialfleet.infra.fleet.machines import Instance
+from trialfleet.infra.fleet.pool_nodes import PoolNode, Room, read_nodes
+from trialfleet.infra.fleet.scaling import Limits, Node
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+ROOM = Room(gpus=1, cpus=4, memory_mb=15_000)
+ONE_GPU = Room(gpus=1, cpus=1, memory_mb=4_000)
+LIMITS = Limits(min_nodes=0, max_nodes=8, idle_minutes=10, boot_minutes=20, room=ROOM, price=0.5)
+
+
+def ago(minutes: float) -> datetime:
+    return NOW - timedelta(minutes=minutes)
+
+
+def slot_ad(instance: str = "i-1", *, now: datetime = NOW, **changes: Any) -> classad2.ClassAd:
+    """A partitionable slot's ad, as an idle node with one healthy GPU sends it."""
+    seconds = int(now.timestamp())
+    return classad2.ClassAd(
+        {
+            "Name": f"slot1@{instance}",
+            "Machine": instance,
+            "MyAddress": "<10.0.0.1:9618>",
+            "SlotType": "Partitionable",
+            "NumDynamicSlots": 0,
+            "NumDynamicSlotsTime": seconds - 60,
+            "MyCurrentTime": seconds,
+            "LastHeardFrom": seconds,
+            "Cpus": 4,
+            "Memory": 15_000,
+            "GPUs": 1,
+            "TotalSlotCpus": 4,
+            "TotalSlotMemory": 15_000,
+            "TotalSlotGPUs": 1,
+            "TrialfleetFleet": "demo",
+            "TrialfleetInstance": instance,
+            "TrialfleetGpuHealthy": True,
+            "TrialfleetGpuReason": "",
+            "TrialfleetGpuName": "NVIDIA A10G",
+            "TrialfleetBandwidth": 481.5,
+            **changes,
+        }
+    )
+
+
+def dynamic_ad(instance: str = "i-1", job: str = "7.0", **changes: Any) -> classad2.ClassAd:
+    """The ad of a slot that a job has taken."""
+    own = {"SlotType": "Dynamic", "JobId": job, "GlobalJobId": f"vm#{job}#1"}
+    return slot_ad(instance, **{"Name": f"slot1_1@{instance}", **own, **changes})
+
+
+def job_ad(job: str = "7.0", **changes: Any) -> classad2.ClassAd:
+    """A trial in the job queue, running."""
+    return classad2.ClassAd(
+        {
+            "JobStatus": 2,
+            "GlobalJobId": f"vm#{job}#1",
+            "RequestCpus": 1,
+            "RequestGPUs": 1,
+            "RequestMemory": 4_000,
+            "TrialfleetRun": "r1",
+            "TrialfleetRegion": "JFK",
+            "TrialfleetNode": "JFK.l1.t03",
+            **changes,
+        }
+    )
+
+
+@cache
+def _usual_node() -> PoolNode:
+    (node,) = read_nodes([slot_ad()])
+    return node
+
+
+def pool_node(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -> PoolNode:
+    """A node in the pool: idle for so many minutes, or busy."""
+    node = replace(_usual_node(), instance=instance, slot=f"slot1@{instance}")
+    full = {"jobs": ("7.0",), "free": Room(cpus=3, memory_mb=11_000)} if idle is None else {}
+    since = None if idle is None else ago(idle)
+    return replace(node, **{"idle_since": since, **full, **changes})
+
+
+def joined(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -> Node:
+    """An instance that has joined."""
+    price = changes.pop("price", 0.5)
+    return replace(
+        launched(instance, 60, price=price),
+        pool=pool_node(instance, idle=idle, **changes),
+        seen=NOW,
+    )
+
+
+def launched(instance: str = "i-1", minutes: float = 1, **changes: Any) -> Node:
+    """An instance that has not joined, launched so many minutes ago."""
+    node = Node(instance=instance, price=0.5, room=ROOM, launched=ago(minutes))
+    return replace(node, **changes)
+
+
+def instance(name: str = "i-1", *, minutes: float = 60, **changes: Any) -> Instance:
+    """An instance as AWS lists it, launched so many minutes ago."""
+    usual = Instance(
+        id=name,
+        aws_region="eu-west-1",
+        zone="eu-west-1a",
+        type="g5.xlarge",
+        lifecycle="spot",
+        state="running",
+        address="",
+        launched=ago(minutes),
+        expires=NOW + timedelta(minutes=60),
+        price=0.6,
+        run="",
+        launch="",
+    )
+    return replace(usual, **changes)
