@@ -1,13 +1,14 @@
 # make demo    the flights example on an HTCondor pool of this machine's own
 # make test    every test, with a real pool
 # make check   format, lint, types, fast tests: green at every commit
+# make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
 # make bench   what the parts cost, as ratios within one run
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 FLIGHTS := workflows/examples/flights
 
-.PHONY: demo test check fast format bench wheel clean
+.PHONY: demo test check format lab bench clean
 .DEFAULT_GOAL := check
 
 demo: $(VENV)/ready
@@ -27,6 +28,9 @@ check: $(VENV)/ready
 format: $(VENV)/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+lab: $(VENV)/ready
+	$(BIN)/python -m tests.fleet.lab
 
 bench: $(VENV)/ready
 	$(BIN)/python -m tests.bench

@@ -40,17 +40,21 @@ def fleet() -> None:
 @fleet.command("plan")
 @file_argument
 @click.option("--policy", is_flag=True, help="Print the IAM policies alone, as JSON.")
+@click.option("--refresh-prices", is_flag=True, help="Ask AWS for on-demand prices first.")
 @json_option
-def fleet_plan(file: Path | None, policy: bool, as_json: bool) -> None:
+def fleet_plan(file: Path | None, policy: bool, refresh_prices: bool, as_json: bool) -> None:
     """Show what `up` would make and what it would cost; changes nothing."""
     from trialfleet.infra.fleet.fleet_plan import fleet_plan as planned
     from trialfleet.infra.fleet.fleet_plan import policies
+    from trialfleet.infra.fleet.fleet_plan import refresh_prices as refresh
     from trialfleet.workflows.fleet_console import plan_view
 
     aws, spec = _opened(file)
     if policy:
         print_json(policies(spec, aws.account(spec.home)))
         return
+    if refresh_prices:
+        click.echo(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
     result = planned(aws, spec)
     if as_json:
         print_json(asdict(result))

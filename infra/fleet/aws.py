@@ -23,6 +23,7 @@ from trialfleet.errors import FleetError
 if TYPE_CHECKING:
     from types_boto3_ec2 import EC2Client
     from types_boto3_iam import IAMClient
+    from types_boto3_pricing import PricingClient
     from types_boto3_s3 import S3Client
     from types_boto3_service_quotas import ServiceQuotasClient
     from types_boto3_ssm import SSMClient
@@ -81,6 +82,11 @@ class Aws:
         client: ServiceQuotasClient = self._client("service-quotas", aws_region)
         return client
 
+    def pricing(self) -> PricingClient:
+        """Prices of all regions, which AWS tells in a few of them."""
+        client: PricingClient = self._client("pricing", "us-east-1")
+        return client
+
     def account(self, aws_region: str) -> str:
         """Return the account's number.
 
@@ -136,4 +142,4 @@ def permission(error: ClientError) -> str:
     """Return the permission that was missing, such as `ec2:RunInstances`."""
     reason = error.response.get("Error", {}).get("Message", "")
     named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", reason)
-    return named[1] if named else error.operation_name
+    return named[1] if named else f"to call {error.operation_name}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from trialfleet.infra.fleet import choice, inventory, names, policy
+from trialfleet.infra.fleet import choice, instance_types, inventory, names, policy, prices
 from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.machines import Candidate
 from trialfleet.infra.fleet.spec import Fleet
@@ -63,6 +64,21 @@ def fleet_plan(aws: Aws, fleet: Fleet) -> FleetPlan:
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
         policies=policies(fleet, account),
     )
+
+
+def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
+    """Ask AWS for the on-demand prices of the fleet's types; return the file that keeps them.
+
+    Raises:
+        InputError: an instance type doesn't exist.
+        FleetError: AWS refuses.
+    """
+    types = {
+        kind.name
+        for aws_region in fleet.aws_regions
+        for kind in instance_types.resolve(aws, fleet, aws_region)
+    }
+    return prices.refresh(aws, fleet.aws_regions, types)
 
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:

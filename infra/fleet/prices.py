@@ -21,7 +21,6 @@ from trialfleet.infra.fleet.aws import Aws, asking
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import SpotPriceTypeDef
-    from types_boto3_pricing import PricingClient
     from types_boto3_pricing.type_defs import FilterTypeDef
 
 SHIPPED = Path(__file__).with_name("on_demand_prices.json")
@@ -110,16 +109,10 @@ def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
         {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()
     ]
     with asking(f"the on-demand price of {instance_type} in {aws_region}"):
-        pages = pricing(aws).get_paginator("get_products")
+        pages = aws.pricing().get_paginator("get_products")
         found = pages.paginate(ServiceCode="AmazonEC2", Filters=filters)
         products = [json.loads(product) for page in found for product in page["PriceList"]]
     return min((usd for product in products for usd in _hourly(product) if usd > 0), default=None)
-
-
-def pricing(aws: Aws) -> PricingClient:
-    """Return the Pricing API, which answers for all regions from a few of them."""
-    client: PricingClient = aws._client("pricing", "us-east-1")
-    return client
 
 
 def cache_file() -> Path:

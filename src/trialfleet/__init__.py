@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import (
+    FleetError,
     InputError,
     OptimizerError,
     PoolError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BestSettings",
+    "FleetError",
     "InputError",
     "OptimizerError",
     "PoolError",

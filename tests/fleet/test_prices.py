@@ -83,7 +83,7 @@ def test_an_on_demand_price_is_that_of_the_table() -> None:
 
 
 def test_a_refreshed_price_wins_and_the_others_stay(aws: Aws) -> None:
-    with Stubber(prices.pricing(aws)) as stub:
+    with Stubber(aws.pricing()) as stub:
         answers(stub, "g5.xlarge", product("0.9000000000"))
         path = prices.refresh(aws, [HOME], ["g5.xlarge"])
         answers(stub, "m5.large", product("0.107"))
@@ -97,7 +97,7 @@ def test_a_refreshed_price_wins_and_the_others_stay(aws: Aws) -> None:
 
 
 def test_reservations_free_offers_and_other_units_are_no_hourly_price(aws: Aws) -> None:
-    with Stubber(prices.pricing(aws)) as stub:
+    with Stubber(aws.pricing()) as stub:
         answers(
             stub,
             "g5.xlarge",
@@ -110,14 +110,14 @@ def test_reservations_free_offers_and_other_units_are_no_hourly_price(aws: Aws) 
 
 
 def test_what_a_region_does_not_sell_is_left_out(aws: Aws) -> None:
-    with Stubber(prices.pricing(aws)) as stub:
+    with Stubber(aws.pricing()) as stub:
         answers(stub, "p6-b300.48xlarge")
         prices.refresh(aws, [HOME], ["p6-b300.48xlarge"])
     assert prices.on_demand(HOME, "p6-b300.48xlarge") is None
 
 
 def test_a_denied_refresh_is_told_and_keeps_the_table(aws: Aws, cache: Path) -> None:
-    with Stubber(prices.pricing(aws)) as stub:
+    with Stubber(aws.pricing()) as stub:
         stub.add_client_error("get_products", "AccessDeniedException")
         with pytest.raises(FleetError, match=r"price of g5\.xlarge in eu-west-1.*GetProducts"):
             prices.refresh(aws, [HOME], ["g5.xlarge"])

@@ -35,6 +35,7 @@ SIGNATURES = {
 }
 NAMES = {
     "BestSettings",
+    "FleetError",
     "InputError",
     "OptimizerError",
     "PoolError",
@@ -51,7 +52,19 @@ NAMES = {
 }
 COMMANDS = {
     "best",
+    "fleet autoscale",
+    "fleet bake",
+    "fleet doctor",
+    "fleet down",
+    "fleet plan",
+    "fleet reap",
+    "fleet scale",
+    "fleet status",
+    "fleet up",
     "init",
+    "manager config",
+    "manager install",
+    "manager token",
     "plan",
     "pool down",
     "pool env",

@@ -78,6 +78,7 @@ def serve(address: str, port: int) -> None:
 
     mend_policies()
     mend_s3_permissions()
+    mend_networks()
     mend_instances()
     mend_console()
     mend_prices()
