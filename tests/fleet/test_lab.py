@@ -221,7 +221,8 @@ def test_machines_reach_each_other_by_name_and_nobody_outside(lab: Lab, node: Ma
 def test_an_instance_that_aws_terminates_stops_its_services_first(
     machine: Machine, lab: Lab
 ) -> None:
-    service(machine, "trap 'echo stopped > /dev/console; exit' TERM; while :; do sleep 0.1; done")
+    line = "trap 'echo stopped > /dev/console; exit' INT; while :; do sleep 0.1; done"
+    service(machine, line, "KillSignal=SIGINT")
     machine.run(["systemctl", "start", "lab-test"], check=True)
     lab.aws("ec2", "terminate_instances", InstanceIds=[machine.id])
     lab.wait_for(lambda: not machine.instance()["on"], "the machine is off")

@@ -67,6 +67,7 @@ class Machine:
     def pull_the_plug(self) -> None:
         """End it at once, so that nobody is told: the network is cut before the kernel could."""
         self.lost = True
+        switch.cut(self.spec.address)
         self._kill(signal.SIGKILL)
 
     def _power_off(self) -> None:
