@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
@@ -95,6 +96,12 @@ class Aws:
         """
         with asking("who is asking (sts:GetCallerIdentity)"):
             return self.sts(aws_region).get_caller_identity()["Account"]
+
+    def endpoint(self, aws_region: str) -> str:
+        """Return where AWS is asked if the user's settings name a place; empty: AWS's own."""
+        url = self.ssm(aws_region).meta.endpoint_url
+        host = (urlsplit(url).hostname or "").removesuffix(".cn")
+        return "" if host.endswith(".amazonaws.com") else url
 
     def _make_client(self, service: str, aws_region: str) -> Any:
         return self._session.client(  # type: ignore[call-overload]

@@ -30,4 +30,5 @@ def gather(aws: Aws, fleet: Fleet) -> Supplies:
         policy=policy.node_policy(fleet, aws.account(fleet.home)),
         trust=policy.NODE_TRUST,
         user_data=user_data.render,
+        endpoint_url=aws.endpoint(fleet.home),
     )

@@ -6,7 +6,6 @@ finished by the next one.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +50,7 @@ class Supplies:
         policy: what the nodes may do in AWS.
         trust: who may take their role.
         user_data: renders the first boot's script from its settings.
+        endpoint_url: where AWS is asked, if not at its own places; nodes ask there, too.
     """
 
     manager: str
@@ -62,6 +62,7 @@ class Supplies:
     policy: Mapping[str, Any]
     trust: Mapping[str, Any]
     user_data: Callable[[dict[str, Any]], str]
+    endpoint_url: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +222,7 @@ def node_settings(fleet: Fleet, supplies: Supplies, bucket_name: str) -> dict[st
         # Nodes that shall stay don't go by themselves: who scales the fleet knows how many.
         "idle_minutes": 0 if fleet.nodes.min else fleet.idle_minutes,
         "boot_minutes": BOOT_MINUTES,
-        "endpoint_url": os.environ.get("AWS_ENDPOINT_URL", ""),
+        "endpoint_url": supplies.endpoint_url,
     }
 
 

@@ -1,4 +1,4 @@
-"""The agent's loop: look, decide, act, each two seconds."""
+"""The agent's loop: look, decide, act, each second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import Metadata, Notices
 
-STEP = 2.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
+STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
 
 log = logging.getLogger(__name__)
 

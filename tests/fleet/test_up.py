@@ -25,6 +25,7 @@ from tests.fleet.moto_account import (
 )
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet import images, inventory, lease, template
+from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.launch import Launched
 from trialfleet.infra.fleet.up import up
 
@@ -62,13 +63,9 @@ def settings(cloud: Account) -> Any:
     return json.loads(user_data(cloud).partition("\n")[2])
 
 
-def test_a_node_is_told_all_that_it_needs_to_join(
-    cloud: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raise_fleet(cloud)
-    assert settings(cloud)["endpoint_url"] == ""  # and all clients are made now, for moto
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://aws.example")
-    raise_fleet(cloud, run="2026-11-20T10-00-00")
+def test_a_node_is_told_all_that_it_needs_to_join(cloud: Account) -> None:
+    given = {"endpoint_url": "https://aws.example"}
+    raise_fleet(cloud, run="2026-11-20T10-00-00", given=given)
     assert settings(cloud) == {
         "schema": 1,
         "fleet": "f",
@@ -85,6 +82,18 @@ def test_a_node_is_told_all_that_it_needs_to_join(
         "boot_minutes": 20,
         "endpoint_url": "https://aws.example",
     }
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [("", ""), ("https://aws.example:4566", "https://aws.example:4566")],
+)
+def test_where_the_user_asks_aws_the_nodes_ask_it_too(
+    named: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", named)
+    assert Aws().endpoint(HOME) == told
+    assert Aws().endpoint("cn-north-1") == told
 
 
 def test_the_bundle_lies_where_the_node_looks_and_the_token_too(cloud: Account) -> None:
