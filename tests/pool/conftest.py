@@ -15,7 +15,11 @@ from types import FrameType
 import platformdirs
 import pytest
 
+from tests.pool.machines import Machine, free_port
+from trialfleet.infra.manager import config
+from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.pool import Pool
+from trialfleet.infra.user_namespace import identity
 
 HERE = Path(__file__).parent
 CPUS = 4  # more than a small machine has: the tests' jobs mostly sleep
@@ -109,3 +113,22 @@ def work(session_folder: Path) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    """The manager's shared port."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def manager(session_folder: Path, port: int) -> Iterator[Machine]:
+    """A central manager and access point, configured as `trialfleet manager install` does it."""
+    settings = ManagerSettings(user=identity().account, address="127.0.0.1", port=port)
+    machine = Machine(session_folder / f"manager-{port}", config.render(settings))
+    machine.make_key()
+    try:
+        machine.start()
+        yield machine
+    finally:
+        machine.remove()

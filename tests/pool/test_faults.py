@@ -53,6 +53,12 @@ def test_killing_dagman_loses_nothing(make_run: MakeRun, wait_for: WaitFor) -> N
     assert_exactly_once(run, 4)
 
 
+def kill_all(pool: Pool, wait_for: WaitFor) -> None:
+    for process in pool.processes():
+        os.kill(process.pid, signal.SIGKILL)
+    wait_for(lambda: not pool.processes())
+
+
 def test_killing_the_whole_pool_loses_nothing(
     make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
@@ -60,9 +66,7 @@ def test_killing_the_whole_pool_loses_nothing(
         run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
         run.submit()
         wait_for(lambda: told(run) >= 1)
-        for process in pool.processes():
-            os.kill(process.pid, signal.SIGKILL)
-        wait_for(lambda: not pool.processes())
+        kill_all(pool, wait_for)
         assert run.status().state is RunState.UNKNOWN
         assert "can't be read" in (run.status().notice or "")
         pool.up()
@@ -77,9 +81,7 @@ def test_a_run_whose_queue_is_lost_is_resumed_from_what_the_study_knows(
         run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
         run.submit()
         wait_for(lambda: told(run) >= 1)
-        for process in pool.processes():
-            os.kill(process.pid, signal.SIGKILL)
-        wait_for(lambda: not pool.processes())
+        kill_all(pool, wait_for)
         for file in (pool.folder / "spool").glob("job_queue.log*"):
             file.unlink()
         pool.up()

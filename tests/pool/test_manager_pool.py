@@ -73,23 +73,6 @@ SEC_CLIENT_INTEGRITY = OPTIONAL
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture(scope="module")
-def manager(session_folder: Path, port: int) -> Iterator[Machine]:
-    settings = ManagerSettings(user=identity().account, address="127.0.0.1", port=port)
-    machine = Machine(session_folder / "manager", config.render(settings))
-    machine.make_key()
-    try:
-        machine.start()
-        yield machine
-    finally:
-        machine.remove()
-
-
-@pytest.fixture(scope="module")
 def make_node(session_folder: Path, manager: Machine, port: int) -> Iterator[MakeNode]:
     made: list[Machine] = []
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.pool.machines import Machine, free_port
+from tests.pool.machines import Machine
 from trialfleet.infra.fleet import node_config
 from trialfleet.infra.fleet.spec import Fleet
-from trialfleet.infra.manager import config, tokens
-from trialfleet.infra.manager.config import ManagerSettings
-from trialfleet.infra.user_namespace import identity
+from trialfleet.infra.manager import tokens
 from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.nodes.bootstrap.machine import Machine as NodesMachine
@@ -39,23 +37,6 @@ GPU_DISCOVERY_EXTRA = -extra -simulate:4,1
 STARTD_CRON_TRIALFLEET_PROBE_PERIOD = 1
 NUM_CPUS = 2
 """
-
-
-@pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture(scope="module")
-def manager(session_folder: Path, port: int) -> Iterator[Machine]:
-    settings = ManagerSettings(user=identity().account, address="127.0.0.1", port=port)
-    machine = Machine(session_folder / "manager", config.render(settings))
-    machine.make_key()
-    try:
-        machine.start()
-        yield machine
-    finally:
-        machine.remove()
 
 
 @pytest.fixture(scope="module")
