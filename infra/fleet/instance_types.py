@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.aws import Aws, asking
 from trialfleet.infra.fleet.machines import InstanceType
-from trialfleet.infra.fleet.spec import Fleet, Needs
+from trialfleet.infra.fleet.spec import DEFAULT_AMI, Fleet, Needs
 from trialfleet.sections import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
 
 MAKER = "NVIDIA"
+OLD = {"K80", "M60", "V100"}  # of generations before Turing
 _BYTES = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BUYABLE = {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]}
 
@@ -37,14 +38,20 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
         None, if the listed types are all known in other regions of the fleet only.
 
     Raises:
-        InputError: a listed type exists in none of the fleet's regions, or nothing is listed and
-            the needs say too little to choose by.
+        InputError: a listed type exists in none of the fleet's regions or is too old for its
+            image, or nothing is listed and the needs say too little to choose by.
         FleetError: AWS refuses.
     """
     if not fleet.instance_types:
-        return _meeting(aws, fleet.needs, aws_region)
+        fit = _meeting(aws, fleet.needs, aws_region)
+        return [kind for kind in fit if not _too_old(fleet, kind)]
     listed = sorted(set(fleet.instance_types))
     found = _called(aws, aws_region, listed)
+    if old := [f"{kind.name} ({kind.gpu})" for kind in found if _too_old(fleet, kind)]:
+        raise InputError(
+            f"instance_types: {', '.join(old)}: the driver of AWS's image, NVIDIA's open one, runs "
+            "Turing GPUs (T4) and newer: name an image with another driver as `ami:`"
+        )
     missing = [name for name in listed if name not in {kind.name for kind in found}]
     if missing:
         _check_elsewhere(aws, fleet, aws_region, missing)
@@ -154,6 +161,11 @@ def _count(gpu: Any) -> int:
 def _whole(info: InstanceTypeInfoTypeDef) -> bool:
     """False for a part of a GPU: it wants another driver than the one that images have."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))
+
+
+def _too_old(fleet: Fleet, kind: InstanceType) -> bool:
+    """True for a GPU that the driver of AWS's image doesn't run; an image of the user's may."""
+    return fleet.ami == DEFAULT_AMI and kind.gpu in OLD
 
 
 def _architecture(info: InstanceTypeInfoTypeDef) -> str:

@@ -27,6 +27,7 @@ from trialfleet.infra.fleet.template import Template
 Progress = Callable[[str], None]
 WINDOW = timedelta(minutes=10)  # a request's name is good for so long
 TWICE = "IdempotentParameterMismatch"
+ENDED = "IdempotentInstanceTerminated"
 # What AWS says where it can't, while another type or zone may do.
 UNAVAILABLE = {
     "InsufficientInstanceCapacity": "no capacity",
@@ -39,13 +40,17 @@ UNAVAILABLE = {
     "InstanceLimitExceeded": "the account's limit of instances",
     "Unsupported": "not offered there",
     TWICE: "an earlier request of this name went wrong",
+    ENDED: "what an earlier request of this name made has ended",
 }
 JUST_MADE = {
     "InvalidGroup.NotFound",
     "InvalidLaunchTemplateId.NotFound",
     "InvalidLaunchTemplateId.VersionNotFound",
 }
-FLEETING = {"no capacity", UNAVAILABLE["InsufficientFreeAddressesInSubnet"], UNAVAILABLE[TWICE]}
+FLEETING = {
+    UNAVAILABLE[code]
+    for code in ("InsufficientCapacity", "InsufficientFreeAddressesInSubnet", TWICE, ENDED)
+}
 
 
 class Ready(Protocol):
@@ -212,13 +217,13 @@ class _Order:
         request = self._described(candidate, count, name)
         ec2 = self._aws.ec2(candidate.aws_region)
         ec2.meta.events.register_first("needs-retry.ec2.RunInstances", _take_as_answer, "capacity")
-        answer = waiting.patiently(lambda: ec2.run_instances(**request), _is_new)
+        answer = waiting.patiently(lambda: ec2.run_instances(**request), _is_new, waiting.LATER)
         return [
             inventory.described(instance, candidate.aws_region) for instance in answer["Instances"]
         ]
 
     def _described(self, candidate: Candidate, count: int, name: str) -> dict[str, Any]:
-        template = self._prepared.templates[candidate.aws_region, candidate.type.architecture]
+        template = self._template(candidate)
         tagged = self._tags(candidate, name)
         request: dict[str, Any] = {
             "LaunchTemplate": {"LaunchTemplateId": template.id, "Version": template.version},
@@ -235,6 +240,9 @@ class _Order:
         if candidate.lifecycle == "spot":
             request["InstanceMarketOptions"] = self._spot()
         return request
+
+    def _template(self, candidate: Candidate) -> Template:
+        return self._prepared.templates[candidate.aws_region, candidate.type.architecture]
 
     def _spot(self) -> dict[str, Any]:
         options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
@@ -257,9 +265,11 @@ class _Order:
         return datetime.fromtimestamp(end, UTC) + timedelta(minutes=self._fleet.lease_minutes)
 
     def _name(self, candidate: Candidate) -> str:
+        """Name a request; AWS keeps the name of one that it refused, and takes no other by it."""
         before = sorted(instance.id for instance in self._known)
-        kind = (candidate.type.name, candidate.zone, candidate.lifecycle)
-        parts = [self._fleet.called, f"{self._window:.0f}", *kind, *before]
+        kind = (candidate.type.name, candidate.zone, candidate.lifecycle, f"{candidate.price:.6f}")
+        version = self._template(candidate).version
+        parts = [self._fleet.called, f"{self._window:.0f}", self._run, version, *kind, *before]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _listed(self, name: str) -> list[Instance]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import time
 
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
-# A fresh machine's own timers hold apt's lock for a while.
+# A fresh machine's own timers hold apt's locks for a while. This makes apt wait for dpkg's alone …
 _APT = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
+# … and for those on its lists and its downloads we wait ourselves.
+BUSY = "Could not get lock"
+PATIENCE, INTERVAL = 300.0, 3.0  # seconds
 _KEEP = ("-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Options::=--force-confdef")
 
 
@@ -33,7 +37,7 @@ def uses_apt(machine: Machine) -> bool:
 
 def refresh(machine: Machine) -> None:
     """Ask apt's repositories what they have; StepError when none answers."""
-    machine.run(*_APT, "update")
+    _apt(machine, "update")
 
 
 def install(machine: Machine, *packages: str) -> None:
@@ -43,7 +47,7 @@ def install(machine: Machine, *packages: str) -> None:
         StepError: one can't be had.
     """
     if uses_apt(machine):
-        machine.run(*_APT, *_KEEP, "install", "--no-install-recommends", *packages)
+        _apt(machine, *_KEEP, "install", "--no-install-recommends", *packages)
     else:
         machine.run("dnf", "install", "-q", "-y", *packages)
 
@@ -56,3 +60,17 @@ def installs(machine: Machine, *packages: str) -> bool:
         machine.say(str(error))
         return False
     return True
+
+
+def _apt(machine: Machine, *arguments: str) -> None:
+    """Run apt-get, again and again while another one is at work; StepError when it fails."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            machine.run(*_APT, *arguments)
+        except StepError as error:
+            if BUSY not in str(error) or time.monotonic() >= end:
+                raise
+            time.sleep(INTERVAL)
+        else:
+            return

@@ -181,7 +181,7 @@ def test_throttling_costs_nothing_but_time() -> None:
 def test_a_denied_permission_is_named() -> None:
     with world() as here:
         here.account.faults.refuse("DescribeInstances", "UnauthorizedOperation", status=403)
-        with pytest.raises(FleetError, match="permission DescribeInstances is denied"):
+        with pytest.raises(FleetError, match="permission to call DescribeInstances is denied"):
             here.autoscaler().step()
 
 

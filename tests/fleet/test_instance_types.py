@@ -14,6 +14,7 @@ from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet import instance_types
 from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.machines import InstanceType
+from trialfleet.infra.fleet.spec import DEFAULT_AMI
 
 
 @pytest.fixture
@@ -121,6 +122,16 @@ def test_needs_are_met_by_whole_gpus_of_virtual_machines(cloud: Account) -> None
     assert "g4dn.metal" not in eight
 
 
+def test_gpus_that_the_driver_of_awss_image_does_not_run_are_none_to_choose(cloud: Account) -> None:
+    needs = {"gpus": 8, "gpu_memory": "32GB"}
+    assert "p3dn.24xlarge" in {kind.name for kind in resolved(cloud, needs=needs)}
+    images = {kind.name for kind in resolved(cloud, needs=needs, ami=DEFAULT_AMI)}
+    assert "p4d.24xlarge" in images
+    assert "p3dn.24xlarge" not in images
+    with pytest.raises(InputError, match=r"p3dn\.24xlarge \(V100\): .* name an image"):
+        resolved(cloud, instance_types=["p3dn.24xlarge", "g5.xlarge"], ami=DEFAULT_AMI)
+
+
 def test_needs_that_say_nothing_of_gpus_are_not_enough_to_choose_by(cloud: Account) -> None:
     with pytest.raises(InputError, match=r"needs\.gpus: 0 .* list some as `instance_types:`"):
         resolved(cloud, needs={"gpus": 0})
@@ -137,7 +148,7 @@ def test_zones_are_those_that_offer_the_type(cloud: Account) -> None:
 
 def test_a_denied_permission_is_told_by_name(cloud: Account) -> None:
     cloud.faults.refuse("DescribeInstanceTypes", "UnauthorizedOperation")
-    with pytest.raises(FleetError, match="permission DescribeInstanceTypes is denied"):
+    with pytest.raises(FleetError, match="permission to call DescribeInstanceTypes is denied"):
         resolved(cloud, instance_types=["g5.xlarge"])
 
 

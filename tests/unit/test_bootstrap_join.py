@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,35 @@ def test_at_a_boot_only_the_bootstrap_starts_by_itself(bench: Bench) -> None:
     agent = bench.text("etc/systemd/system/trialfleet-agent.service")
     assert "-m trialfleet.nodes.agent" in agent
     assert "[Install]" not in agent
+
+
+def test_before_htcondor_starts_its_jobs_are_kept_from_the_metadata(bench: Bench) -> None:
+    services.write(Machine(bench.root))
+    fence = bench.text("etc/systemd/system/condor.service.d/trialfleet.conf")
+    assert fence == f"[Service]\nExecStartPre=-/bin/sh -c '{services.KEEP_OUT}'\n"
+
+
+CONNECT = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+try:
+    socket.create_connection(("169.254.169.254", 80), timeout=1)
+except PermissionError:
+    print("kept out")
+except OSError:
+    print("no such place")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="wants root and ip")
+@pytest.mark.parametrize(("account", "told"), [(0, "no such place"), (65_534, "kept out")])
+def test_the_metadata_are_for_others_than_the_jobs_account(account: int, told: str) -> None:
+    twice = f"{services.KEEP_OUT} && {services.KEEP_OUT} && exec /usr/bin/python3 -c '{CONNECT}'"
+    command = ["unshare", "--net", "sh", "-c", f"{twice} {account}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout.strip() == told
 
 
 def test_the_node_waits_until_the_pool_has_it(bench: Bench) -> None:

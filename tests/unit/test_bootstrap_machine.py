@@ -113,6 +113,33 @@ def test_an_unknown_system_is_told_what_would_do(
         packages.uses_apt(Machine(bench.root))
 
 
+LOCKED = """
+echo x >> "$ROOT/tries"
+test "$(grep -c x "$ROOT/tries")" -gt {} && exit 0
+echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)" >&2
+echo "E: Unable to lock directory /var/lib/apt/lists/" >&2
+exit 100
+"""
+
+
+def test_another_apt_that_is_at_work_is_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "INTERVAL", 0.01)
+    bench.program("apt-get", LOCKED.format(3))
+    packages.refresh(Machine(bench.root))
+    packages.install(Machine(bench.root), "condor")
+    assert bench.text("tries").count("x") == 5
+
+
+def test_an_apt_that_never_ends_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "INTERVAL", 0.01)
+    monkeypatch.setattr(packages, "PATIENCE", 0.05)
+    bench.program("apt-get", LOCKED.format(10_000))
+    with pytest.raises(StepError, match="held by process 7"):
+        packages.refresh(Machine(bench.root))
+
+
 def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
     bench.file("opt/trialfleet/settings.json", str(TOLD).replace("'", '"'))
     told = settings.read(Machine(bench.root))
