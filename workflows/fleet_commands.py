@@ -76,6 +76,11 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
     aws, spec = _opened(file)
     launched = bring_up(aws, spec, nodes, run or "", click.echo)
     click.echo(f"{len(launched.instances)} node(s)")
+    if spec.autoscale == "off" and launched.instances:
+        click.echo(
+            f"they end after {spec.lease_minutes:g} minutes unless `trialfleet fleet autoscale` "
+            "runs, or up again"
+        )
     if wait:
         console().print(status_view(_show_until(aws, spec, run or "", _joined)))
     click.echo(f"next: trialfleet fleet status{_typed(file)}")

@@ -23,7 +23,7 @@ class FleetPlan:
         makes: what `up` makes beside the nodes.
         living: nodes that there are already.
         most_per_hour: USD of the largest fleet at the dearest candidate, within the cap.
-        policies: what the caller and the nodes must be allowed, as IAM has it.
+        policies: what the callers and the nodes must be allowed, as IAM has it.
     """
 
     fleet: str
@@ -82,9 +82,10 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
-    """Return the IAM policies: who calls `trialfleet fleet`, and the nodes."""
+    """Return the IAM policies: of who raises and removes the fleet, of who uses it, of nodes."""
     return {
         "caller": policy.caller_policy(fleet, account),
+        "daily": policy.daily_policy(fleet, account),
         "node": policy.node_policy(fleet, account),
     }
 

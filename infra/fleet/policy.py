@@ -50,6 +50,7 @@ PROFILE = [
     *("AddRoleToInstanceProfile", "CreateInstanceProfile", "DeleteInstanceProfile"),
     *("GetInstanceProfile", "RemoveRoleFromInstanceProfile", "TagInstanceProfile"),
 ]
+READS = ("iam:Get", "iam:List")
 BUCKET = [
     *("CreateBucket", "DeleteBucket", "GetBucketPublicAccessBlock", "GetBucketTagging"),
     *("GetEncryptionConfiguration", "GetLifecycleConfiguration", "PutBucketPublicAccessBlock"),
@@ -69,6 +70,19 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
     within = _Arns(fleet, account)
     parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets)
     return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
+
+
+def daily_policy(fleet: Fleet, account: str) -> Document:
+    """Return what is left to allow once `up` has run: all of the caller's, but no writing to IAM.
+
+    Whoever may write the nodes' role may give it any right, and use it by a node of theirs: so an
+    administrator raises the fleet once and removes it at last, and whoever runs studies has this.
+    """
+    document = caller_policy(fleet, account)
+    for statement in document["Statement"]:
+        if statement["Sid"] == "Identity":
+            statement["Action"] = [one for one in statement["Action"] if one.startswith(READS)]
+    return document
 
 
 def node_policy(fleet: Fleet, account: str) -> Document:

@@ -59,7 +59,7 @@ def test_plan_prints_json_and_the_policies_alone(cloud: Account) -> None:
     plan = json.loads(typed("plan", "--json").output)
     assert plan["candidates"][0]["type"]["name"] == "g4dn.xlarge"
     policies = json.loads(typed("plan", "--policy").output)
-    assert policies.keys() == {"caller", "node"}
+    assert policies.keys() == {"caller", "daily", "node"}
 
 
 def test_status_shows_a_node_and_says_why_the_pool_is_silent(cloud: Account) -> None:

@@ -94,6 +94,20 @@ def test_the_callers_policy_is_enough_for_a_fleets_whole_life(cloud: Account) ->
         assert raised_watched_and_removed(aws, own) == []
 
 
+def test_once_it_is_raised_a_fleet_is_used_without_writing_to_iam(cloud: Account) -> None:
+    own, candidates = moto_account.manager_instance(cloud), choice.candidates(cloud.aws, MINE)
+    up.up(cloud.aws, MINE, supplies_of(own), candidates, 1)
+    with moto_iam.allowed(policy.daily_policy(MINE, ACCOUNT)) as aws:
+        nodes = up.up(aws, MINE, supplies_of(own, token="renewed"), candidates, 2).instances
+        lease.renew(aws, MINE, nodes)
+        with pytest.raises(FleetError, match="iam"):
+            up.up(aws, MINE, supplies_of(own, policy={}), candidates, 2)
+        left = down(aws, MINE, drain=lambda _: None)
+    assert len(nodes) == 2
+    assert any("role" in line for line in left)
+    assert cloud.client("iam").list_roles()["Roles"]
+
+
 def test_it_is_enough_for_a_fleet_in_a_bucket_of_the_users(cloud: Account) -> None:
     place = {"LocationConstraint": moto_account.HOME}
     cloud.client("s3").create_bucket(Bucket="theirs", CreateBucketConfiguration=place)
