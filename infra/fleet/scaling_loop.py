@@ -28,7 +28,7 @@ from trialfleet.infra.fleet.autoscaler import Autoscaler, Progress, Step
 from trialfleet.infra.fleet.plain_data import plain
 from trialfleet.infra.fleet.provisioning import Graph
 
-PAUSE = 15.0  # seconds between steps
+PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
 LONGEST_PAUSE = 240.0  # … after several that failed
 State = Literal["scaling", "failing", "ended"]
 
