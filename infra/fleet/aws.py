@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from types_boto3_sts import STSClient
 
 ATTEMPTS = 8  # of one call; throttled ones wait longer each time
+LONGEST_REASON = 400  # characters; a proxy's refusal may be a page
 DENIED = {
     "AccessDenied",
     "AccessDeniedException",
@@ -136,7 +137,8 @@ def asking(what: str) -> Iterator[None]:
 
 def explained(error: ClientError, what: str) -> str:
     """Return one line: what was asked, AWS's reason, and what to do where it's a permission."""
-    code, reason = code_of(error), error.response.get("Error", {}).get("Message", "")
+    message = error.response.get("Error", {}).get("Message", "")
+    code, reason = code_of(error), " ".join(message.split())[:LONGEST_REASON]
     if code in DENIED:
         return (
             f"{what}: the permission {permission(error)} is denied ({reason}); "

@@ -12,6 +12,7 @@ from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
 STARTED = "/run/trialfleet/condor-started-with"  # gone after a reboot, as the daemons are
 PATIENCE = 30  # seconds after which the log says why it takes so long
+UNPROVEN = "AUTHENTICATE:1003"  # HTCondor's number for a proof that the other side doesn't take
 INTERVAL = 1
 
 
@@ -74,8 +75,18 @@ def in_pool(machine: Machine, instance: str) -> tuple[str, str]:
     try:
         names = machine.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
     except StepError as error:
-        return "", str(error)
+        return "", explained(str(error))
     return (names.split() or [""])[0], ""
+
+
+def explained(error: str) -> str:
+    """Return the collector's refusal, in words where it is of the token."""
+    if UNPROVEN not in error:
+        return error
+    return (
+        "the manager refuses this node's token, which another key has signed or which has expired:"
+        f" `trialfleet fleet up` there gives new nodes the present one ({error})"
+    )
 
 
 def reachable(manager: str) -> str:

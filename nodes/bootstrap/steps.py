@@ -12,6 +12,7 @@ from trialfleet.nodes.bootstrap import (
     driver,
     htcondor,
     join,
+    log,
     scratch,
     services,
     settings,
@@ -132,7 +133,8 @@ def seal(node: Node) -> str:
     machine = node.machine
     machine.succeeds("systemctl", "disable", "--now", services.CONDOR)
     machine.succeeds("shutdown", "-c")
-    machine.place(settings.FILE).unlink(missing_ok=True)
+    for file in (settings.FILE, log.FILE):
+        machine.place(file).unlink(missing_ok=True)
     machine.run("cloud-init", "clean", "--logs")
     return "ready: make an image of this instance"
 

@@ -122,6 +122,12 @@ def test_a_refused_node_says_in_htcondors_words_why(bench: Bench) -> None:
         join.wait(Machine(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
 
 
+def test_a_token_that_the_manager_refuses_is_said_in_words(bench: Bench) -> None:
+    bench.program("condor_status", "echo AUTHENTICATE:1003:Failed to authenticate >&2; exit 1")
+    with pytest.raises(StepError, match="the manager refuses this node's token"):
+        join.wait(Machine(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
+
+
 def test_a_manager_that_cannot_be_reached_is_named(bench: Bench) -> None:
     bench.program("condor_status")
     with pytest.raises(StepError, match=r"127\.0\.0\.1:9 can't be reached .*its port open"):
