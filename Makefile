@@ -17,7 +17,7 @@ demo: $(VENV)/ready
 	$(BIN)/trialfleet run $(FLIGHTS)/study.yaml
 
 test: $(VENV)/ready
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 4 --dist loadfile
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .

@@ -1,0 +1,79 @@
+"""A run on the lab's manager, and what becomes of its trials: on machines, in the pool, on disk."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.fleet.lab.project import RUNNING, Project
+
+FIRST = "A.l1.t01"  # the first trial of a run, in its graph
+
+
+class Work:
+    """A run of the project's, of one region."""
+
+    def __init__(
+        self, project: Project, name: str, params: dict[str, Any] | None = None, **study: Any
+    ) -> None:
+        """Write the study, plan the run and submit it; see `Project.write_study`."""
+        self.project, self.name = project, name
+        self.folder = project.submit(project.write_study(params, name=name, **study))
+
+    def where(self) -> dict[str, str]:
+        """Return the instances on which trials run, by the trial's node of the graph."""
+        names = {one["name"]: one["id"] for one in self.project.lab.instances()}
+        hosts = {
+            job["TrialfleetNode"]: str(job.get("RemoteHost", "")).rpartition("@")[2]
+            for job in self._jobs()
+            if job["JobStatus"] == RUNNING
+        }
+        return {node: names[host] for node, host in hosts.items() if host in names}
+
+    def saved(self, node: str) -> int:
+        """Return how many steps the checkpoint has that lies on the manager."""
+        ids = {f"cluster{job['ClusterId']}.proc{job['ProcId']}.*" for job in self._jobs(node)}
+        text = "".join(self._spooled(f"*/{name}/checkpoint/steps") for name in ids)
+        return int(text or 0)
+
+    def lives(self, node: str) -> list[int]:
+        """Return the steps from which the trainer has gone on, each time that it was called."""
+        said = self._file(f"trials/{node}/out")
+        return [int(step) for step in re.findall(r"from step (\d+)", said)]
+
+    def steps(self, node: str) -> dict[int, float]:
+        """Return the steps of a trial that has ended, and when each was done, in UNIX seconds."""
+        lines = self._file(f"trials/{node}/progress.jsonl").splitlines()
+        return {entry["step"]: entry["time"] for entry in map(json.loads, lines)}
+
+    def hosts(self, node: str) -> list[str]:
+        """Return the addresses of the machines on which the trial was started, in order."""
+        log = self._file(f"trials/{node}/log")
+        return re.findall(r"executing on host: <([\d.]+):", log)
+
+    def told(self, node: str) -> int:
+        """Return how often the study was told the trial's value."""
+        return self._file("scripts.log").count(f"{node}: loss = ")
+
+    def published(self) -> bool:
+        """Tell whether the full training is published, which is the run's end."""
+        return "A: published" in self._file("scripts.log")
+
+    def finished(self) -> dict[str, dict[str, Any]]:
+        """Return the trials that have ended, as the study knows them, by their nodes."""
+        return {record["node"]: record for record in self.project.records(self.folder)}
+
+    def _jobs(self, node: str = "") -> list[dict[str, Any]]:
+        return [
+            job
+            for job in self.project.trials()
+            if job["TrialfleetRun"] == self.name and node in {"", job["TrialfleetNode"]}
+        ]
+
+    def _file(self, name: str) -> str:
+        return self.project.file(f"{self.name}/regions/A/{name}")
+
+    def _spooled(self, pattern: str) -> str:
+        find = f"find $(condor_config_val SPOOL) -path '{pattern}' -exec cat {{}} +"
+        return self.project.manager.run(find).stdout
