@@ -117,7 +117,7 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
     def gone() -> bool:
         nonlocal said
         left = _undrained(asked, nodes())
-        text = ", ".join(f"{described(node)} on {node.instance}" for node in left)
+        text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
         if text not in {"", said}:
             progress(f"waiting for {text} to leave")
         said = text

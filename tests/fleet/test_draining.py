@@ -47,7 +47,7 @@ STARTD.ALLOW_ADMINISTRATOR = nobody@nowhere
 COUNTS = """\
 #!/bin/bash
 touch checkpoint
-trap 'echo saved >> checkpoint; exit 85' TERM
+trap 'sleep 3; echo saved >> checkpoint; exit 85' TERM
 while sleep 0.1; do :; done
 """
 TRIAL = """

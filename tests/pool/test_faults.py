@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -55,7 +56,8 @@ def test_killing_dagman_loses_nothing(make_run: MakeRun, wait_for: WaitFor) -> N
 
 def kill_all(pool: Pool, wait_for: WaitFor) -> None:
     for process in pool.processes():
-        os.kill(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # ended with its parent, killed just before
+            os.kill(process.pid, signal.SIGKILL)
     wait_for(lambda: not pool.processes())
 
 
