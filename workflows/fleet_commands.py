@@ -186,12 +186,14 @@ def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
     """Terminate every node, of any fleet of this account, that outlived its lease."""
     from trialfleet.infra.fleet.aws import Aws
     from trialfleet.infra.fleet.reap import expired, reap
+    from trialfleet.infra.fleet.spec import check_regions
 
+    regions = check_regions(aws_regions)
     if dry_run:
-        for one in expired(Aws(), aws_regions):
+        for one in expired(Aws(), regions):
             click.echo(f"{one.id}  {one.aws_region}  {one.type}  its lease ended {one.expires}")
     else:
-        click.echo(f"{len(reap(Aws(), aws_regions, click.echo))} terminated")
+        click.echo(f"{len(reap(Aws(), regions, click.echo))} terminated")
 
 
 @fleet.command("doctor")

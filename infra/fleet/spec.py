@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from trialfleet.errors import InputError
 from trialfleet.sections import OneLine, Section, Size, refuse, schema_of, spelled, wrong
 
 # An image of AWS's own with NVIDIA's open driver and torch; any other may be named.
@@ -52,6 +54,19 @@ Subnet = Annotated[str, _text(_SUBNET, "a subnet such as subnet-0123456789abcdef
 Host = Annotated[str, _text(_HOST, "a host name or address, with :PORT where it isn't 9618")]
 Bucket = Annotated[str, _text(_BUCKET, "the name of an S3 bucket")]
 Dollars = Annotated[float, Field(gt=0)]
+
+
+def check_regions(given: Iterable[str]) -> list[str]:
+    """Return the names of AWS regions that a person typed.
+
+    Raises:
+        InputError: one of them can't be a region's.
+    """
+    regions = list(given)
+    for region in regions:
+        if not re.fullmatch(_AWS_REGION, region):
+            raise InputError(f"{region!r} is no AWS region; write one such as eu-west-1")
+    return regions
 
 
 class Needs(Section):

@@ -101,6 +101,7 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
         (["up"], 2, "set `manager:`"),
         (["bake"], 2, "set `manager:`"),
         (["reap"], 2, "--aws-region"),
+        (["reap", "--aws-region", "mars"], 2, "'mars' is no AWS region; write one such as"),
     ],
 )
 def test_a_mistake_is_told_without_a_traceback(
