@@ -218,18 +218,6 @@ def test_machines_reach_each_other_by_name_and_nobody_outside(lab: Lab, node: Ma
     assert not reaches(node, "192.0.2.1")
 
 
-def test_an_instance_that_aws_terminates_stops_its_services_first(
-    machine: Machine, lab: Lab
-) -> None:
-    trap = "trap 'echo stopped > /dev/console; exit' INT"
-    service(machine, f"{trap}; touch /root/up; while :; do sleep 0.1; done", "KillSignal=SIGINT")
-    machine.run(["systemctl", "start", "lab-test"], check=True)
-    lab.wait_for(lambda: machine.run("test -e /root/up").returncode == 0, "the service")
-    lab.aws("ec2", "terminate_instances", InstanceIds=[machine.id])
-    lab.wait_for(lambda: not machine.instance()["on"], "the machine is off")
-    assert "stopped" in machine.log()
-
-
 def test_a_machine_that_shuts_itself_down_is_terminated(machine: Machine, lab: Lab) -> None:
     machine.run(["shutdown", "-P", "now"])
     lab.wait_for(lambda: state(machine) == "terminated", "the instance's end")
