@@ -216,12 +216,18 @@ def report(run: Path | None) -> None:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("rows", type=click.Path(path_type=Path))
 def predict(model: Path, rows: Path) -> None:
-    """Predict the rows of a CSV file with a published MODEL of the reference trainer."""
+    """Predict the rows of a CSV file with a published MODEL of the reference trainer.
+
+    MODEL is a folder such as models/JFK/latest; models/JFK stands for its latest.
+    """
     from trialfleet.nodes.predict import predict_csv
+    from trialfleet.workflows.publish import LATEST
 
     try:
-        predict_csv(model, rows, sys.stdout)
-    except (OSError, ValueError) as error:
+        predict_csv(model / LATEST if (model / LATEST).is_dir() else model, rows, sys.stdout)
+    except OSError as error:
+        raise InputError(f"{error.filename or model}: {error.strerror}") from error
+    except ValueError as error:
         raise InputError(str(error)) from error
 
 

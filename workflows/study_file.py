@@ -6,7 +6,8 @@ YAML 1.2 (ruamel.yaml), so that the region `NO` is Norway and not `false`, and `
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,9 +19,10 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from trialfleet.errors import InputError, StudyError
 from trialfleet.infra.fleet.spec import Fleet
-from trialfleet.workflows.study import Study, named_fleet
-from trialfleet.workflows.study_checks import StudyName
+from trialfleet.workflows.study import Study, studys_fleet
+from trialfleet.workflows.study_checks import Accelerator, StudyName
 from trialfleet.workflows.study_places import Problem, UnusableStudyError
+from trialfleet.workflows.study_sections import Resources
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -50,10 +52,8 @@ def load_study(path: Path) -> Study:
         InputError: the file can't be read.
     """
     tree = _read_table(path)
-    try:
+    with _problems_in_their_places(path, tree):
         return _validated(Study, path, tree).resolve(path.absolute().parent)
-    except UnusableStudyError as error:
-        raise StudyError("\n".join(_place(path, tree, p) for p in error.problems)) from error
 
 
 class StudyWithFleet(BaseModel):
@@ -62,6 +62,8 @@ class StudyWithFleet(BaseModel):
     model_config = ConfigDict(extra="ignore")
     name: StudyName
     fleet: Fleet
+    resources: Resources = Resources()
+    accelerator: Accelerator = "gpu"
 
 
 def load_fleet(path: Path) -> Fleet:
@@ -74,7 +76,9 @@ def load_fleet(path: Path) -> Fleet:
     tree = _read_table(path)
     if "fleet" in tree:
         study = _validated(StudyWithFleet, path, tree)
-        return named_fleet(study.fleet, study.name)
+        shares = study.resources.trials_per_gpu if study.accelerator == "gpu" else None
+        with _problems_in_their_places(path, tree):
+            return studys_fleet(study.fleet, study.name, shares)
     if "search_space" in tree:
         raise StudyError(f"{path}: the study has no fleet: table; begin with aws_regions")
     fleet = _validated(Fleet, path, tree)
@@ -115,7 +119,11 @@ def _validated(model: type[Model], path: Path, tree: Any) -> Model:
 def _read_table(path: Path) -> Any:
     tree = _read_yaml(path)
     if not isinstance(tree, Mapping):
-        raise StudyError(f"{path}: a study is a table of keys and values, not {tree!r:.80}")
+        found = "the file is empty" if tree is None else f"not {tree!r:.80}"
+        raise StudyError(
+            f"{path}: a study is a table of keys and values, {found}; "
+            "begin with one that works: trialfleet init FOLDER"
+        )
     return tree
 
 
@@ -148,6 +156,15 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails) -> str:
     shows_value = detail["type"] not in _UNSHOWN and _is_short(given)
     value = f" (got {_plain(given)!r})" if shows_value and repr(given) not in message else ""
     return f"{path}:{line}: {'.'.join(map(str, keys)) or 'study'}: {message}{value}"
+
+
+@contextmanager
+def _problems_in_their_places(path: Path, tree: Any) -> Iterator[None]:
+    """Tell the problems of a study that can't be used with their lines in its file."""
+    try:
+        yield
+    except UnusableStudyError as error:
+        raise StudyError("\n".join(_place(path, tree, p) for p in error.problems)) from error
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:
