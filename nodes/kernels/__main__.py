@@ -1,0 +1,98 @@
+"""`python -m trialfleet.nodes.kernels build|status|bench`: kernels ahead of time, and how fast."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trialfleet.nodes.kernels import build
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; exit code 1 if there is no library, 2 for wrong arguments."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["bench"]:
+        from trialfleet.nodes.kernels import bench
+
+        return bench.main(words[1:])
+    chosen = parser().parse_args(words)
+    if chosen.command == "status":
+        return status(as_json=chosen.json)
+    return build_now(Path(chosen.into) if chosen.into else build.cache(), as_json=chosen.json)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the reader of the command line; `bench` has its own."""
+    made = argparse.ArgumentParser(prog="trialfleet.nodes.kernels", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
+    words = "compile for this machine's torch and GPUs, unless that is done"
+    building = commands.add_parser("build", help=words, description=words)
+    building.add_argument("--into", metavar="FOLDER", help=f"default: {build.cache()}")
+    words = "tell what trials here load, and why nothing better"
+    telling = commands.add_parser("status", help=words, description=words)
+    commands.add_parser("bench", help="measure; see bench --help")
+    for command in (building, telling):
+        command.add_argument("--json", action="store_true", help="print JSON")
+    return made
+
+
+def build_now(place: Path, *, as_json: bool) -> int:
+    """Build the library and load it; print where it is and how long that took."""
+    os.umask(0o022)  # what root builds is for every user
+    recipe = build.Recipe.here()
+    there = build.find(recipe, [place])
+    try:
+        library = build.build(recipe, place, again=True)
+        build.load(library)
+    except (build.BuildError, OSError) as error:
+        print(json.dumps({"error": str(error)}) if as_json else f"No library: {error}")
+        return 1
+    recorded = json.loads((library.parent / "build.json").read_text(encoding="utf-8"))
+    told = {"library": str(library), "built": there is None, **recorded}
+    if as_json:
+        print(json.dumps(told, indent=1))
+    else:
+        how = f"built in {told['seconds']} s" if told["built"] else "built before"
+        print(f"{library}: {how}, for torch {recipe.torch}, {', '.join(told['architectures'])}")
+    return 0
+
+
+def status(*, as_json: bool) -> int:
+    """Print what importing `ops` would come to here; nothing is compiled."""
+    recipe = build.Recipe.here()
+    found = chosen = None
+    implementation: str
+    implementation, reason = build.best()
+    try:
+        found = build.find_usable(recipe)
+        if found:
+            build.load(found)
+        else:
+            chosen = build.compilers()
+    except (build.BuildError, OSError) as error:
+        implementation, reason = "plain", str(error)
+    told: dict[str, str | list[str] | None] = {
+        "implementation": implementation,
+        "reason": reason,
+        "library": str(found) if found else None,
+        "compiled_first_by": [chosen.cxx, chosen.nvcc] if chosen else None,
+        "looked_in": [str(place / f"{recipe.key}-*") for place in build.places()],
+        "torch": recipe.torch,
+        "cuda": recipe.cuda,
+        "architectures": list(recipe.architectures),
+    }
+    print(json.dumps(told, indent=1) if as_json else _as_text(told))
+    return 0
+
+
+def _as_text(told: dict[str, str | list[str] | None]) -> str:
+    words = {n: ", ".join(filter(None, v)) if isinstance(v, list) else v for n, v in told.items()}
+    return "\n".join(f"{name:19}{value}" for name, value in words.items() if value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The benchmark of 2014, remade: `python -m trialfleet.nodes.kernels bench`.
+
+128 x 1000 calls of MulC from arrays so small that launching is all, to arrays so large that memory
+is, in every manner that there is; then each fused operation against torch.compile. BENCHMARKS.md
+says how it is measured, and what `--json` gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+
+from trialfleet.nodes.kernels import bench_tables, build
+from trialfleet.nodes.kernels.bench_results import SUFFIXES, in_words
+
+SIZES = tuple(1 << power for power in range(10, 29, 2))  # 1 K to 256 M elements
+QUICK_SIZES = (1 << 10, 1 << 20, 1 << 26)
+SECONDS, QUICK_SECONDS = 4.0, 0.2  # for one row of MulC
+MEMORY = 0.8  # of what is free, for two arrays
+COMMAND = "python -m trialfleet.nodes.kernels bench"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print.
+
+    Returns:
+        0; 1 if something gave wrong numbers; 2 for wrong arguments.
+    """
+    reader = parser()
+    chosen = reader.parse_args(arguments)
+    try:
+        device = device_of(chosen.device)
+        sizes = fitting(chosen.sizes or (QUICK_SIZES if chosen.quick else SIZES), device)
+    except ValueError as error:
+        reader.error(str(error))
+    budget = QUICK_SECONDS if chosen.quick else SECONDS
+    from trialfleet.nodes.kernels import bench_run  # it loads the kernels, and builds them first
+
+    results = bench_run.results(device, sizes, budget, quick=chosen.quick)
+    print(json.dumps(results.as_json(), indent=1) if chosen.json else bench_tables.text(results))
+    return 1 if any(row.skipped == bench_run.WRONG for row in results.mulc) else 0
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the reader of the command line."""
+    made = Parser(
+        prog=COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument(
+        "--device", default="auto", help="cuda, cuda:1, cpu; default: a GPU if there is one"
+    )
+    made.add_argument(
+        "--sizes",
+        type=sizes_of,
+        metavar="N,N",
+        help="elements of MulC's arrays, such as 1K,64K,16M",
+    )
+    made.add_argument(
+        "--quick",
+        action="store_true",
+        help="three sizes, the smaller of the fused operations', fewer calls than 128 x 1000",
+    )
+    made.add_argument("--json", action="store_true", help="everything, as JSON")
+    return made
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Return sizes from words such as "1K,64K,16M" (2^10, 2^16, 2^24), in order.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not such a list.
+    """
+    found = [re.fullmatch(r"([1-9][0-9]*)([KM]?)", word) for word in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes, such as 1K,64K,16M")
+    return tuple(sorted({int(match[1]) * SUFFIXES[match[2]] for match in found if match}))
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of that name; a GPU, or else the processor, for "auto".
+
+    Raises:
+        ValueError: there is none of that name here.
+    """
+    count = torch.cuda.device_count()
+    if name == "auto":
+        if not count:
+            build.say(f"no GPU here: these are the processor's figures; a GPU's: {COMMAND} there")
+        return torch.device("cuda:0" if count else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", name):
+        raise ValueError(f"--device {name}: choose auto, cpu, cuda or cuda:N")
+    device = torch.device("cuda:0" if name == "cuda" else name)
+    if device.type == "cuda" and device.index >= count:
+        has = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+        raise ValueError(
+            f"--device {name}: torch {torch.__version__} ({has}) sees {count} GPUs here"
+        )
+    return device
+
+
+def fitting(sizes: Sequence[int], device: torch.device) -> list[int]:
+    """Return the sizes of which two arrays fit in the device's memory.
+
+    Raises:
+        ValueError: not even the smallest does.
+    """
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = int(free * MEMORY) // (2 * torch.float32.itemsize)
+    kept = [size for size in sizes if size <= limit]
+    if not kept:
+        raise ValueError(f"--sizes: memory is enough for {limit} elements, not for {min(sizes)}")
+    if left := [in_words(size) for size in sizes if size > limit]:
+        build.say(f"too large for the memory here, so left out: {', '.join(left)} elements")
+    return kept

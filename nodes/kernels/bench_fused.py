@@ -1,0 +1,375 @@
+"""Each fused operation beside plain torch: compiled, and as it is.
+
+Memory traffic is counted as what must be moved at least: each input read once, each output written
+once, what stays in the cache left out.
+
+    b  rows    h  units    c  classes    n  samples    d, k  numeric and categorical columns
+    e  numbers per embedding    v  rows of the embedding table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trialfleet.nodes.kernels import ops
+from trialfleet.nodes.kernels.timing import Call, freshly_compiled
+
+DROPPED = 0.1
+BETA_1, BETA_2, EPSILON, MOMENTUM = 0.9, 0.999, 1e-8, 0.9
+NUMERIC, CATEGORIES, CODES, EMBEDDING = 32, 8, 1000, 16  # d, k, v / k, e
+
+
+@dataclass(frozen=True)
+class Fused:
+    """One fused operation at one size: what it moves, and who does it."""
+
+    name: str
+    shape: str
+    bytes: int
+    ours: Call
+    plain: Callable[..., object]
+    arguments: tuple[Any, ...]  # of `plain`
+    torchs_own: Call | None = None  # a fused one that torch ships itself
+
+    def implementations(self) -> dict[str, Callable[[], Call]]:
+        """Return what makes each implementation's call."""
+        made: dict[str, Callable[[], Call]] = {
+            "ours": lambda: self.ours,
+            "compile": lambda: partial(freshly_compiled(self.plain), *self.arguments),
+            "eager": lambda: partial(self.plain, *self.arguments),
+        }
+        own = self.torchs_own
+        if own is not None:
+            made["torch.optim"] = lambda: own
+        return made
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the arrays of the fused operations are, and where they lie.
+
+    Attributes:
+        device: where.
+        dtype: of activations: bfloat16 on a GPU, as the trainer has them.
+        rows: b of activations and of the table's batches.
+        width: h, and the sides of the optimiser's matrices.
+        classes: c.
+        outputs: b of the losses that have one output.
+        samples: n.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    rows: int
+    width: int
+    classes: int
+    outputs: int
+    samples: int
+
+    def random(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return normal numbers on the device, of the activations' type if none is named."""
+        return torch.randn(*shape, device=self.device).to(dtype or self.dtype)
+
+    def integers(self, below: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        """Return whole numbers from 0 to `below` - 1 on the device."""
+        return torch.randint(below, shape, device=self.device, dtype=dtype)
+
+
+def scales(device: torch.device) -> tuple[Scale, ...]:
+    """Return the sizes for a device: one where launches dominate, one where memory does."""
+    if device.type == "cpu":
+        return (
+            Scale(device, torch.float32, 256, 128, 16, 4096, 1 << 14),
+            Scale(device, torch.float32, 2048, 1024, 128, 1 << 21, 1 << 18),
+        )
+    return (
+        Scale(device, torch.bfloat16, 256, 128, 16, 4096, 1 << 16),
+        Scale(device, torch.bfloat16, 16384, 4096, 1024, 1 << 26, 1 << 22),
+    )
+
+
+def activation(s: Scale) -> Fused:
+    """Bias, ReLU and dropout, forward."""
+    x, bias = s.random(s.rows, s.width), s.random(s.width, dtype=torch.float32)
+    rng = torch.tensor([1, 2], device=s.device)
+
+    def plain(x: Tensor, bias: Tensor) -> Tensor:
+        return functional.dropout(functional.relu(x + bias.to(x.dtype)), DROPPED)
+
+    return Fused(
+        name="bias_relu_dropout",
+        shape=f"{s.rows} x {s.width}",
+        bytes=2 * x.nbytes,
+        ours=partial(torch.ops.trialfleet.bias_relu_dropout, x, bias, rng, 0, DROPPED),
+        plain=plain,
+        arguments=(x, bias),
+    )
+
+
+def activation_backward(s: Scale) -> Fused:
+    """Bias, ReLU and dropout, backward, from what the forward gave."""
+    gradient, y = s.random(s.rows, s.width), s.random(s.rows, s.width)
+
+    def plain(gradient: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        moved = torch.where(y > 0, gradient.float() / (1 - DROPPED), 0.0)
+        return moved.to(gradient.dtype), moved.sum(0)
+
+    return Fused(
+        name="bias_relu_dropout_backward",
+        shape=f"{s.rows} x {s.width}",
+        bytes=3 * y.nbytes,
+        ours=partial(torch.ops.trialfleet.bias_relu_dropout_backward, gradient, y, DROPPED),
+        plain=plain,
+        arguments=(gradient, y),
+    )
+
+
+def cross_entropy(s: Scale) -> Fused:
+    """Softmax cross-entropy and its gradient."""
+    logits, target = s.random(s.rows, s.classes), s.integers(s.classes, s.rows)
+    return loss(
+        "softmax_cross_entropy",
+        torch.ops.trialfleet.softmax_cross_entropy,
+        lambda logits, target: functional.cross_entropy(logits.float(), target),
+        (logits, target),
+    )
+
+
+def binary_cross_entropy(s: Scale) -> Fused:
+    """Cross-entropy of a sigmoid and its gradient."""
+    target = s.integers(2, s.outputs).float()
+    return loss(
+        "sigmoid_bce",
+        torch.ops.trialfleet.sigmoid_bce,
+        lambda x, target: functional.binary_cross_entropy_with_logits(x.float(), target),
+        (s.random(s.outputs), target),
+    )
+
+
+def squared_error(s: Scale) -> Fused:
+    """Mean squared error and its gradient."""
+    return loss(
+        "mean_squared_error",
+        torch.ops.trialfleet.mean_squared_error,
+        lambda x, target: functional.mse_loss(x.float(), target),
+        (s.random(s.outputs), s.random(s.outputs, dtype=torch.float32)),
+    )
+
+
+def loss(
+    name: str, ours: Callable[..., object], formula: Callable[..., Tensor], data: tuple[Tensor, ...]
+) -> Fused:
+    """Return a loss with its gradient by the first argument."""
+    outputs, target = data
+    both = torch.func.grad_and_value(formula)
+
+    def plain(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, value = both(outputs, target)
+        return value, gradient
+
+    return Fused(
+        name=name,
+        shape=" x ".join(map(str, outputs.shape)),
+        bytes=2 * outputs.nbytes + target.nbytes,
+        ours=partial(ours, *data),
+        plain=plain,
+        arguments=data,
+    )
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A network's weights and what an optimiser keeps of them."""
+
+    weights: list[Tensor]
+    gradients: list[Tensor]
+    m: list[Tensor]
+    v: list[Tensor]
+    schedule: Tensor
+    step: Tensor
+    decays: list[float]
+
+    @classmethod
+    def of(cls, s: Scale) -> Parameters:
+        """Return four layers: matrices and biases."""
+        shapes = [(s.width, s.width), (s.width,)] * 4
+        weights, gradients = (
+            [s.random(*shape, dtype=torch.float32) for shape in shapes] for _ in range(2)
+        )
+        return cls(
+            weights=weights,
+            gradients=gradients,
+            m=[torch.zeros_like(w) for w in weights],
+            v=[torch.zeros_like(w) for w in weights],
+            schedule=torch.tensor([[1e-6, 1.0, 1.0]], device=s.device),
+            step=torch.zeros(1, dtype=torch.int64, device=s.device),
+            decays=[0.01 if len(shape) > 1 else 0.0 for shape in shapes],
+        )
+
+    @property
+    def bytes(self) -> int:
+        """All weights together."""
+        return sum(w.nbytes for w in self.weights)
+
+    @property
+    def shape(self) -> str:
+        """How many numbers in how many tensors."""
+        return f"{self.bytes // 4} in {len(self.weights)}"
+
+    def trained_by(self, optimizer: Callable[..., torch.optim.Optimizer], **options: Any) -> Call:
+        """Return the step of torch's own optimiser in its fused form."""
+        parameters = [nn.Parameter(w) for w in self.weights]
+        for parameter, gradient in zip(parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return optimizer(parameters, lr=1e-6, fused=True, **options).step
+
+
+def adamw(s: Scale) -> Fused:
+    """A step of AdamW with all weights."""
+    p = Parameters.of(s)
+    options = {"betas": (BETA_1, BETA_2), "eps": EPSILON, "capturable": s.device.type == "cuda"}
+    state = (p.weights, p.gradients, p.m, p.v)
+    constants = (BETA_1, BETA_2, EPSILON)
+    return Fused(
+        name="adamw_step_",
+        shape=p.shape,
+        bytes=7 * p.bytes,  # read: w, g, m, v; written: w, m, v
+        ours=partial(ops.adamw_step_, *state, [], p.decays, p.schedule, p.step, *constants),
+        plain=plain_adamw,
+        arguments=(*state, p.decays, p.schedule, p.step),
+        torchs_own=p.trained_by(torch.optim.AdamW, weight_decay=0.01, **options),
+    )
+
+
+def plain_adamw(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    decays: list[float],
+    schedule: Tensor,
+    step: Tensor,
+) -> None:
+    """AdamW by the formula of nodes/descent.py; the schedule stays on the device."""
+    rate, first, second = schedule.index_select(0, step).unbind(1)
+    for w, g, m, v, decay in zip(weights, gradients, means, squares, decays, strict=True):
+        m.lerp_(g, 1 - BETA_1)
+        v.mul_(BETA_2).addcmul_(g, g, value=1 - BETA_2)
+        w.mul_(1 - rate * decay).sub_(rate * first * m / ((v * second).sqrt() + EPSILON))
+
+
+def sgd(s: Scale) -> Fused:
+    """A step of SGD with momentum with all weights."""
+    p = Parameters.of(s)
+    state = (p.weights, p.gradients, p.m)
+    return Fused(
+        name="sgd_step_",
+        shape=p.shape,
+        bytes=5 * p.bytes,  # read: w, g, m; written: w, m
+        ours=partial(ops.sgd_step_, *state, [], p.decays, p.schedule, p.step, MOMENTUM),
+        plain=plain_sgd,
+        arguments=(*state, p.decays, p.schedule, p.step),
+        torchs_own=p.trained_by(torch.optim.SGD, momentum=MOMENTUM),
+    )
+
+
+def plain_sgd(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    velocities: list[Tensor],
+    decays: list[float],
+    schedule: Tensor,
+    step: Tensor,
+) -> None:
+    """SGD by the formula of nodes/descent.py; the schedule stays on the device."""
+    rate = schedule.index_select(0, step)[:, 0]
+    for w, g, m, decay in zip(weights, gradients, velocities, decays, strict=True):
+        m.mul_(MOMENTUM).add_(g)
+        w.mul_(1 - rate * decay).sub_(rate * m)
+
+
+def gather(s: Scale) -> Fused:
+    """A batch by index, with its embeddings."""
+    table = (
+        s.random(s.samples, NUMERIC, dtype=torch.float32),
+        s.integers(CODES, s.samples, CATEGORIES, dtype=torch.int32),
+        s.random(s.samples, dtype=torch.float32),
+        torch.randperm(s.samples, device=s.device),
+        torch.zeros(1, dtype=torch.int64, device=s.device),
+        torch.arange(0, CATEGORIES * CODES, CODES, dtype=torch.int32, device=s.device),
+        s.random(CATEGORIES * CODES, EMBEDDING, dtype=torch.float32),
+    )
+    arguments = (*table, s.rows, s.dtype)
+    joined = (NUMERIC + CATEGORIES * EMBEDDING) * s.dtype.itemsize
+    return Fused(
+        name="gather_embed",
+        shape=f"{s.rows} of {s.samples}",
+        bytes=s.rows * (4 * NUMERIC + 8 * CATEGORIES + 4 + 4 + 8 + joined),
+        ours=partial(torch.ops.trialfleet.gather_embed, *arguments),
+        plain=plain_gather,
+        arguments=arguments,
+    )
+
+
+def plain_gather(
+    numeric: Tensor,
+    categorical: Tensor,
+    target: Tensor,
+    order: Tensor,
+    cursor: Tensor,
+    first_code: Tensor,
+    weight: Tensor,
+    rows: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The batch at the cursor: its numbers beside its embeddings, its codes, its target."""
+    chosen = order[cursor + torch.arange(rows, device=order.device)]
+    codes = categorical[chosen] + first_code
+    joined = torch.cat([numeric[chosen], weight[codes].flatten(1)], 1).to(dtype)
+    return joined, codes, target[chosen]
+
+
+def gather_backward(s: Scale) -> Fused:
+    """The embeddings' gradient."""
+    vocabulary = CATEGORIES * CODES
+    first = torch.arange(0, vocabulary, CODES, dtype=torch.int32, device=s.device)
+    codes = s.integers(CODES, s.rows, CATEGORIES, dtype=torch.int32) + first
+    gradient = s.random(s.rows, NUMERIC + CATEGORIES * EMBEDDING)
+
+    def plain(gradient: Tensor, codes: Tensor) -> Tensor:
+        rows = gradient[:, NUMERIC:].reshape(-1, EMBEDDING).float()
+        zeros = torch.zeros(vocabulary, EMBEDDING, device=gradient.device)
+        return zeros.index_add_(0, codes.flatten(), rows)
+
+    embedded = CATEGORIES * EMBEDDING * s.dtype.itemsize
+    return Fused(
+        name="gather_embed_backward",
+        shape=f"{s.rows} x {CATEGORIES}",
+        bytes=s.rows * (4 * CATEGORIES + embedded) + 4 * vocabulary * EMBEDDING,
+        ours=partial(
+            torch.ops.trialfleet.gather_embed_backward,
+            *(gradient, codes, NUMERIC, vocabulary, EMBEDDING),
+        ),
+        plain=plain,
+        arguments=(gradient, codes),
+    )
+
+
+FUSED: tuple[Callable[[Scale], Fused], ...] = (
+    activation,
+    activation_backward,
+    cross_entropy,
+    binary_cross_entropy,
+    squared_error,
+    adamw,
+    sgd,
+    gather,
+    gather_backward,
+)

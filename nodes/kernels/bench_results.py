@@ -1,0 +1,273 @@
+"""What the benchmark found: its rows, their arithmetic, and the goals. No torch in here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SCHEMA = 1
+FULL = 128 * 1000  # calls
+LAUNCH_BOUND = 1.0  # µs at the copy's speed: less than any launch takes
+MEMORY_BOUND = 100.0  # µs at the copy's speed: so much that a launch no longer shows
+CACHES = 4  # and so many times the last cache, or it isn't the memory that is measured
+
+COPY_GOAL = 0.95  # of the copy's bandwidth, on large arrays
+NPP_GOAL = 1.6  # times as fast as NPP, where launches dominate
+NPP_PAIRS = (("ours", "npp"), ("launcher", "npp"), ("ours, graph", "npp"))
+COMPILE_GOAL = 1.0  # times as fast as torch.compile, each fused operation
+SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20}
+
+
+def in_words(elements: int) -> str:
+    """Return 4096 as "4 K"."""
+    for suffix in ("M", "K"):
+        if elements % SUFFIXES[suffix] == 0:
+            return f"{elements // SUFFIXES[suffix]} {suffix}"
+    return str(elements)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was measured on; null in JSON, "-" in words for what a machine has not."""
+
+    when: str
+    device: str
+    name: str
+    cache_bytes: int | None
+    driver: str | None
+    check_pci_config_space: str | None
+    torch_version: str
+    cuda_version: str | None
+    python_version: str
+    threads: int
+    implementation: str
+    reason: str
+    npp: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement, or why there is none.
+
+    Attributes:
+        operation: "mulc_", or the fused operation's name.
+        shape: its size in words.
+        variant: who did it.
+        manner: "called" from Python each time; "graph", a round's calls in one CUDA graph.
+        bytes: what a call reads and writes at least.
+        rounds: how many were timed.
+        calls: how many there are in a round.
+        seconds: of all rounds; a figure to hold against 2014's where they are 128 x 1000 calls.
+        microseconds: of a call, the median of the rounds.
+        low: of a call, the rounds' first decile.
+        high: of a call, the rounds' last decile.
+        skipped: why nothing was measured, or "".
+    """
+
+    operation: str
+    shape: str
+    variant: str
+    manner: str
+    bytes: int
+    rounds: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    microseconds: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    skipped: str = ""
+
+    @property
+    def label(self) -> str:
+        """Variant and manner."""
+        return self.variant if self.manner == "called" else f"{self.variant}, {self.manner}"
+
+    @property
+    def made_full(self) -> bool:
+        """Whether these are all the calls of 2014, so that the seconds compare."""
+        return self.rounds * self.calls == FULL
+
+    @property
+    def gb_per_s(self) -> float:
+        """10^9 bytes per second."""
+        return self.bytes / self.microseconds / 1000 if self.microseconds else 0.0
+
+    @property
+    def launches_per_s(self) -> float:
+        """Calls per second."""
+        return 1e6 / self.microseconds if self.microseconds else 0.0
+
+    def share(self, copy: float) -> float:
+        """This row's GB/s by those of the copy."""
+        return self.gb_per_s / copy if copy else 0.0
+
+    def as_json(self, copy: float) -> dict[str, Any]:
+        """Return all of it; null for what was not measured, or not 128,000 times."""
+        if self.skipped:
+            known = ("operation", "shape", "variant", "manner", "bytes", "skipped")
+            return {name: value for name, value in asdict(self).items() if name in known}
+        full = self.seconds if self.made_full else None
+        return {
+            **{name: value for name, value in asdict(self).items() if name != "skipped"},
+            "seconds_of_128000": full,
+            "gb_per_s": self.gb_per_s,
+            "share": self.share(copy),
+            "launches_per_s": self.launches_per_s,
+        }
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Something that the kernels should reach on a GPU.
+
+    Attributes:
+        name: what.
+        wanted: at least so much.
+        found: the worst that was measured; None if nothing was to judge.
+        where: at which size the worst was.
+    """
+
+    name: str
+    wanted: float
+    found: float | None
+    where: str
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.found is None:
+            return "not judged"
+        return "met" if self.found >= self.wanted else "not met"
+
+
+@dataclass(frozen=True)
+class Then:
+    """A row of the benchmark of 2014: seconds for 128 x 1000 calls."""
+
+    machine: str
+    gpu: str
+    memory: str
+    check_pci_config_space: int
+    own_kernel: float
+    npp: float
+
+
+REFERENCE = (
+    Then("cg1.4xlarge", "Tesla M2050", "148 GB/s", 1, 3.37, 103.04),
+    Then("cg1.4xlarge", "Tesla M2050", "148 GB/s", 0, 2.56, 6.17),
+    Then("g2.2xlarge", "GRID K520", "198 GB/s", 1, 2.01, 299.23),
+    Then("g2.2xlarge", "GRID K520", "198 GB/s", 0, 0.97, 3.48),
+)
+
+
+@dataclass(frozen=True)
+class Results:
+    """One run of the benchmark.
+
+    Attributes:
+        machine: what was measured.
+        mulc: the rows of MulC.
+        fused: the rows of the fused operations.
+    """
+
+    machine: Machine
+    mulc: tuple[Row, ...]
+    fused: tuple[Row, ...]
+
+    @property
+    def copy(self) -> float:
+        """GB/s of the copy that every share is a share of."""
+        return copy_bandwidth(self.mulc)
+
+    def dominates(self, row: Row) -> str:
+        """Return what dominates a row of MulC: "launch", "memory", or ""."""
+        return regime(row.bytes, self.copy, self.machine.cache_bytes)
+
+    def goals(self) -> list[Goal]:
+        """Return each goal with the worst of what was measured; none on the processor."""
+        if self.machine.cache_bytes is None:
+            return []
+        large = [row for row in self.mulc if self.dominates(row) == "memory"]
+        small = [row for row in self.mulc if self.dominates(row) == "launch"]
+        return [
+            copy_goal(large, self.copy),
+            *(npp_goal(small, mine, theirs) for mine, theirs in NPP_PAIRS),
+            *compile_goals(self.fused),
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as BENCHMARKS.md describes it."""
+        return {
+            "schema": SCHEMA,
+            "machine": asdict(self.machine),
+            "copy_gb_per_s": self.copy,
+            "mulc": [row.as_json(self.copy) for row in self.mulc],
+            "fused": [row.as_json(self.copy) for row in self.fused],
+            "goals": [{**asdict(goal), "verdict": goal.verdict} for goal in self.goals()],
+            "reference_2014": [asdict(row) for row in REFERENCE],
+        }
+
+
+def copy_bandwidth(rows: Iterable[Row]) -> float:
+    """Return the GB/s of the copy of the largest array; 0 if none was measured."""
+    copies = [r for r in rows if r.label == "copy" and not r.skipped]
+    return max(copies, key=lambda row: row.bytes).gb_per_s if copies else 0.0
+
+
+def regime(moved: int, copy: float, cache: int | None) -> str:
+    """Return what dominates MulC on an array: "launch", "memory", or "" where it's both.
+
+    Args:
+        moved: bytes that a call reads and writes, twice the array.
+        copy: GB/s of the device's copy.
+        cache: bytes of its last cache; None where that isn't known, and nothing is said.
+    """
+    if cache is None or not copy:
+        return ""
+    microseconds = moved / copy / 1000
+    if microseconds < LAUNCH_BOUND:
+        return "launch"
+    if microseconds >= MEMORY_BOUND and moved / 2 >= CACHES * cache:
+        return "memory"
+    return ""
+
+
+def copy_goal(large: Sequence[Row], copy: float) -> Goal:
+    """Return the share of the copy's bandwidth, of the rows in which memory dominates."""
+    found = [
+        (row.share(copy), row.shape) for row in large if row.label == "ours" and not row.skipped
+    ]
+    return Goal("MulC, share of the device copy", COPY_GOAL, *worst(found))
+
+
+def npp_goal(small: Sequence[Row], mine: str, theirs: str) -> Goal:
+    """Return how many times as fast as NPP, of the rows in which launches dominate."""
+    found = ratios(small, mine, theirs)
+    return Goal(f"MulC, times as fast as NPP: {mine}", NPP_GOAL, *worst(found))
+
+
+def compile_goals(rows: Sequence[Row]) -> Iterator[Goal]:
+    """Yield for each fused operation how many times as fast as torch.compile it is."""
+    for name in dict.fromkeys(row.operation for row in rows):
+        for graph in ("", ", graph"):
+            own = [row for row in rows if row.operation == name]
+            found = ratios(own, f"ours{graph}", f"compile{graph}")
+            title = f"{name}, times as fast as torch.compile{graph}"
+            yield Goal(title, COMPILE_GOAL, *worst(found))
+
+
+def ratios(rows: Sequence[Row], mine: str, theirs: str) -> list[tuple[float, str]]:
+    """Return their time by mine, for each shape that both have."""
+    measured = [row for row in rows if not row.skipped]
+    other = {row.shape: row.microseconds for row in measured if row.label == theirs}
+    return [
+        (other[row.shape] / row.microseconds, row.shape)
+        for row in measured
+        if row.label == mine and row.shape in other
+    ]
+
+
+def worst(found: Sequence[tuple[float, str]]) -> tuple[float | None, str]:
+    """Return the least of some ratios and where it was."""
+    return min(found) if found else (None, "")

@@ -1,0 +1,161 @@
+"""Runs the benchmark. Importing this module loads the kernels, and builds them if need be."""
+
+from __future__ import annotations
+
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trialfleet.nodes.kernels import bench_fused, bench_mulc, build, npp, ops, timing
+from trialfleet.nodes.kernels.bench_results import Machine, Results, Row, in_words
+from trialfleet.nodes.kernels.timing import Call, CudaMeter, Meter
+from trialfleet.nodes.probe import kernel_log
+
+FUSED_SECONDS = 1.0  # at most, for one row of the fused operations: there are many
+CHECKED = 3  # calls whose result is looked at, before any is timed
+WRONG = "WRONG: it does not multiply"
+
+
+def results(device: torch.device, sizes: Sequence[int], budget: float, *, quick: bool) -> Results:
+    """Measure everything.
+
+    Args:
+        device: what is measured.
+        sizes: elements of MulC's arrays.
+        budget: seconds for a row at most.
+        quick: leave out the larger size of the fused operations.
+    """
+    meter = CudaMeter(device) if device.type == "cuda" else Meter(device)
+    with torch.no_grad():
+        return Results(
+            machine=machine_of(device),
+            mulc=tuple(mulc_rows(meter, sizes, budget)),
+            fused=tuple(fused_rows(meter, min(budget, FUSED_SECONDS), quick=quick)),
+        )
+
+
+def mulc_rows(meter: Meter, sizes: Sequence[int], budget: float) -> Iterator[Row]:
+    """Yield the rows of MulC's table."""
+    for size in sizes:
+        build.say(f"mulc_, {in_words(size)}")
+        x = torch.ones(size, device=meter.device)
+        for name, make in bench_mulc.VARIANTS.items():
+            blank = Row("mulc_", in_words(size), name, "called", bytes=2 * x.nbytes)
+            right = () if name == "copy" else (partial(bench_mulc.multiplies, meter, x),)
+            yield from rows_of(meter, blank, partial(make, x, meter), budget, *right)
+
+
+def fused_rows(meter: Meter, budget: float, *, quick: bool) -> Iterator[Row]:
+    """Yield the rows of the fused operations' table; of the smaller size alone where it's quick."""
+    scales = bench_fused.scales(meter.device)
+    for scale in scales[:1] if quick else scales:
+        for make in bench_fused.FUSED:
+            try:
+                case = make(scale)
+            except torch.OutOfMemoryError:
+                build.say(f"{make.__name__} left out: too large for the memory here")
+                continue
+            build.say(f"{case.name}, {case.shape}")
+            for name, implementation in case.implementations().items():
+                blank = Row(case.name, case.shape, name, "called", bytes=case.bytes)
+                yield from rows_of(meter, blank, implementation, budget)
+
+
+def rows_of(
+    meter: Meter,
+    blank: Row,
+    make: Callable[[], Call],
+    budget: float,
+    right: Callable[[Call, int], bool] = lambda _action, _calls: True,
+) -> Iterator[Row]:
+    """Yield a call's row in each of the device's manners.
+
+    Args:
+        meter: the device's.
+        blank: the row but for the measurement.
+        make: returns the call.
+        budget: seconds for a row.
+        right: says of an action whether it did its so many calls.
+    """
+    call: Call | None = None
+    for manner, repeat in meter.manners.items():
+        row = replace(blank, manner=manner)
+        try:
+            call = call or make()
+            if not right(repeat(call, CHECKED), CHECKED):
+                yield replace(row, skipped=WRONG)
+                continue
+            yield with_timing(row, timing.measured(meter, call, repeat, budget))
+        except bench_mulc.UnavailableError as error:
+            yield replace(row, skipped=str(error))
+        except Exception as error:  # noqa: BLE001  whatever a library raises, the others go on
+            yield replace(row, skipped=f"{type(error).__name__}: {first_line(str(error))}")
+
+
+def with_timing(row: Row, found: timing.Timing) -> Row:
+    """Return a row with its measurement."""
+    low, middle, high = found.microseconds
+    return replace(
+        row,
+        rounds=len(found.rounds),
+        calls=found.calls,
+        seconds=found.seconds,
+        microseconds=middle,
+        low=low,
+        high=high,
+    )
+
+
+def machine_of(device: torch.device) -> Machine:
+    """Return the facts of this machine and one of its devices."""
+    on_gpu = device.type == "cuda"
+    gpu: Any = torch.cuda.get_device_properties(device) if on_gpu else None
+    return Machine(
+        when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        device=str(device),
+        name=gpu.name if on_gpu else processor(),
+        cache_bytes=gpu.L2_cache_size if on_gpu else None,
+        driver=first_line(read(Path("/sys/module/nvidia/version"))) or None,
+        check_pci_config_space=kernel_log.read_option("CheckPCIConfigSpace"),
+        torch_version=torch.__version__,
+        cuda_version=torch.version.cuda,
+        python_version=platform.python_version(),
+        threads=torch.get_num_threads(),
+        implementation=ops.IMPLEMENTATION,
+        reason=ops.REASON,
+        npp=npp_here(),
+    )
+
+
+def processor() -> str:
+    """Return the processor's name, or the kind of it."""
+    found = re.search(r"^model name\s*: (.*)$", read(Path("/proc/cpuinfo")), flags=re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def npp_here() -> str:
+    """Return NPP's wheel and version, or that there is none."""
+    try:
+        return npp.load(torch.version.cuda).wheel
+    except npp.NppError as error:
+        return str(error)
+
+
+def read(file: Path) -> str:
+    """Return a text, "" where it can't be had."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def first_line(text: str) -> str:
+    """Return a text's first line."""
+    return text.strip().partition("\n")[0]

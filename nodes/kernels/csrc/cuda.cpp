@@ -1,0 +1,263 @@
+// The operators on CUDA: checks, memory and the current stream, for the kernels of
+// cuda/launchers.h.
+//
+// C++ only, with no more of torch's CUDA side than c10's guard and stream.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "autograd.h"
+#include "checks.h"
+#include "cuda/launchers.h"
+
+namespace trialfleet {
+namespace {
+
+constexpr at::DeviceType kHere = at::kCUDA;
+
+cuda::Type type_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return cuda::Type::float32;
+    case at::kBFloat16:
+      return cuda::Type::bfloat16;
+    case at::kHalf:
+      return cuda::Type::float16;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "checks.h lets no ", name_of(type), " pass");
+  }
+}
+
+cuda::Type type_of(const Tensor& x) { return type_of(x.scalar_type()); }
+
+// The device of a tensor, made current for as long as this lives, and its current stream.
+class Launch {
+ public:
+  Launch(const char* operation, const Tensor& x)
+      : operation_(operation), guard_(x.device()), stream_(c10::cuda::getCurrentCUDAStream()) {}
+
+  cudaStream_t stream() const { return stream_; }
+
+  void check(cudaError_t error) const {
+    TORCH_CHECK(error == cudaSuccess, "trialfleet::", operation_,
+                ": the launch failed: ", cudaGetErrorString(error));
+  }
+
+ private:
+  const char* operation_;
+  c10::cuda::CUDAGuard guard_;
+  cudaStream_t stream_;
+};
+
+// Scratch memory that only the kernels of this call look at; the allocator knows their stream.
+Tensor workspace(const Tensor& beside, int64_t bytes) {
+  return at::empty({bytes}, beside.options().dtype(at::kByte));
+}
+
+Tensor float32(const Tensor& beside, at::IntArrayRef shape) {
+  return at::empty(shape, beside.options().dtype(at::kFloat));
+}
+
+// A loss that a kernel writes; the mean of no rows is NaN, and no kernel runs.
+Tensor loss_of(const Tensor& outputs) {
+  Tensor loss = float32(outputs, {});
+  if (outputs.size(0) == 0) loss.fill_(std::numeric_limits<double>::quiet_NaN());
+  return loss;
+}
+
+void mulc_(const Tensor& x, double c) {
+  check::mulc_(x, kHere);
+  const Launch launch("mulc_", x);
+  launch.check(cuda::mulc(x.mutable_data_ptr(), static_cast<float>(c), x.numel(), type_of(x),
+                          launch.stream()));
+  touched(x);
+}
+
+Tensor exp(const Tensor& x) {
+  check::exp(x, kHere);
+  const Launch launch("exp", x);
+  Tensor y = at::empty_like(x);
+  launch.check(
+      cuda::exp(x.const_data_ptr(), y.mutable_data_ptr(), x.numel(), type_of(x), launch.stream()));
+  return y;
+}
+
+Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng, int64_t layer,
+                         double p) {
+  check::bias_relu_dropout(x, bias, rng, layer, p, kHere);
+  const Launch launch("bias_relu_dropout", x);
+  Tensor y = at::empty_like(x);
+  launch.check(cuda::bias_relu_dropout(
+      x.const_data_ptr(), bias.const_data_ptr(), rng.const_data_ptr<int64_t>(), layer, p,
+      y.mutable_data_ptr(), x.size(0), x.size(1), type_of(x), type_of(bias), launch.stream()));
+  return y;
+}
+
+std::tuple<Tensor, Tensor> bias_relu_dropout_backward(const Tensor& grad, const Tensor& y,
+                                                      double p) {
+  check::bias_relu_dropout_backward(grad, y, p, kHere);
+  const Launch launch("bias_relu_dropout_backward", grad);
+  const int64_t rows = grad.size(0), columns = grad.size(1);
+  Tensor grad_x = at::empty_like(grad), grad_bias = float32(grad, {columns});
+  const Tensor scratch =
+      workspace(grad, cuda::bias_relu_dropout_backward_workspace(rows, columns, type_of(grad)));
+  launch.check(cuda::bias_relu_dropout_backward(
+      grad.const_data_ptr(), y.const_data_ptr(), p, grad_x.mutable_data_ptr(),
+      grad_bias.mutable_data_ptr<float>(), scratch.mutable_data_ptr(), rows, columns, type_of(grad),
+      launch.stream()));
+  return {grad_x, grad_bias};
+}
+
+std::tuple<Tensor, Tensor> softmax_cross_entropy(const Tensor& logits, const Tensor& target) {
+  check::softmax_cross_entropy(logits, target, kHere);
+  const Launch launch("softmax_cross_entropy", logits);
+  const int64_t rows = logits.size(0), classes = logits.size(1);
+  Tensor loss = loss_of(logits), gradient = at::empty_like(logits);
+  const Tensor scratch = workspace(logits, cuda::softmax_cross_entropy_workspace(rows, classes));
+  launch.check(cuda::softmax_cross_entropy(
+      logits.const_data_ptr(), target.const_data_ptr<int64_t>(), loss.mutable_data_ptr<float>(),
+      gradient.mutable_data_ptr(), scratch.mutable_data_ptr(), rows, classes, type_of(logits),
+      launch.stream()));
+  return {loss, gradient};
+}
+
+std::tuple<Tensor, Tensor> sigmoid_bce(const Tensor& logits, const Tensor& target) {
+  check::sigmoid_bce(logits, target, kHere);
+  const Launch launch("sigmoid_bce", logits);
+  const int64_t rows = logits.size(0);
+  Tensor loss = loss_of(logits), gradient = at::empty_like(logits);
+  const Tensor scratch = workspace(logits, cuda::sigmoid_bce_workspace(rows));
+  launch.check(cuda::sigmoid_bce(logits.const_data_ptr(), target.const_data_ptr<float>(),
+                                 loss.mutable_data_ptr<float>(), gradient.mutable_data_ptr(),
+                                 scratch.mutable_data_ptr(), rows, type_of(logits),
+                                 launch.stream()));
+  return {loss, gradient};
+}
+
+std::tuple<Tensor, Tensor> mean_squared_error(const Tensor& outputs, const Tensor& target) {
+  check::mean_squared_error(outputs, target, kHere);
+  const Launch launch("mean_squared_error", outputs);
+  const int64_t rows = outputs.size(0);
+  Tensor loss = loss_of(outputs), gradient = at::empty_like(outputs);
+  const Tensor scratch = workspace(outputs, cuda::mean_squared_error_workspace(rows));
+  launch.check(cuda::mean_squared_error(outputs.const_data_ptr(), target.const_data_ptr<float>(),
+                                        loss.mutable_data_ptr<float>(), gradient.mutable_data_ptr(),
+                                        scratch.mutable_data_ptr(), rows, type_of(outputs),
+                                        launch.stream()));
+  return {loss, gradient};
+}
+
+std::tuple<Tensor, Tensor, Tensor> gather_embed(const Tensor& numeric, const Tensor& categorical,
+                                                const Tensor& target, const Tensor& order,
+                                                const Tensor& cursor, const Tensor& first_code,
+                                                const Tensor& weight, int64_t rows,
+                                                at::ScalarType dtype) {
+  check::gather_embed(numeric, categorical, target, order, cursor, first_code, weight, rows, dtype,
+                      kHere);
+  const Launch launch("gather_embed", numeric);
+  const int64_t d = numeric.size(1), k = categorical.size(1);
+  const int64_t vocabulary = weight.size(0), e = weight.size(1);
+  Tensor joined = at::empty({rows, d + k * e}, numeric.options().dtype(dtype));
+  Tensor codes = at::empty({rows, k}, categorical.options());
+  Tensor batch = at::empty({rows}, target.options());
+  launch.check(cuda::gather_embed(
+      numeric.const_data_ptr<float>(), categorical.const_data_ptr<int32_t>(),
+      target.const_data_ptr(), order.const_data_ptr<int64_t>(), cursor.const_data_ptr<int64_t>(),
+      first_code.const_data_ptr<int32_t>(), weight.const_data_ptr<float>(),
+      joined.mutable_data_ptr(), codes.mutable_data_ptr<int32_t>(), batch.mutable_data_ptr(),
+      order.numel(), rows, d, k, vocabulary, e, static_cast<int64_t>(target.element_size()),
+      type_of(dtype), launch.stream()));
+  return {joined, codes, batch};
+}
+
+Tensor gather_embed_backward(const Tensor& grad, const Tensor& codes, int64_t numeric,
+                             int64_t vocabulary, int64_t embedding) {
+  check::gather_embed_backward(grad, codes, numeric, vocabulary, embedding, kHere);
+  const Launch launch("gather_embed_backward", grad);
+  const int64_t rows = codes.size(0), k = codes.size(1);
+  Tensor grad_weight = float32(grad, {vocabulary, embedding});
+  const Tensor scratch =
+      workspace(grad, cuda::gather_embed_backward_workspace(rows, k, vocabulary, embedding));
+  launch.check(cuda::gather_embed_backward(grad.const_data_ptr(), codes.const_data_ptr<int32_t>(),
+                                           grad_weight.mutable_data_ptr<float>(),
+                                           scratch.mutable_data_ptr(), rows, numeric, k, vocabulary,
+                                           embedding, type_of(grad), launch.stream()));
+  return grad_weight;
+}
+
+// The table of what a step changes; v is empty for SGD.
+std::vector<cuda::Parameter> parameters(TensorList weights, TensorList gradients, TensorList m,
+                                        TensorList v, TensorList shadows,
+                                        at::ArrayRef<double> decays) {
+  std::vector<cuda::Parameter> table;
+  table.reserve(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const bool has_shadow = !shadows.empty() && shadows[i].numel() > 0;
+    table.push_back({weights[i].mutable_data_ptr<float>(), gradients[i].const_data_ptr(),
+                     m[i].mutable_data_ptr<float>(),
+                     v.empty() ? nullptr : v[i].mutable_data_ptr<float>(),
+                     has_shadow ? shadows[i].mutable_data_ptr() : nullptr, weights[i].numel(),
+                     static_cast<float>(decays[i]), type_of(gradients[i]),
+                     has_shadow ? type_of(shadows[i]) : cuda::Type::float32});
+  }
+  return table;
+}
+
+void adamw_step_(TensorList weights, TensorList gradients, TensorList m, TensorList v,
+                 TensorList shadows, at::ArrayRef<double> decays, const Tensor& schedule,
+                 const Tensor& step, double beta1, double beta2, double epsilon) {
+  check::adamw_step_(weights, gradients, m, v, shadows, decays, schedule, step, kHere);
+  const Launch launch("adamw_step_", schedule);
+  const auto table = parameters(weights, gradients, m, v, shadows, decays);
+  launch.check(cuda::adamw_step(
+      table.data(), static_cast<int64_t>(table.size()), schedule.const_data_ptr<float>(),
+      schedule.size(0), step.const_data_ptr<int64_t>(), beta1, beta2, epsilon, launch.stream()));
+  touched(weights, m, v, shadows);
+}
+
+void sgd_step_(TensorList weights, TensorList gradients, TensorList velocity, TensorList shadows,
+               at::ArrayRef<double> decays, const Tensor& schedule, const Tensor& step,
+               double momentum) {
+  check::sgd_step_(weights, gradients, velocity, shadows, decays, schedule, step, kHere);
+  const Launch launch("sgd_step_", schedule);
+  const auto table = parameters(weights, gradients, velocity, {}, shadows, decays);
+  launch.check(cuda::sgd_step(table.data(), static_cast<int64_t>(table.size()),
+                              schedule.const_data_ptr<float>(), schedule.size(0),
+                              step.const_data_ptr<int64_t>(), momentum, launch.stream()));
+  touched(weights, velocity, shadows);
+}
+
+void tick_(const Tensor& clock, const Tensor& loss, const Tensor& loss_sum, int64_t rows) {
+  check::tick_(clock, loss, loss_sum, rows, kHere);
+  const Launch launch("tick_", clock);
+  launch.check(cuda::tick(clock.mutable_data_ptr<int64_t>(), loss.const_data_ptr<float>(),
+                          loss_sum.mutable_data_ptr<double>(), rows, launch.stream()));
+  touched(clock, loss_sum);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(trialfleet, CUDA, m) {
+  m.impl("mulc_", &mulc_);
+  m.impl("exp", &exp);
+  m.impl("bias_relu_dropout", &bias_relu_dropout);
+  m.impl("bias_relu_dropout_backward", &bias_relu_dropout_backward);
+  m.impl("softmax_cross_entropy", &softmax_cross_entropy);
+  m.impl("sigmoid_bce", &sigmoid_bce);
+  m.impl("mean_squared_error", &mean_squared_error);
+  m.impl("gather_embed", &gather_embed);
+  m.impl("gather_embed_backward", &gather_embed_backward);
+  m.impl("adamw_step_", &adamw_step_);
+  m.impl("sgd_step_", &sgd_step_);
+  m.impl("tick_", &tick_);
+}
+
+}  // namespace trialfleet

@@ -1,0 +1,222 @@
+// Bias, ReLU and dropout in one pass. Eager torch takes three forward, with a mask beside; here
+// the mask is computed where it is needed (philox.h) and the backward pass reads it off y.
+#include "../philox.h"
+#include "launch.cuh"
+#include "launchers.h"
+#include "pack.cuh"
+
+namespace trialfleet::cuda {
+namespace {
+
+// Whether p is a probability that dropout can take.
+bool droppable(double p) { return p >= 0.0 && p < 1.0; }
+
+// A pack begins at a multiple of its width, hence of the four elements that share a Philox block.
+// `wide`: x and y consist of whole packs. `in_row`: so does each row, and bias.
+template <bool wide, typename T, typename B>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(const T* x, const B* bias, const int64_t* rng, int64_t layer, Dropout dropout,
+                   T* y, int64_t size, int64_t columns, bool in_row) {
+  constexpr int n = kWidth<T>;
+  const bool dropping = dropout.threshold > 0;
+  const int64_t seed = dropping ? rng[0] : 0;
+  const int64_t step = dropping ? rng[1] : 0;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * n;
+  int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * n;
+  for (; first < size; first += stride) {
+    float value[n], offset[n];
+    load<wide>(x, first, size, value);
+    int64_t column = first % columns;
+    if (in_row) {
+      load<true>(bias, column, columns, offset);
+    } else {
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+        offset[i] = to_float(bias[column]);
+        if (++column == columns) column = 0;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const float sum = value[i] + offset[i];
+      value[i] = sum <= 0.0f ? 0.0f : sum * dropout.scale;  // NaN is not <= 0, and stays
+    }
+    if (dropping) {
+#pragma unroll
+      for (int i = 0; i < n; i += 4) {
+        const Words words = dropout_words(seed, step, layer, (first + i) / 4);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (words.at[j] < dropout.threshold) value[i + j] = 0.0f;
+        }
+      }
+    }
+    store<wide>(y, first, size, value);
+  }
+}
+
+// The backward pass cuts [rows, columns] into tiles: as many columns as `lanes` packs have, and a
+// stripe of rows that the block goes down, blockDim.y at a time. Each stripe gives one sum for each
+// column; a second kernel adds the stripes up.
+struct Tiling {
+  int lanes;        // blockDim.x
+  int height;       // blockDim.y
+  unsigned tiles;   // across the columns: gridDim.x
+  int64_t stripes;  // down the rows: gridDim.y
+};
+
+constexpr int64_t kRowsOfAThread = 4;  // at least, or the sums would cost as much as the rows
+constexpr int64_t kEnoughBlocks = 1024;  // for any GPU
+
+Tiling tile(int64_t rows, int64_t columns, int width) {
+  Tiling tiling;
+  const int64_t packs = divide_up(columns, width);
+  tiling.lanes = power_of_two(packs, kWarp);
+  tiling.height = kThreads / tiling.lanes;
+  tiling.tiles = static_cast<unsigned>(divide_up(packs, tiling.lanes));
+  const int64_t useful = divide_up(rows, tiling.height * kRowsOfAThread);
+  const int64_t wanted = divide_up(kEnoughBlocks, tiling.tiles);
+  tiling.stripes = useful < wanted ? useful : wanted;
+  return tiling;
+}
+
+// sums [stripes, columns]. `wide`: the rows consist of whole packs.
+template <bool wide, typename T>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(const T* grad, const T* y, float scale, T* grad_x, float* sums, int64_t rows,
+                    int64_t columns) {
+  constexpr int n = kWidth<T>;
+  __shared__ float sum_of[kThreads * n];  // [blockDim.y][blockDim.x * n]
+  const int64_t tile_begin = static_cast<int64_t>(blockIdx.x) * blockDim.x * n;
+  const int64_t column = tile_begin + threadIdx.x * n;
+  const int64_t height = divide_up(rows, gridDim.y);
+  const int64_t begin = blockIdx.y * height;
+  const int64_t end = begin + height < rows ? begin + height : rows;
+
+  float sum[n] = {};
+  if (column < columns) {
+    for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+      const int64_t first = row * columns + column;
+      const int64_t row_end = first - column + columns;
+      float g[n], active[n];
+      load<wide>(grad, first, row_end, g);
+      load<wide>(y, first, row_end, active);
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+        g[i] = active[i] > 0.0f ? g[i] * scale : 0.0f;
+        sum[i] += g[i];
+      }
+      store<wide>(grad_x, first, row_end, g);
+    }
+  }
+
+  const int width = blockDim.x * n;
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < n; ++i) sum_of[thread * n + i] = sum[i];
+  __syncthreads();
+  if (thread < width && tile_begin + thread < columns) {
+    float total = 0.0f;
+    for (int row = 0; row < static_cast<int>(blockDim.y); ++row) {
+      total += sum_of[row * width + thread];
+    }
+    sums[blockIdx.y * columns + tile_begin + thread] = total;
+  }
+}
+
+constexpr int kAdders = kWarp * kWarp;
+
+// grad_bias[column] = the sum of sums [stripes, columns]; a block takes 32 columns.
+__global__ void __launch_bounds__(kAdders)
+    add_stripes_kernel(const float* sums, float* grad_bias, int64_t stripes, int64_t columns) {
+  __shared__ float sum_of[kWarp][kWarp];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  float sum = 0.0f;
+  if (column < columns) {
+    for (int64_t i = threadIdx.y; i < stripes; i += kWarp) sum += sums[i * columns + column];
+  }
+  sum_of[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && column < columns) {
+    float total = 0.0f;
+    for (int i = 0; i < kWarp; ++i) total += sum_of[i][threadIdx.x];
+    grad_bias[column] = total;
+  }
+}
+
+template <typename T, typename B>
+cudaError_t forward(const T* x, const B* bias, const int64_t* rng, int64_t layer, double p, T* y,
+                    int64_t rows, int64_t columns, cudaStream_t stream) {
+  constexpr int n = kWidth<T>;
+  const int64_t size = rows * columns;
+  return with_flag(aligned<n>(x) && aligned<n>(y) && size % n == 0, [&](auto wide) {
+    return launch(forward_kernel<wide, T, B>, blocks_for(size, kThreads * n), kThreads, stream, x,
+                  bias, rng, layer, Dropout(p), y, size, columns,
+                  aligned<n>(bias) && columns % n == 0);
+  });
+}
+
+template <typename T>
+cudaError_t backward(const T* grad, const T* y, double p, T* grad_x, float* grad_bias, float* sums,
+                     int64_t rows, int64_t columns, cudaStream_t stream) {
+  constexpr int n = kWidth<T>;
+  const bool packed = aligned<n>(grad) && aligned<n>(y) && aligned<n>(grad_x) && columns % n == 0;
+  const Tiling tiling = tile(rows, columns, n);
+  const dim3 grid(tiling.tiles, static_cast<unsigned>(tiling.stripes));
+  const dim3 block(tiling.lanes, tiling.height);
+  const bool once = tiling.stripes == 1;
+  const cudaError_t error = with_flag(packed, [&](auto wide) {
+    return launch(backward_kernel<wide, T>, grid, block, stream, grad, y, Dropout(p).scale, grad_x,
+                  once ? grad_bias : sums, rows, columns);
+  });
+  if (error != cudaSuccess || once) return error;
+  return launch(add_stripes_kernel, static_cast<unsigned>(divide_up(columns, kWarp)),
+                dim3(kWarp, kWarp), stream, sums, grad_bias, tiling.stripes, columns);
+}
+
+int width_of(Type type) {
+  return with_type(type, [](auto kind) { return kWidth<decltype(kind)>; });
+}
+
+}  // namespace
+
+cudaError_t bias_relu_dropout(const void* x, const void* bias, const int64_t* rng, int64_t layer,
+                              double p, void* y, int64_t rows, int64_t columns, Type type,
+                              Type bias_type, cudaStream_t stream) {
+  if (rows < 0 || columns < 0 || !droppable(p)) return cudaErrorInvalidValue;
+  if (bias_type != Type::float32 && bias_type != type) return cudaErrorInvalidValue;
+  if (rows * columns == 0) return cudaSuccess;
+  return with_type(type, [&](auto kind) {
+    using T = decltype(kind);
+    const auto* values = static_cast<const T*>(x);
+    auto* result = static_cast<T*>(y);
+    if (bias_type == type) {
+      return forward(values, static_cast<const T*>(bias), rng, layer, p, result, rows, columns,
+                     stream);
+    }
+    return forward(values, static_cast<const float*>(bias), rng, layer, p, result, rows, columns,
+                   stream);
+  });
+}
+
+cudaError_t bias_relu_dropout_backward(const void* grad, const void* y, double p, void* grad_x,
+                                       float* grad_bias, void* workspace, int64_t rows,
+                                       int64_t columns, Type type, cudaStream_t stream) {
+  if (rows < 0 || columns < 0 || !droppable(p)) return cudaErrorInvalidValue;
+  if (columns == 0) return cudaSuccess;
+  if (rows == 0) return cudaMemsetAsync(grad_bias, 0, columns * sizeof(float), stream);
+  return with_type(type, [&](auto kind) {
+    using T = decltype(kind);
+    return backward(static_cast<const T*>(grad), static_cast<const T*>(y), p,
+                    static_cast<T*>(grad_x), grad_bias, static_cast<float*>(workspace), rows,
+                    columns, stream);
+  });
+}
+
+int64_t bias_relu_dropout_backward_workspace(int64_t rows, int64_t columns, Type type) {
+  if (rows <= 0 || columns <= 0) return 0;
+  const Tiling tiling = tile(rows, columns, width_of(type));
+  return tiling.stripes == 1 ? 0 : tiling.stripes * columns * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace trialfleet::cuda

@@ -1,0 +1,77 @@
+"""The benchmark on a GPU: its timing, NPP for real, graphs, and the whole command."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
+
+from trialfleet.nodes.kernels import bench, bench_mulc, npp, timing
+
+
+@pytest.fixture
+def meter() -> timing.CudaMeter:
+    return timing.CudaMeter(torch.device("cuda:0"))
+
+
+def test_the_events_take_as_long_as_the_clock(meter: timing.CudaMeter) -> None:
+    x = torch.ones(1 << 26, device="cuda")
+    action = timing.repeated(lambda: x.mul_(1.0), 100)
+    meter.rounds(action, 2)
+    began = time.perf_counter()
+    rounds = meter.rounds(action, 5)
+    assert sum(rounds) == pytest.approx(time.perf_counter() - began, rel=0.2)
+
+
+@pytest.mark.parametrize("manner", ["called", "graph"])
+@pytest.mark.parametrize("name", [name for name in bench_mulc.VARIANTS if name != "copy"])
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch.compile imports
+def test_every_variant_multiplies(
+    name: str, manner: str, size: int, meter: timing.CudaMeter
+) -> None:
+    x = torch.ones(size, device="cuda")
+    try:
+        call = bench_mulc.VARIANTS[name](x, meter)
+    except bench_mulc.UnavailableError as error:
+        pytest.skip(str(error))
+    meter.rounds(call, 1)  # a graph's kernels must have run before
+    action = meter.manners[manner](call, 7)
+    assert bench_mulc.multiplies(meter, x, action, 7)
+    assert not bench_mulc.multiplies(meter, x, action, 8)
+
+
+def test_npp_works_on_the_stream_that_it_is_given(meter: timing.CudaMeter) -> None:
+    """What it does there waits for what the stream did before."""
+    try:
+        library = npp.load(torch.version.cuda)
+    except npp.NppError as error:
+        pytest.skip(str(error))
+    x = torch.ones(1 << 20, device="cuda")
+    call = library.mulc(x.data_ptr(), x.numel(), 3.0, npp.stream_context(meter.stream))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(meter.stream):
+        torch.cuda._sleep(10_000_000)  # type: ignore[no-untyped-call]
+        x.fill_(2)
+        npp.checked(call)
+        y = x.clone()
+    meter.stream.synchronize()
+    assert y.eq(6).all()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--quick", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["machine"]["implementation"] == "cuda"
+    missing = [row for row in (*found["mulc"], *found["fused"]) if "skipped" in row]
+    assert {row["variant"] for row in missing} <= {"npp"}
+    assert {row["manner"] for row in found["fused"]} == {"called", "graph"}
+    assert found["copy_gb_per_s"] > 0
+    assert len(found["goals"]) == 4 + 2 * 9

@@ -1,0 +1,209 @@
+"""The trainer on a GPU: the captured step, streams, memory, several GPUs.
+
+    pytest tests/gpu/test_trainer_gpu.py
+
+tests/unit/test_train_fused.py has the same steps without a capture, on any machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
+
+from tests.unit.small_trials import (
+    make_sandbox,
+    make_table,
+    progress,
+    read_result,
+    run_here,
+    start,
+    weights,
+    write_order,
+)
+from trialfleet import nodes
+from trialfleet.nodes import feed, region, settings, train, trial
+from trialfleet.nodes.fused import FusedSteps
+from trialfleet.nodes.network import Network
+from trialfleet.nodes.ranks import Ranks
+from trialfleet.nodes.steps import PlainSteps, Steps
+
+SEED = 11
+GPU = torch.device("cuda", 0)
+FLOAT32 = 1e-5  # other sums than a CPU's, in each of 28 steps
+BFLOAT16 = 5e-2
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the trainer sets for the process, and the tests of a CPU must not see."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(mode=True)
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+
+
+def settings_of(**changes: Any) -> settings.Settings:
+    usual = {"hidden": 16, "batch_size": 32, "learning_rate": 0.01, "epochs": 4, "dropout": 0.2}
+    return settings.Settings.of(usual | changes)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> region.Region:
+    make_table(tmp_path / "r.npz", "multiclass")
+    return region.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), settings.Settings())
+
+
+def steps_on(
+    device: torch.device,
+    data: region.Region,
+    chosen: settings.Settings,
+    dtype: torch.dtype = torch.float32,
+    chunk: int = 0,
+    *,
+    capture: bool = True,
+) -> FusedSteps:
+    torch.manual_seed(SEED)
+    network = Network(data.columns, chosen).to(device)
+    orders = feed.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+    source: feed.Feed = feed.Resident(data.train.to(device), orders)
+    if chunk:
+        source = feed.Streamed(data.train, orders, device, chunk)
+    return FusedSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, capture=capture)
+
+
+def losses_of(steps: Steps, data: region.Region, chosen: settings.Settings) -> Tensor:
+    """Take all steps; return the loss of each."""
+    losses = []
+    for epoch in range(chosen.epochs):
+        steps.begin(epoch, 0, 0.0)
+        sums = [0.0]
+        for _ in range(0, len(data.train), chosen.batch_size):
+            steps.take()
+            sums.append(steps.loss_sum())
+        losses += [after - before for before, after in itertools.pairwise(sums)]
+    return torch.tensor(losses)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_captured_steps_are_those_of_a_cpu(data: region.Region, optimizer: str) -> None:
+    """With dropout: the mask is the same everywhere."""
+    chosen = settings_of(optimizer=optimizer, weight_decay=0.1)
+    ours = losses_of(steps_on(GPU, data, chosen), data, chosen)
+    theirs = losses_of(steps_on(torch.device("cpu"), data, chosen), data, chosen)
+    torch.testing.assert_close(ours, theirs, rtol=FLOAT32, atol=0.0)
+
+
+def test_without_dropout_they_are_the_plain_trainers(data: region.Region) -> None:
+    chosen = settings_of(dropout=0.0)
+    torch.manual_seed(SEED)
+    plain = PlainSteps(Network(data.columns, chosen), data, chosen, SEED)
+    theirs = losses_of(plain, data, chosen)
+    ours = losses_of(steps_on(GPU, data, chosen), data, chosen)
+    torch.testing.assert_close(ours, theirs, rtol=FLOAT32, atol=0.0)
+    near = losses_of(steps_on(GPU, data, chosen, torch.bfloat16), data, chosen)
+    torch.testing.assert_close(near, theirs, rtol=BFLOAT16, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_capture_changes_nothing(data: region.Region, dtype: torch.dtype) -> None:
+    chosen = settings_of()
+    captured = losses_of(steps_on(GPU, data, chosen, dtype), data, chosen)
+    called = losses_of(steps_on(GPU, data, chosen, dtype, capture=False), data, chosen)
+    assert torch.equal(captured, called)
+
+
+def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(
+    data: region.Region,
+) -> None:
+    chosen = settings_of(epochs=8)
+    expected = losses_of(steps_on(GPU, data, chosen), data, chosen)
+    step_bytes = data.train.bytes // len(data.train) * chosen.batch_size
+    for steps_at_once in (1, 2, 3, 100):
+        steps = steps_on(GPU, data, chosen, chunk=steps_at_once * step_bytes)
+        assert torch.equal(losses_of(steps, data, chosen), expected), steps_at_once
+
+
+@pytest.mark.parametrize("chunk", [0, 2000])
+def test_nothing_waits_for_the_device_within_an_epoch(data: region.Region, chunk: int) -> None:
+    chosen = settings_of()
+    steps = steps_on(GPU, data, chosen, chunk=chunk)
+    steps.begin(0, 0, 0.0)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(0, len(data.train), chosen.batch_size):
+            steps.take()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert steps.loss_sum() > 0
+
+
+# Whole trials
+
+
+def test_interrupted_after_every_step_it_comes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    whole = shutil.copytree(sandbox, tmp_path / "whole")
+    params = {"dropout": 0.3, "epochs": 3, "batch_size": 64}
+    write_order(whole, accelerator="gpu", mode="final", params=params)
+    params["checkpoint_seconds"] = 0.0
+    write_order(sandbox, accelerator="gpu", mode="final", params=params)
+    assert run_here(whole, monkeypatch) == 0
+    attempts = 0
+    while (code := run_here(sandbox, monkeypatch)) == 85:
+        attempts += 1
+    assert (code, attempts) == (0, 4 * 3)
+    assert progress(sandbox) == progress(whole)
+    assert read_result(sandbox)["metrics"] == read_result(whole)["metrics"]
+    ours, theirs = weights(sandbox), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert read_result(sandbox)["device"] == torch.cuda.get_device_name(0)
+
+
+def test_its_metrics_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for accelerator in ("cpu", "gpu"):
+        sandbox = make_sandbox(tmp_path / accelerator)
+        params = {"precision": "float32"}
+        write_order(sandbox, accelerator=accelerator, params=params)
+        assert run_here(sandbox, monkeypatch) == 0
+        found[accelerator] = read_result(sandbox)["metrics"]
+    assert found["gpu"] == pytest.approx(found["cpu"], rel=1e-3)
+
+
+def test_without_memory_it_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million rows in one batch: their first hidden layer takes 131 GB in bfloat16."""
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    make_table(sandbox / "r.npz", rows=3_000_000)
+    params = {"hidden": 65536, "layers": 1, "batch_size": 1 << 24}
+    write_order(sandbox, accelerator="gpu", params=params)
+    assert run_here(sandbox, monkeypatch) == 64
+    assert "out of GPU memory" in read_result(sandbox)["error"]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus_come_to_what_one_comes_to(tmp_path: Path) -> None:
+    alone = make_sandbox(tmp_path / "alone")
+    shutil.copytree(Path(train.__file__).parent / nodes.KERNELS, alone / nodes.KERNELS)
+    both = shutil.copytree(alone, tmp_path / "both")
+    for folder, gpus in ((alone, 1), (both, 2)):
+        params = {"precision": "float32", "batch_size": 33}
+        write_order(folder, accelerator="gpu", gpus=gpus, params=params)
+        trainer = start(folder)
+        _, said = trainer.communicate(timeout=300)
+        assert trainer.returncode == 0, said
+    for ours, theirs in zip(progress(both), progress(alone), strict=True):
+        assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-4)
+    assert json.loads((both / "result.json").read_text())["device"].endswith(" x 2")
