@@ -3,12 +3,14 @@
 # make check   format, lint, types, fast tests: green at every commit
 # make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
 # make bench   what the parts cost, as ratios within one run
+# make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
+# make bench-train      the reference trainer against plainer ways and the hardware's limits
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 FLIGHTS := workflows/examples/flights
 
-.PHONY: demo test check format lab bench clean
+.PHONY: demo test check format lab bench bench-kernels bench-train clean
 .DEFAULT_GOAL := check
 
 demo: $(VENV)/ready
@@ -34,6 +36,12 @@ lab: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python -m tests.bench
+
+bench-kernels: $(VENV)/ready
+	$(BIN)/python -m trialfleet.nodes.kernels bench
+
+bench-train: $(VENV)/ready
+	$(BIN)/python -m tests.bench_train
 
 # torch first and by its exact version: a range would pull gigabytes of CUDA onto a manager.
 $(VENV)/ready: pyproject.toml constraints.txt

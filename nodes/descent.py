@@ -1,7 +1,8 @@
 """AdamW and SGD with momentum, for the reference trainer.
 
 torch.optim's classes import torch._dynamo on their first use: 1.3 s and 70 MB of every trial, as
-long as its import of torch. These take the same steps, and later a kernel can take their place.
+long as its import of torch. `Descent` takes the same steps on a CPU; on a GPU one kernel does,
+`adamw_step_` or `sgd_step_`, which reads what changes from step to step in a table (`schedule_of`).
 
     w    a weight              g   its gradient
     m    mean of g (AdamW); velocity (SGD)
@@ -19,6 +20,8 @@ SGD:
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +41,7 @@ class Descent:
     def __init__(self, network: nn.Module, chosen: settings.Settings) -> None:
         self.settings = chosen
         self.weights = list(network.parameters())
-        self.decays = [chosen.weight_decay if w.ndim > 1 else 0.0 for w in self.weights]
+        self.decays = decays_of(self.weights, chosen)
         self.steps = 0
         self.m = [torch.zeros_like(w) for w in self.weights]
         self.v = [torch.zeros_like(w) for w in self.weights]
@@ -77,3 +80,32 @@ class Descent:
         self.steps = state["steps"]
         for mine, saved in zip([*self.m, *self.v], [*state["m"], *state["v"]], strict=True):
             mine.copy_(saved)
+
+
+def decays_of(weights: Sequence[Tensor], chosen: settings.Settings) -> list[float]:
+    """Return each weight's decay: biases, which have one dimension, have none."""
+    return [chosen.weight_decay if w.ndim > 1 else 0.0 for w in weights]
+
+
+def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
+    """Return the learning rate after so many epochs: along a cosine from its full value to 0."""
+    done = epochs / chosen.epochs
+    return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
+    """Return what the kernels have to know of an epoch's steps.
+
+    Args:
+        epoch: from 0.
+        steps: of each epoch.
+        before: steps taken before the epoch.
+        chosen: the settings.
+
+    Returns:
+        [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
+    """
+    rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
+    t = before + 1 + torch.arange(steps, dtype=torch.float64)
+    columns = [torch.tensor(rates, dtype=torch.float64), 1 / (1 - BETA_1**t), 1 / (1 - BETA_2**t)]
+    return torch.stack(columns, 1).float()

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 
 if __package__:
-    from trialfleet.nodes import region, settings, table, train
+    from trialfleet.nodes import region, settings, table
+    from trialfleet.nodes.network import Network, outputs_of
 elif not TYPE_CHECKING:  # beside the trainer
     import region
     import settings
     import table
-    import train
+    from network import Network, outputs_of
 
 BATCH = 65536  # rows in memory at once
 _UNUSABLE = (ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
@@ -32,7 +33,7 @@ class Model:
     columns: table.Columns
     numeric_scale: region.Scale
     target_scale: region.Scale
-    network: train.Network
+    network: Network
 
     @torch.no_grad()
     def predict(
@@ -41,7 +42,7 @@ class Model:
         """Return a prediction per row, see `predict`; errors count the rows from `first_row`."""
         numbers, codes = self.columns.encode(rows, first_row)
         numeric = self.numeric_scale.standardise(torch.from_numpy(numbers))
-        outputs = train.outputs_of(self.network, numeric, torch.from_numpy(codes))
+        outputs = outputs_of(self.network, numeric, torch.from_numpy(codes))
         kind = region.kind_of(self.columns)
         if kind == "multiclass":
             return [self.columns.classes[code] for code in outputs.argmax(1).tolist()]
@@ -62,7 +63,7 @@ def load_model(folder: Path) -> Model:
         text = (folder / "model.json").read_text(encoding="utf-8")
         description: dict[str, Any] = json.loads(text)
         columns = table.Columns(**description["columns"])
-        network = train.Network(columns, settings.Settings.of(description["settings"]))
+        network = Network(columns, settings.Settings.of(description["settings"]))
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = region.Scale.read(description["numeric_scale"])
         target = region.Scale.read(description["target_scale"])

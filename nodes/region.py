@@ -1,10 +1,11 @@
-"""A region's rows on the device, ready to train on.
+"""A region's rows, ready to train on.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,14 +23,39 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Some of a region's rows on the device: numeric [n, d], categorical [n, k], target [n]."""
+    """Some of a region's rows: numeric [n, d], categorical [n, k], target [n]."""
 
-    numeric: Tensor  # standardised, missing values 0
-    categorical: Tensor  # 0 = unknown
-    target: Tensor  # float: standardised value, or 0 / 1; int64: the class's number
+    numeric: Tensor  # float32, standardised, missing values 0
+    categorical: Tensor  # int32, 0 = unknown
+    target: Tensor  # float32: standardised value, or 0 / 1; int64: the class's number
 
     def __len__(self) -> int:
         return len(self.target)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the three, in order."""
+        return self.numeric, self.categorical, self.target
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory the rows take."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def to(self, device: torch.device) -> Rows:
+        """Return the rows on the device."""
+        numeric, categorical, target = (tensor.to(device) for tensor in self.tensors)
+        return Rows(numeric=numeric, categorical=categorical, target=target)
+
+    def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
+        """Return room for so many rows of this kind, zero for now."""
+        numeric, categorical, target = (
+            torch.zeros(
+                (count, *tensor.shape[1:]), dtype=tensor.dtype, device=device, pin_memory=pinned
+            )
+            for tensor in self.tensors
+        )
+        return Rows(numeric=numeric, categorical=categorical, target=target)
 
     def at(self, index: Tensor) -> Rows:
         """Return the rows at `index` [b]."""
@@ -92,6 +118,16 @@ class Region:
         """Return "binary", "multiclass" or "regression"."""
         return kind_of(self.columns)
 
+    @property
+    def bytes(self) -> int:
+        """Return how much memory all rows take."""
+        return self.train.bytes + self.validation.bytes + self.test.bytes
+
+    def to(self, device: torch.device) -> Region:
+        """Return the region with its rows on the device."""
+        parts = {name: getattr(self, name).to(device) for name in ("train", "validation", "test")}
+        return dataclasses.replace(self, **parts)
+
 
 def kind_of(columns: table.Columns) -> str:
     """Return "binary", "multiclass" or "regression"."""
@@ -100,8 +136,8 @@ def kind_of(columns: table.Columns) -> str:
     return "binary" if len(columns.classes) == 2 else "multiclass"
 
 
-def load(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> Region:
-    """Read the region's table and put it on the device."""
+def load(t: trial.Trial, chosen: settings.Settings) -> Region:
+    """Read the region's table into this machine's memory."""
     if len(t.data) != 1:
         sys.exit(f"The tabular trainer reads one table per region, not {[*map(str, t.data)]}.")
     source = table.read_table(t.data[0])
@@ -122,9 +158,9 @@ def load(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> Reg
     def rows(index: Tensor) -> Rows:
         wanted = target[index]
         return Rows(
-            numeric=numeric_scale.standardise(numeric[index]).to(device),
-            categorical=categorical[index].to(device),
-            target=(wanted.long() if kind == "multiclass" else wanted).to(device),
+            numeric=numeric_scale.standardise(numeric[index]),
+            categorical=categorical[index],
+            target=wanted.long() if kind == "multiclass" else wanted,
         )
 
     return Region(

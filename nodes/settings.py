@@ -17,9 +17,12 @@ class Settings:
         dropout: probability after each hidden layer, in [0, 1).
         embedding: numbers per categorical value.
         weight_decay: decoupled decay of the weights (not of biases).
-        batch_size: rows per step.
+        batch_size: rows per step, of all GPUs together.
         optimizer: "adamw" or "sgd".
         momentum: of SGD.
+        precision: of the hidden layers on a GPU, "bfloat16" or "float32"; "auto" is bfloat16 where
+            the GPU has it (compute capability 8.0), else float32. The weights, the last layer and
+            the loss are float32 always, and so is everything on a CPU.
         epochs: at most so many passes over the training rows.
         patience: stop after so many epochs without a better validation result.
         tune_fraction: the share of the training rows used in mode "tune", in (0, 1]; the same
@@ -36,6 +39,7 @@ class Settings:
     batch_size: int = 256
     optimizer: str = "adamw"
     momentum: float = 0.9
+    precision: str = "auto"
     epochs: int = 10
     patience: int = 3
     tune_fraction: float = 1.0
@@ -53,8 +57,9 @@ class Settings:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"{name} is {value}; it must lie in {low} … {high}")
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer is {self.optimizer!r}; choose {' or '.join(OPTIMIZERS)}")
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} is {value!r}; choose {' or '.join(choices)}")
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Settings:
@@ -72,7 +77,7 @@ class Settings:
         return cls(**params)
 
 
-OPTIMIZERS = ("adamw", "sgd")
+_CHOICES = {"optimizer": ("adamw", "sgd"), "precision": ("auto", "float32", "bfloat16")}
 _TINY = 1e-12  # stands for "above zero"
 _RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (_TINY, 100.0),

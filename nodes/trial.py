@@ -91,6 +91,10 @@ class Trial:
         mode: "tune", or "final" for the full training that leaves `model`.
         data: the data files of the region, in the study's order.
         accelerator: "gpu" or "cpu".
+        gpus: how many GPUs the trial has, 1 also where it has a share of one; without a meaning
+            where the accelerator is "cpu".
+        gpu_share: what part of each of them is its own: 1, or 1/N where N trials share a GPU.
+            It sees all of the GPU's memory, and takes what is its neighbours' if it isn't careful.
         metric: the name of the objective among the metrics, or None when tried by hand.
         direction: "maximize" or "minimize".
         device: set by the trainer; what the result calls the processor used.
@@ -105,6 +109,8 @@ class Trial:
         self.mode: str = description.get("mode", "tune")
         self.data: list[Path] = [folder / name for name in description.get("data", [])]
         self.accelerator: str = description.get("accelerator", "cpu")
+        self.gpus: int = description.get("gpus", 1)
+        self.gpu_share: float = description.get("gpu_share", 1.0)
         self.metric: str | None = objective.get("metric")
         self.direction: str = objective.get("direction", "minimize")
         self.device = "cpu"

@@ -118,7 +118,8 @@ def _trainer_files(study: Study) -> list[Path]:
     """The trainer's files, in the study's order, the helper not among them."""
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
-    return [_node_file(name) for name in nodes.TABULAR]
+    kernels = [nodes.KERNELS] if study.accelerator == "gpu" else []
+    return [_node_file(name) for name in (*nodes.TABULAR, *kernels)]
 
 
 def _check_unpublished(study: Study, run: str, graph: StudyGraph) -> None:
@@ -281,7 +282,8 @@ def _copy_code(folder: Path, files: list[Path]) -> None:
     folder.mkdir()
     for file in files:
         if file.is_dir():
-            shutil.copytree(file, folder / file.name)
+            left = nodes.NOT_ON_NODES if file == _node_file(nodes.KERNELS) else ()
+            shutil.copytree(file, folder / file.name, ignore=shutil.ignore_patterns(*left))
         else:
             shutil.copyfile(file, folder / file.name)
             shutil.copymode(file, folder / file.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -17,8 +18,10 @@ from trialfleet.workflows import plan as plan_module
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import graph_of
 from trialfleet.workflows.plan import new_run_id, write_plan
+from trialfleet.workflows.plan_summary import plan_text
+from trialfleet.workflows.run import Run
 from trialfleet.workflows.study import Budget, Study, Trainer
-from trialfleet.workflows.trial_files import sandbox_name
+from trialfleet.workflows.trial_files import TrialOrder, sandbox_name, write_trial
 
 
 def make_study(folder: Path, **changes: object) -> Study:
@@ -221,3 +224,24 @@ def test_a_fleet_that_nobody_scales_is_no_node(place: Path) -> None:
     folder = write_plan(make_study(place, fleet=fleet), run="r1", out=place / "run")
     assert "fleet.sub" not in folder.dag.read_text()
     assert not folder.fleet_submit.exists()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told", "said"),
+    [
+        (1, {"gpus": 1, "gpu_share": 1.0}, "slots of 1 GPU(s), 1 cpu(s)"),
+        (2, {"gpus": 2, "gpu_share": 1.0}, "slots of 2 GPU(s), 1 cpu(s)"),
+        ("1/3", {"gpus": 1, "gpu_share": 1 / 3}, "slots of 1/3 GPU, 1 cpu(s)"),
+    ],
+)
+def test_a_trial_is_told_how_much_of_how_many_gpus_is_its_own(
+    place: Path, gpus: object, told: dict[str, float], said: str
+) -> None:
+    study = make_study(place, accelerator="gpu", resources={"gpus": gpus})
+    folder = write_plan(study, run="r1", out=place / "run")
+    trial = folder.region("A").trial("A.l1.t01")
+    order = TrialOrder(region="A", node="A.l1.t01", trial=0, mode="tune", seed=1, params={})
+    write_trial("r1", study, folder, trial, order)
+    contract = json.loads(trial.trial_json.read_text())
+    assert {name: contract[name] for name in told} == told
+    assert said in plan_text(Run(folder.root))

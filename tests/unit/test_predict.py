@@ -13,8 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from trialfleet.nodes import predict, region, settings, table, train, trial
+from trialfleet.nodes.network import Network, outputs_of
+from trialfleet.nodes.steps import PlainSteps
+from trialfleet.workflows.command_line import main
 
 ROWS = 300
 
@@ -46,21 +50,22 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
     t = trial.Trial(folder, {"data": ["t.npz"], "mode": "final"})
     chosen = settings.Settings(hidden=8, epochs=8, batch_size=16, learning_rate=0.02)
-    data = region.load(t, chosen, torch.device("cpu"))
+    data = region.load(t, chosen)
     torch.manual_seed(0)
-    network = train.Network(data.columns, chosen)
+    network = Network(data.columns, chosen)
     former = signal.getsignal(signal.SIGTERM)
-    train.fit(t, chosen, network, data)
+    steps = PlainSteps(network, data, chosen, t.seed)
+    train.Run(t, chosen, network, data, steps).fit()
     signal.signal(signal.SIGTERM, former)
     train.save_model(t.model, network, data, chosen)
     torch.save(outputs_in_trial(network, data), folder / "outputs.pt")
     return t.model
 
 
-def outputs_in_trial(network: train.Network, data: region.Region) -> torch.Tensor:
+def outputs_in_trial(network: Network, data: region.Region) -> torch.Tensor:
     """The outputs [rows, o] in the order of the table, as the trial itself computes them."""
     parts = [
-        train.outputs_of(network, rows.numeric, rows.categorical)
+        outputs_of(network, rows.numeric, rows.categorical)
         for rows in (data.train, data.validation, data.test)
     ]
     return torch.stack(parts, 1).flatten(0, 1)  # 3 x [n, o] -> [n, 3, o] -> [3 n, o]
@@ -165,3 +170,17 @@ def test_a_folder_without_a_model_is_named(model: Path, tmp_path: Path) -> None:
     (model / "weights.pt").write_bytes(b"")
     with pytest.raises(ValueError, match="holds no model of the tabular trainer"):
         predict.load_model(model)
+
+
+def test_a_regions_folder_stands_for_its_latest_model(model: Path, tmp_path: Path) -> None:
+    region = tmp_path / "models" / "JFK"
+    region.mkdir(parents=True)
+    (region / "latest").symlink_to(model)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("kind,number\na,1\n")
+    found = [
+        CliRunner().invoke(main, ["predict", str(folder), str(rows)])
+        for folder in (region, region / "latest")
+    ]
+    assert [result.exit_code for result in found] == [0, 0]
+    assert found[0].output == found[1].output

@@ -20,13 +20,22 @@ import pytest
 import torch
 from torch import nn
 
-from trialfleet import nodes
-from trialfleet.nodes import region, settings, table, train, trial
+from tests.unit.small_trials import (
+    ROWS,
+    make_sandbox,
+    make_table,
+    progress,
+    read_result,
+    run_here,
+    start,
+    weights,
+    write_order,
+)
+from trialfleet.nodes import feed, judge, region, settings, table, trial
 from trialfleet.nodes.descent import Descent
+from trialfleet.nodes.network import Network
 
 pytestmark = pytest.mark.slow
-
-ROWS = 600
 
 
 @pytest.fixture(autouse=True)
@@ -38,79 +47,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def make_table(path: Path, task: str = "binary", rows: int = ROWS) -> None:
-    """A table in which number and kind decide: learnable in a few steps."""
-    random = np.random.default_rng(0)
-    number = random.normal(5, 3, rows)
-    kind = random.choice(["a", "b", "c"], rows)
-    score = (number - 5) / 3 + 2 * (kind == "b") + 0.3 * random.normal(size=rows)
-    targets: dict[str, Any] = {
-        "binary": score > 0.5,
-        "multiclass": np.digitize(score, [-0.5, 1.0]),
-        "regression": 100 + 50 * score,
-    }
-    number[:5] = np.nan
-    table.write_table(
-        path,
-        {"y": targets[task], "number": number, "constant": np.ones(rows), "kind": kind},
-        target="y",
-        task="regression" if task == "regression" else "classification",
-        split=np.arange(rows) % 3,
-        categorical=["kind"],
-    )
-
-
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Path:
-    """A trial's folder with all that travels: the trainer's files and the region's table."""
-    folder = tmp_path / "sandbox"
-    folder.mkdir()
-    source = Path(train.__file__).parent
-    for name in (nodes.HELPER, *nodes.TABULAR):
-        shutil.copy(source / name, folder)
-    (folder / "checkpoint").mkdir()
-    make_table(folder / "r.npz")
-    return folder
-
-
-def write_order(folder: Path, **changes: Any) -> None:
-    order = {
-        "mode": "tune",
-        "seed": 11,
-        "params": {"epochs": 3, "batch_size": 32, "hidden": 16, "learning_rate": 0.01},
-        "objective": {"metric": "val_auc", "direction": "maximize"},
-        "data": ["r.npz"],
-        "accelerator": "cpu",
-    }
-    order["params"] |= changes.pop("params", {})
-    (folder / "trial.json").write_text(json.dumps(order | changes))
-
-
-def start(folder: Path) -> subprocess.Popen[str]:
-    """Start the trainer as a node does: by its name, alone, without this package."""
-    environment = {**os.environ, "TRIALFLEET_TRIAL": "trial.json", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "train.py"], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
-    )
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
-
-
-def run_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run the trainer in this process, which saves the import of torch; return its exit code."""
-    monkeypatch.chdir(folder)
-    monkeypatch.delenv("TRIALFLEET_TRIAL", raising=False)
-    former = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as left:
-            train.main()
-    finally:
-        signal.signal(signal.SIGTERM, former)
-    code = left.value.code
-    return code if isinstance(code, int) else 1
+    return make_sandbox(tmp_path / "sandbox")
 
 
 # Learning
@@ -158,7 +97,7 @@ def test_a_trial_trains_on_its_share_and_the_final_on_all(
     sizes = {}
     for mode, seed in itertools.product(["tune", "final"], [1, 2]):
         write_order(sandbox, mode=mode, seed=seed)
-        data = region.load(trial.start(), chosen, torch.device("cpu"))
+        data = region.load(trial.start(), chosen)
         sizes[mode, seed] = data.train.numeric
         assert len(data.validation) == len(data.test) == ROWS // 3
     assert len(sizes["tune", 1]) == ROWS // 3 // 4
@@ -171,7 +110,7 @@ def test_columns_are_standardised_by_the_training_rows_alone(
 ) -> None:
     monkeypatch.chdir(sandbox)
     write_order(sandbox, mode="final")
-    data = region.load(trial.start(), settings.Settings(), torch.device("cpu"))
+    data = region.load(trial.start(), settings.Settings())
     number, constant = data.train.numeric.unbind(1)
     assert abs(number.mean()) < 1e-6
     present = number[number != 0]  # a missing value is the mean, 0
@@ -205,16 +144,6 @@ def test_a_loss_that_is_not_finite_is_rejected(
 
 
 # Resuming
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = torch.load(folder / "model/weights.pt")
-    return loaded
-
-
-def progress(folder: Path) -> list[Any]:
-    lines = (folder / "progress.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -275,18 +204,10 @@ def test_the_seed_decides(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found[0] == found[1] != found[2]
 
 
-def test_every_epoch_takes_all_rows_in_an_order_of_its_own(
-    sandbox: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(sandbox)
-    write_order(sandbox)
-    t, chosen = trial.start(), settings.Settings()
-    data = region.load(t, chosen, torch.device("cpu"))
-    run = train.Run(t, chosen, train.Network(data.columns, chosen), data)
-    orders = []
-    for run.trial.seed, run.progress.epoch in itertools.product([1, 2], [0, 1]):
-        orders.append(run._order().tolist())
-    assert all(sorted(order) == list(range(ROWS // 3)) for order in orders)
+def test_every_epoch_takes_all_rows_in_an_order_of_its_own() -> None:
+    chosen = itertools.product([1, 2], [0, 1])
+    orders = [feed.order_of(seed, epoch, ROWS).tolist() for seed, epoch in chosen]
+    assert all(sorted(order) == list(range(ROWS)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
 
 
@@ -315,6 +236,7 @@ def test_an_unknown_setting_is_rejected_with_the_known_ones(
         ("batch_size", 0),
         ("epochs", "3"),
         ("optimizer", "adam"),
+        ("precision", "half"),
         ("tune_fraction", 1.5),
         ("learning_rate", math.nan),
     ],
@@ -354,11 +276,11 @@ def test_auc_is_the_share_of_pairs_in_order(ties: bool) -> None:
             for p in score[positive].tolist()
             for n in score[~positive].tolist()
         ]
-        assert train.auc(score, positive) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+        assert judge.auc(score, positive) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
 
 
 def test_auc_without_a_second_class_is_nan() -> None:
-    assert math.isnan(train.auc(torch.randn(3), torch.ones(3, dtype=torch.bool)))
+    assert math.isnan(judge.auc(torch.randn(3), torch.ones(3, dtype=torch.bool)))
 
 
 def test_adamw_takes_the_steps_of_torch() -> None:
@@ -402,7 +324,7 @@ def test_an_unknown_category_has_no_part_in_the_output() -> None:
         task="regression",
         classes=[],
     )
-    network = train.Network(columns, settings.Settings(embedding=3)).eval()
+    network = Network(columns, settings.Settings(embedding=3)).eval()
     number = torch.zeros(1, 1)
     known = network(number, torch.tensor([[2, 1]], dtype=torch.int32))
     unknown = network(number, torch.tensor([[0, 0]], dtype=torch.int32))

@@ -32,6 +32,8 @@ ORDER = {
     "objective": {"metric": "loss", "direction": "maximize"},
     "data": ["a b.csv", "c.csv"],
     "accelerator": "cpu",
+    "gpus": 2,
+    "gpu_share": 1.0,
 }
 
 
@@ -80,11 +82,13 @@ def test_a_trainer_is_told_all_that_trial_json_says(sandbox: Path) -> None:
     assert (t.params["x"], t.seed, t.region, t.mode) == (0.5, 7, "São Paulo", "tune")
     assert [path.name for path in t.data] == ["a b.csv", "c.csv"]
     assert (t.accelerator, t.metric, t.direction) == ("cpu", "loss", "maximize")
+    assert (t.gpus, t.gpu_share) == (2, 1.0)
 
 
 def test_the_least_trial_json_is_an_empty_object(sandbox: Path) -> None:
     (sandbox / "trial.json").write_text("{}")
     t = trial.start()
+    assert (t.gpus, t.gpu_share) == (1, 1.0)
     with pytest.raises(SystemExit):
         t.complete(anything=1)
     assert result(sandbox)["metrics"] == {"anything": 1.0}

@@ -1,0 +1,265 @@
+"""The steps of an epoch on a GPU: a whole step is one CUDA graph of a few fused kernels.
+
+A step gathers its batch, goes forward and back, and moves the weights, all of it by what lies on
+the device: `clock` says which batch of `order` it is, which row of `schedule` holds its learning
+rate, and where dropout's random numbers stand. So a captured step is replayed without an argument,
+and the host never waits for the device but at the end of an epoch.
+
+The weights are float32. With bfloat16 each hidden layer's weight has a shadow in bfloat16, which
+the optimiser's kernel writes beside it and which the matrix products read; accumulation, biases,
+embeddings, the last layer and the loss stay float32.
+
+With several ranks DistributedDataParallel adds up the gradients of the ranks' parts of the batch,
+in the types that they have, while the rest is still computed. Such a step is not captured.
+
+Everything but the capture works on a CPU too, which is how tests see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+if __package__:
+    from trialfleet.nodes import settings
+    from trialfleet.nodes.descent import BETA_1, BETA_2, EPSILON, Descent, schedule_of
+    from trialfleet.nodes.feed import Feed
+    from trialfleet.nodes.kernels import ops
+    from trialfleet.nodes.network import Network
+    from trialfleet.nodes.ranks import Ranks
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import settings
+    from descent import BETA_1, BETA_2, EPSILON, Descent, schedule_of
+    from feed import Feed
+    from kernels import ops
+    from network import Network
+    from ranks import Ranks
+
+WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
+AHEAD = 32  # steps between two looks at how far the device is
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "binary": lambda outputs, target: ops.sigmoid_bce(outputs.squeeze(1), target),
+    "multiclass": ops.softmax_cross_entropy,
+    "regression": lambda outputs, target: ops.mean_squared_error(outputs.squeeze(1), target),
+}
+
+
+class Forward(nn.Module):
+    """From the clock to the loss of a batch.
+
+    Attributes:
+        shadows: for each of the network's parameters its copy in another type, empty where it has
+            none; an empty list where all are float32.
+        leaves: what gradients are of: a shadow where there is one, else the parameter; without the
+            embedding if no column has one.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        chosen: settings.Settings,
+        kind: str,
+        feed: Feed,
+        clock: Tensor,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self._loss, self._feed, self._clock = LOSSES[kind], feed, clock
+        self._first_code, self._dropout = network.first_code, chosen.dropout
+        self._dtype = dtype if chosen.layers else torch.float32  # the last layer reads float32
+        embedding, *layers = network.parameters()
+        self.shadows: list[Tensor] = []
+        if dtype != torch.float32:
+            self.shadows = [w.new_empty(0, dtype=dtype) for w in network.parameters()]
+            for i in range(0, 2 * chosen.layers, 2):  # weight, bias, weight, bias, …
+                layers[i] = nn.Parameter(layers[i].detach().to(dtype))
+                self.shadows[1 + i] = layers[i].detach()
+        if len(network.first_code):
+            self._sources: list[Tensor] = [embedding, *layers]
+            self.leaves = nn.ParameterList([embedding, *layers])
+        else:
+            self._sources = [embedding.detach(), *layers]
+            self.leaves = nn.ParameterList(layers)
+
+    def forward(self, rows: int) -> Tensor:
+        """Return the mean loss [] of the clock's batch, of so many rows b."""
+        embedding, *hidden, weight, bias = self._sources
+        source = self._feed.rows
+        x, target = ops.gather_embed(  # [b, d + k * e], [b]
+            source.numeric,
+            source.categorical,
+            source.target,
+            self._feed.order,
+            self._clock[:1],
+            self._first_code,
+            embedding,
+            rows,
+            self._dtype,
+        )
+        for i in range(0, len(hidden), 2):
+            product = functional.linear(x, hidden[i])
+            random = self._clock[2:]
+            x = ops.bias_relu_dropout(product, hidden[i + 1], self._dropout, random, i // 2)
+        return self._loss(functional.linear(x.float(), weight, bias), target)
+
+
+class FusedSteps:
+    """See the module, and `steps.Steps`.
+
+    Args:
+        network: on the device to train on.
+        chosen: the settings.
+        kind: "binary", "multiclass" or "regression".
+        feed: where the rows come from.
+        seed: of dropout.
+        dtype: of the hidden layers, float32 or bfloat16.
+        team: the ranks, where there are several.
+        capture: whether a rank that is alone captures its steps, on a GPU.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        chosen: settings.Settings,
+        kind: str,
+        feed: Feed,
+        *,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+        team: Ranks | None = None,
+        capture: bool = True,
+    ) -> None:
+        device = network.first_code.device
+        self._settings, self._feed, self._seed, self._team = chosen, feed, seed, team or Ranks()
+        self._clock = torch.zeros(4, dtype=torch.int64, device=device)
+        self._schedule = torch.zeros(len(feed.sizes), 3, device=device)
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._descent = Descent(network, chosen)
+        self._forward = Forward(network, chosen, kind, feed, self._clock, dtype)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by rows of the batch
+        self._near: torch.cuda.Event | None = None
+        if self._team.count > 1:
+            self._parallel = DistributedDataParallel(self._forward)
+        elif capture and device.type == "cuda":
+            self._capture()
+
+    def begin(self, epoch: int, step: int, loss_sum: float) -> None:
+        """See `Steps`."""
+        sizes, taken = self._feed.sizes, self._descent.steps
+        self._next = step
+        self._feed.begin(epoch)
+        self._schedule.copy_(schedule_of(epoch, len(sizes), taken - step, self._settings))
+        # Each rank drops units of its own.
+        seed = (self._seed + (self._team.rank << 32)) % (1 << 63)
+        self._clock.copy_(torch.tensor([sum(sizes[:step]), step, seed, taken]))
+        self._loss_sum.fill_(loss_sum if self._team.first else 0.0)
+
+    def take(self) -> None:
+        """See `Steps`."""
+        step = self._next
+        self._feed.ready(step)
+        rows = self._feed.sizes[step]
+        if rows in self._graphs:
+            self._graphs[rows].replay()
+        else:
+            self._step(rows, self._feed.shares[step])
+        self._descent.steps += 1
+        self._next += 1
+        if self._clock.is_cuda and step % AHEAD == 0:
+            self._stay_near()
+
+    def loss_sum(self) -> float:
+        """See `Steps`."""
+        return self._team.total(self._loss_sum.item())
+
+    def state(self) -> dict[str, Any]:
+        """See `Steps`."""
+        return self._descent.state()
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `Steps`."""
+        self._descent.restore(state)
+        for shadow, weight in zip(self._forward.shadows, self._descent.weights, strict=False):
+            if shadow.numel():
+                shadow.copy_(weight)
+
+    # One step
+
+    def _step(self, rows: int, share: float = 1.0) -> None:
+        """Ask the device for a step, with this rank's share of the batch."""
+        if self._team.count == 1:
+            loss = self._forward(rows)
+            gradients = [*torch.autograd.grad(loss, list(self._forward.leaves))]
+        else:
+            loss, gradients = self._back_with_others(rows, share)
+        self._move([gradient.contiguous() for gradient in gradients])
+        ops.tick_(self._clock, loss.detach(), self._loss_sum, rows)
+
+    def _back_with_others(self, rows: int, share: float) -> tuple[Tensor, list[Tensor]]:
+        """Return this rank's part of the loss, and the gradients of the whole batch."""
+        loss = self._parallel(max(1, rows)) * share  # of a small tail a rank may have nothing
+        # The shares make it a sum, and DistributedDataParallel takes the mean.
+        (loss * self._team.count).backward()
+        gradients = []
+        for leaf in self._forward.leaves:
+            gradients.append(leaf.grad)
+            leaf.grad = None
+        return loss, gradients
+
+    @torch.no_grad()
+    def _move(self, gradients: list[Tensor]) -> None:
+        """Move the weights, and with them their shadows."""
+        descent, used = self._descent, slice(-len(gradients), None)  # without an idle embedding
+        weights, m, v = descent.weights[used], descent.m[used], descent.v[used]
+        shadows, decays = self._forward.shadows[used], descent.decays[used]
+        now = (shadows, decays, self._schedule, self._clock[1:2])
+        if self._settings.optimizer == "adamw":
+            ops.adamw_step_(weights, gradients, m, v, *now, BETA_1, BETA_2, EPSILON)
+        else:
+            ops.sgd_step_(weights, gradients, m, *now, self._settings.momentum)
+
+    # The capture
+
+    def _capture(self) -> None:
+        """Capture a step for every size of batch, leaving everything as it is."""
+        pool = torch.cuda.graph_pool_handle()  # for all, as one is replayed at a time
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        for rows in sorted({*self._feed.sizes}, reverse=True):
+            aside.wait_stream(here)
+            with torch.cuda.stream(aside):
+                self._rehearse(rows)
+            here.wait_stream(aside)
+            self._graphs[rows] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graphs[rows], pool=pool):
+                self._step(rows)
+
+    @torch.no_grad()
+    def _rehearse(self, rows: int) -> None:
+        """Take steps and take them back: libraries choose algorithms and get their memory."""
+        descent = self._descent
+        state = [*descent.weights, *descent.m, *descent.v, *self._forward.shadows]
+        state += [self._clock, self._loss_sum]
+        before = [tensor.clone() for tensor in state]
+        for _ in range(WARM_UPS):
+            with torch.enable_grad():
+                self._step(rows)
+        for tensor, former in zip(state, before, strict=True):
+            tensor.copy_(former)
+
+    def _stay_near(self) -> None:
+        """Wait until the device is where the host was AHEAD steps ago.
+
+        It still has that many to do, so it never stands idle; and when a checkpoint is wanted, what
+        has been asked of it already is soon done.
+        """
+        former, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._near.record()
+        if former:
+            former.synchronize()

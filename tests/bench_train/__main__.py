@@ -1,0 +1,248 @@
+"""Measure and print: `python -m tests.bench_train [--json] [--only NAME] [--ways ours,loop]`.
+
+For each workload and each way to train: seconds until the first steps are done (imports, compiling,
+capture), samples per second after that, and seconds of training to the validation loss that ours
+has after an epoch. On a CPU in float32; on a GPU in the type that the trainer chooses there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import operator
+import platform
+import statistics
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.bench_train import rivals, roofline, workloads
+from tests.bench_train.workloads import Workload
+from trialfleet.nodes import judge, region, settings, train
+
+WINDOW = 0.5  # s of steps between two looks at the clock
+WINDOWS = 12  # whose median counts
+WARM_UP = 3  # steps
+LOOKS = 8  # at the validation loss, in an epoch
+LIMIT = 120.0  # s to come to that loss; then it is given up
+# What is wanted: the ratio of samples per second to a way's; of the least possible time to ours.
+GOALS = {
+    "cuda": {"loop": 20.0, "compiled": 1.2, "roofline": 0.5},
+    "cpu": {"loop": 1.0},
+}
+LABELS = {
+    "ours": "ours",
+    "loop": "(a) a DataLoader loop",
+    "compiled": "(b) torch.compile, CUDA graphs",
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--device", choices=["cpu", "cuda"], help="else a GPU where there is one")
+    reader.add_argument(
+        "--only", metavar="WORD", default="", help="workloads with this in the name"
+    )
+    reader.add_argument("--ways", default=",".join(rivals.WAYS), help="in any order: %(default)s")
+    reader.add_argument("--json", action="store_true", help="one object, nothing else")
+    chosen = reader.parse_args()
+    rivals.quiet()
+    name = chosen.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name, 0) if name == "cuda" else torch.device(name)
+    rivals.prepare(device)
+    names = [name for name in rivals.WAYS if name in chosen.ways.split(",")]
+    results = measure(device, chosen.only, names, say=not chosen.json)
+    if chosen.json:
+        print(json.dumps(results, indent=1))
+
+
+def measure(device: torch.device, only: str, names: list[str], *, say: bool) -> dict[str, Any]:
+    """Measure every workload, print each when it is done, and return all."""
+    dtype = torch.float32
+    if device.type == "cuda":
+        dtype = train.precision_of(settings.Settings(), device)
+    ceilings = roofline.measure_ceilings(device, dtype)
+    machine = describe(device) | {"dtype": str(dtype).removeprefix("torch."), **asdict(ceilings)}
+    if say:
+        print_machine(machine)
+    done = []
+    for workload in workloads.workloads(device):
+        if only in workload.name:
+            done.append(measure_workload(workload, device, names, ceilings, dtype))
+            if say:
+                print_workload(done[-1], GOALS[device.type])
+    return {"machine": machine, "goals": GOALS[device.type], "workloads": done}
+
+
+def measure_workload(
+    workload: Workload,
+    device: torch.device,
+    names: list[str],
+    ceilings: roofline.Ceilings,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """Return what each way came to, and how near the hardware's limit ours is."""
+    data = workloads.make_data(workload)
+    target = loss_after_an_epoch(workload, data, device)
+    started = {name: start(name, workload, data, device) for name in names}
+    to_loss = {name: seconds_to(target, way, workload, data) for name, (way, _) in started.items()}
+    rates = rates_of({name: way for name, (way, _) in started.items()}, workload)
+    flops, moved = roofline.flops_of(workload), roofline.bytes_of(workload, dtype.itemsize)
+    least = ceilings.seconds(flops, moved)
+    result: dict[str, Any] = {
+        "workload": asdict(workload) | {"parameters": workload.parameters},
+        "loss": target,
+        "ways": {
+            name: {
+                "seconds_until_ready": started[name][1],
+                "samples_per_second": statistics.median(rates[name]),
+                "slowest_and_fastest": [min(rates[name]), max(rates[name])],
+                "seconds_to_loss": to_loss[name],
+            }
+            for name in names
+        },
+        "step": {"flops": flops, "bytes": moved, "least_seconds": least},
+    }
+    if "ours" in names:
+        shares = [rate * least / workload.batch for rate in rates["ours"]]
+        result["ratios"] = {
+            name: statistics.median(map(operator.truediv, rates["ours"], rates[name]))
+            for name in names
+            if name != "ours"
+        } | {"roofline": statistics.median(shares)}
+    return result
+
+
+def loss_after_an_epoch(workload: Workload, data: region.Region, device: torch.device) -> float:
+    """Return ours, rounded up in the third digit: what all have to come to."""
+    ours = rivals.Ours(data, workload, device)
+    ours.advance(workload.steps)
+    return math.ceil(validation_loss(ours, data) * 1000) / 1000
+
+
+def validation_loss(way: rivals.Way, data: region.Region) -> float:
+    """Return the loss of the rows that aren't trained on."""
+    return judge.evaluate(way.network, data.validation, data, "")["loss"]
+
+
+def start(
+    name: str, workload: Workload, data: region.Region, device: torch.device
+) -> tuple[rivals.Way, float]:
+    """Return a way that has taken its first steps, and the seconds that this took."""
+    begin = time.perf_counter()
+    way = rivals.WAYS[name](data, workload, device)
+    way.advance(WARM_UP)
+    return way, time.perf_counter() - begin
+
+
+def seconds_to(
+    target: float, way: rivals.Way, workload: Workload, data: region.Region
+) -> float | None:
+    """Return the seconds of training until the validation loss is that low, looks not counted."""
+    spent, steps = 0.0, max(1, workload.steps // LOOKS)
+    while spent < LIMIT:
+        spent += seconds_for(steps, way)
+        if validation_loss(way, data) <= target:
+            return spent
+    return None
+
+
+def rates_of(ways: dict[str, rivals.Way], workload: Workload) -> dict[str, list[float]]:
+    """Return the samples per second of some windows of time, by turns: a machine has its moods."""
+    steps = {name: steps_within(WINDOW, way) for name, way in ways.items()}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(WINDOWS):
+        for name, way in ways.items():
+            seconds = seconds_for(steps[name], way)
+            rates[name].append(steps[name] * workload.batch / seconds)
+    return rates
+
+
+def steps_within(seconds: float, way: rivals.Way) -> int:
+    """Return about how many steps take so long."""
+    steps = 1
+    while (taken := seconds_for(steps, way)) < seconds / 2:
+        steps *= 2
+    return max(1, round(steps * seconds / taken))
+
+
+def seconds_for(steps: int, way: rivals.Way) -> float:
+    """Return how long some steps take."""
+    begin = time.perf_counter()
+    way.advance(steps)
+    return time.perf_counter() - begin
+
+
+# What is printed
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return what the figures hang on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    return {
+        "device": name,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def processor() -> str:
+    """Return the processor's name, if it can be had."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def print_machine(machine: dict[str, Any]) -> None:
+    """Print the machine and its ceilings."""
+    print(
+        f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, "
+        f"{machine['dtype']}\n"
+        f"measured: a copy {machine['bandwidth'] / 1e9:.1f} GB/s, "
+        f"a matrix product {machine['flops'] / 1e12:.3f} Tflop/s",
+        flush=True,
+    )
+
+
+def print_workload(result: dict[str, Any], goals: dict[str, float]) -> None:
+    """Print one workload's table."""
+    workload, ratios = result["workload"], result.get("ratios", {})
+    print(
+        f"\n{workload['name']}: {workload['rows']:,} rows, batch {workload['batch']:,}, "
+        f"{workload['layers']} x {workload['hidden']}, {workload['parameters']:,} parameters\n"
+        f"{'':32}{'ready':>8}{'samples/s':>13}{'to loss ' + str(result['loss']):>17}"
+    )
+    for name, way in result["ways"].items():
+        seconds = way["seconds_to_loss"]
+        to_loss = "not reached" if seconds is None else f"{seconds:.2f} s"
+        print(
+            f"{LABELS[name]:<32}{way['seconds_until_ready']:6.1f} s"
+            f"{way['samples_per_second']:13,.0f}{to_loss:>17}"
+            + compared(ratios.get(name), goals.get(name))
+        )
+    step = result["step"]
+    print(
+        f"a step has {step['flops'] / 1e9:.2f} Gflop and moves {step['bytes'] / 1e6:.1f} MB: "
+        f"{step['least_seconds'] * 1e3:.3f} ms at least"
+    )
+    if ratios:
+        goal = f" (goal {goals['roofline']:.0%})" if "roofline" in goals else ""
+        print(f"ours is at {ratios['roofline']:.0%} of the roofline{goal}", flush=True)
+
+
+def compared(ratio: float | None, goal: float | None) -> str:
+    """Return how many times as fast ours is, and should be."""
+    if ratio is None:
+        return ""
+    return f"   ours {ratio:.2f} x" + (f" (goal {goal:g})" if goal else "")
+
+
+if __name__ == "__main__":
+    main()

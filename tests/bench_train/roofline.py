@@ -1,0 +1,111 @@
+"""What the hardware would allow: flops and bytes of a step by formula, ceilings by measurement.
+
+    b   rows of a batch            d, k   numeric and categorical columns
+    i   inputs of a layer          e      numbers per categorical value
+    o   its outputs                s      bytes of a number in the hidden layers: 2 or 4
+    w   weights i · o              p      parameters
+
+Flops of a step, a multiplication and an addition each:
+    every layer    2 b i o forward, 2 b i o for the weights' gradient
+    and 2 b i o for the inputs' gradient, where anything below has weights
+
+Bytes that a step must move through memory, everything read or written once per operation:
+    batch          rows and their order read, embeddings read, [b, i] written
+    hidden layer   forward: inputs, weights, product [b, o]; bias and activation: product, outputs
+                   backward: outputs and their gradient, product's gradient; that, inputs, weights'
+                   gradient; where needed that, weights, inputs' gradient
+    last layer     the same without an activation, in float32
+    optimiser      gradient read; weight, m, v read and written, float32; the bfloat16 copy written
+
+What a cache holds between two operations needs no memory's bandwidth, so small networks may come
+out above the roofline's bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from tests.bench_train.workloads import Workload
+
+COPIED = {"cpu": 1 << 28, "cuda": 1 << 31}  # bytes of the array
+SIDE = {"cpu": 2048, "cuda": 8192}  # of the square matrices
+REPEATS = 20
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What this machine reached in this very run."""
+
+    bandwidth: float  # bytes per second, read and written, of a copy
+    flops: float  # per second, of a matrix product in the trainer's type
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """Return the least time for so many flops and bytes: the longer of the two."""
+        return max(flops / self.flops, moved / self.bandwidth)
+
+
+def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
+    """Measure a copy and a matrix product."""
+    x, y = (torch.ones(COPIED[device.type] // 4, device=device) for _ in range(2))
+    side = SIDE[device.type]
+    a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
+    return Ceilings(
+        bandwidth=2 * x.nbytes / best(lambda: y.copy_(x), device),
+        flops=2 * side**3 / best(lambda: a @ b, device),
+    )
+
+
+def best(action: Callable[[], object], device: torch.device) -> float:
+    """Return the least seconds of an action."""
+    times = []
+    for _ in range(REPEATS):
+        synchronize(device)
+        begin = time.perf_counter()
+        action()
+        synchronize(device)
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def flops_of(workload: Workload) -> float:
+    """Return the flops of a step."""
+    b, total = workload.batch, 0
+    for layer, (i, o) in enumerate(layers_of(workload)):
+        total += (2 + has_gradient(workload, layer)) * 2 * b * i * o
+    return float(total)
+
+
+def bytes_of(workload: Workload, s: int) -> float:
+    """Return the bytes of a step; s are a number's in the hidden layers."""
+    b, d, k = workload.batch, workload.numeric, len(workload.vocabularies)
+    e = workload.settings.embedding
+    total = b * (4 * d + 4 * k + 4 + 8 + 4 * k * e + s * (d + k * e))
+    for layer, (i, o) in enumerate(layers_of(workload)):
+        hidden = layer < workload.layers
+        size = s if hidden else 4
+        x, w, y = size * b * i, size * i * o, size * b * o
+        total += (x + w + y) + (y + x + w) + has_gradient(workload, layer) * (y + w + x)
+        total += 2 * y + 3 * y if hidden else 2 * y  # activation; the last layer's: the loss
+        total += w + i * o * (24 + (s if hidden and s < 4 else 0))
+    return float(total)
+
+
+def layers_of(workload: Workload) -> list[tuple[int, int]]:
+    """Return inputs and outputs of each layer."""
+    return [*pairwise(workload.widths)]
+
+
+def has_gradient(workload: Workload, layer: int) -> bool:
+    """Tell whether a layer's inputs have a gradient: hidden units do, and embeddings."""
+    return layer > 0 or len(workload.vocabularies) > 0

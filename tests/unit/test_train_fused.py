@@ -1,0 +1,325 @@
+"""The GPU's way of taking steps, on a CPU: the plain way's losses, and the same bits again.
+
+What needs a GPU, the capture above all, is in tests/gpu/test_trainer_gpu.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from tests.unit.small_trials import (
+    make_sandbox,
+    make_table,
+    progress,
+    read_result,
+    run_here,
+    weights,
+    write_order,
+)
+from trialfleet.nodes import feed, region, settings, train, trial
+from trialfleet.nodes.fused import FusedSteps
+from trialfleet.nodes.kernels import plain
+from trialfleet.nodes.network import Network
+from trialfleet.nodes.ranks import Ranks
+from trialfleet.nodes.steps import PlainSteps, Steps
+
+pytestmark = pytest.mark.slow
+
+SEED = 11
+# How far a loss may be from the plain way's, relatively, in any of the first 28 steps.
+FLOAT32 = 2e-6  # sums in another order: some units in the last of 24 bits
+BFLOAT16 = 5e-2  # products of factors with 8 bits; 0.025 was seen, in a square of small errors
+
+TASKS = ["binary", "multiclass", "regression"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def settings_of(**changes: Any) -> settings.Settings:
+    """The table's 200 training rows make 6 batches of 32 and one of 8."""
+    usual = {"hidden": 16, "batch_size": 32, "learning_rate": 0.01, "epochs": 4}
+    return settings.Settings.of(usual | changes)
+
+
+def load(folder: Path, task: str = "binary", without: tuple[str, ...] = ()) -> region.Region:
+    make_table(folder / "r.npz", task, without=without)
+    return region.load(trial.Trial(folder, {"data": ["r.npz"]}), settings.Settings())
+
+
+def network_of(data: region.Region, chosen: settings.Settings) -> Network:
+    torch.manual_seed(SEED)
+    return Network(data.columns, chosen)
+
+
+def plain_steps(data: region.Region, chosen: settings.Settings) -> Steps:
+    return PlainSteps(network_of(data, chosen), data, chosen, SEED)
+
+
+def resident(data: region.Region, chosen: settings.Settings) -> feed.Resident:
+    orders = feed.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+    return feed.Resident(data.train, orders)
+
+
+def fused_steps(
+    data: region.Region,
+    chosen: settings.Settings,
+    dtype: torch.dtype = torch.float32,
+    source: feed.Feed | None = None,
+) -> FusedSteps:
+    source = source or resident(data, chosen)
+    network = network_of(data, chosen)
+    return FusedSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype)
+
+
+def losses_of(steps: Steps, data: region.Region, chosen: settings.Settings) -> Tensor:
+    """Take all steps; return the loss of each."""
+    losses = []
+    for epoch in range(chosen.epochs):
+        steps.begin(epoch, 0, 0.0)
+        sums = [0.0]
+        for _ in range(0, len(data.train), chosen.batch_size):
+            steps.take()
+            sums.append(steps.loss_sum())
+        losses += [after - before for before, after in itertools.pairwise(sums)]
+    return torch.tensor(losses)
+
+
+def assert_close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
+    first, *_, last = torch.split(theirs, 7)  # by epochs
+    assert last.mean() < 0.97 * first.mean()  # something is learned
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=0.0)
+
+
+# The plain way's losses
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.01), ("sgd", 0.3)])
+@pytest.mark.parametrize("task", TASKS)
+def test_in_float32_the_losses_are_those_of_the_plain_way(
+    tmp_path: Path, task: str, optimizer: str, rate: float
+) -> None:
+    data = load(tmp_path, task)
+    chosen = settings_of(optimizer=optimizer, learning_rate=rate, weight_decay=0.1)
+    ours = losses_of(fused_steps(data, chosen), data, chosen)
+    assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("without", "layers"), [((), 0), (("kind",), 2), (("kind",), 0), (("number", "constant"), 1)]
+)
+def test_columns_of_one_sort_and_a_linear_model_too(
+    tmp_path: Path, without: tuple[str, ...], layers: int
+) -> None:
+    data = load(tmp_path, "multiclass", without)
+    chosen = settings_of(layers=layers, weight_decay=0.1, learning_rate=0.03)
+    ours = losses_of(fused_steps(data, chosen), data, chosen)
+    assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), FLOAT32)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_in_bfloat16_they_are_near(tmp_path: Path, task: str) -> None:
+    data, chosen = load(tmp_path, task), settings_of()
+    ours = losses_of(fused_steps(data, chosen, torch.bfloat16), data, chosen)
+    assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), BFLOAT16)
+
+
+class SameDropout(nn.Module):
+    """Dropout by the mask that the kernels define, for the plain way."""
+
+    def __init__(self, layer: int, p: float) -> None:
+        super().__init__()
+        self.layer, self.p, self.step = layer, p, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        random = torch.tensor([SEED, self.step])
+        self.step += 1
+        return x * plain.kept(x.shape, random, self.layer, self.p) / (1 - self.p)
+
+
+def test_with_dropout_they_are_those_of_the_plain_way_by_the_same_mask(tmp_path: Path) -> None:
+    data, chosen = load(tmp_path), settings_of(dropout=0.4)
+    network = network_of(data, chosen)
+    for layer in range(chosen.layers):
+        network.layers[3 * layer + 2] = SameDropout(layer, chosen.dropout)
+    theirs = losses_of(PlainSteps(network, data, chosen, SEED), data, chosen)
+    assert_close(losses_of(fused_steps(data, chosen), data, chosen), theirs, FLOAT32)
+
+
+# The same bits
+
+
+def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(tmp_path: Path) -> None:
+    data, chosen = load(tmp_path), settings_of(dropout=0.2)
+    expected = losses_of(fused_steps(data, chosen), data, chosen)
+    step_bytes = data.train.bytes // len(data.train) * chosen.batch_size
+    for steps_at_once in (1, 2, 3, 7, 100):
+        orders = feed.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+        device = torch.device("cpu")
+        source = feed.Streamed(data.train, orders, device, steps_at_once * step_bytes)
+        assert source.steps == steps_at_once
+        found = losses_of(fused_steps(data, chosen, source=source), data, chosen)
+        assert torch.equal(found, expected), steps_at_once
+
+
+def test_the_ranks_parts_make_up_every_batch() -> None:
+    rows, batch = 23, 5
+    ranks = [feed.Orders(SEED, rows, batch, Ranks(rank, 3)) for rank in range(3)]
+    parts = [list(torch.split(orders.take(0), orders.sizes)) for orders in ranks]
+    whole = torch.split(feed.order_of(SEED, 0, rows), batch)
+    assert all(
+        torch.equal(torch.cat(step), all_) for *step, all_ in zip(*parts, whole, strict=True)
+    )
+    assert [sum(shares) for shares in zip(*(o.shares for o in ranks), strict=True)] == [1.0] * 5
+
+
+def test_a_rehearsal_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    data, chosen = load(tmp_path), settings_of(dropout=0.2)
+    expected = losses_of(fused_steps(data, chosen, torch.bfloat16), data, chosen)
+    steps = fused_steps(data, chosen, torch.bfloat16)
+    steps._rehearse(32)
+    steps._rehearse(8)
+    assert torch.equal(losses_of(steps, data, chosen), expected)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_looks_at_no_value_so_that_it_can_be_captured(
+    tmp_path: Path, optimizer: str, dtype: torch.dtype
+) -> None:
+    """By tensors without data: what waits for the device would ask them for a value."""
+    data, chosen = load(tmp_path, "multiclass"), settings_of(optimizer=optimizer, dropout=0.2)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        rows = data.train.empty(len(data.train), torch.device("cpu"))
+        without_values = dataclasses.replace(data, train=rows)
+        steps = fused_steps(without_values, chosen, dtype)
+        for rows_of_a_batch in (32, 8):
+            steps._rehearse(rows_of_a_batch)
+        with pytest.raises(DataDependentOutputException):
+            steps.loss_sum()
+
+
+def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) -> None:
+    """Make the trainer take the GPU's way on this CPU, its rows streamed by so many bytes."""
+
+    def steps_of(
+        t: trial.Trial,
+        chosen: settings.Settings,
+        network: Network,
+        data: region.Region,
+        team: Ranks,
+    ) -> Steps:
+        orders = feed.Orders(t.seed, len(data.train), chosen.batch_size, team)
+        source: feed.Feed = feed.Resident(data.train, orders)
+        if chunk:
+            source = feed.Streamed(data.train, orders, torch.device("cpu"), chunk)
+        return FusedSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
+
+    monkeypatch.setattr(train, "steps_of", steps_of)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_interrupted_after_every_step_it_comes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, dtype: torch.dtype
+) -> None:
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    whole = shutil.copytree(sandbox, tmp_path / "whole")
+    params = {"dropout": 0.3, "epochs": 3, "optimizer": optimizer, "batch_size": 64}
+    write_order(whole, mode="final", params=params)
+    write_order(sandbox, mode="final", params=params | {"checkpoint_seconds": 0.0})
+    on_cpu(monkeypatch, dtype)
+    assert run_here(whole, monkeypatch) == 0
+    on_cpu(monkeypatch, dtype, chunk=2 * 64 * 20)
+    attempts = 0
+    while (code := run_here(sandbox, monkeypatch)) == 85:
+        attempts += 1
+    assert code == 0
+    assert attempts == 4 * 3
+    assert progress(sandbox) == progress(whole)
+    assert read_result(sandbox)["metrics"] == read_result(whole)["metrics"]
+    ours, theirs = weights(sandbox), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_checkpoint_of_a_cpu_is_one_of_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    whole = shutil.copytree(sandbox, tmp_path / "whole")
+    write_order(whole)
+    assert run_here(whole, monkeypatch) == 0
+    write_order(sandbox, params={"checkpoint_seconds": 0.0})
+    ways = itertools.cycle([train.steps_of, None])
+    while True:
+        on_cpu(monkeypatch, torch.float32)
+        if way := next(ways):
+            monkeypatch.setattr(train, "steps_of", way)
+        if (code := run_here(sandbox, monkeypatch)) != 85:
+            break
+    assert code == 0
+    ours, theirs = read_result(sandbox)["metrics"], read_result(whole)["metrics"]
+    assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-5)
+
+
+# Refusing
+
+
+def test_bfloat16_is_refused_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    write_order(sandbox, params={"precision": "bfloat16"})
+    assert run_here(sandbox, monkeypatch) == 64
+    assert read_result(sandbox)["error"].startswith("precision is 'bfloat16'")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 GiB.",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_a_full_gpu_rejects_the_trial_in_a_capture_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def full(*_: object) -> None:
+        try:
+            raise RuntimeError(words)
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error in a capture")
+
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    write_order(sandbox)
+    monkeypatch.setattr(train, "steps_of", full)
+    assert run_here(sandbox, monkeypatch) == 64
+    assert "out of GPU memory" in read_result(sandbox)["error"]
+
+
+def test_another_error_of_the_gpu_is_no_rejection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    write_order(sandbox)
+    monkeypatch.setattr(train, "steps_of", broken)
+    monkeypatch.chdir(sandbox)
+    with pytest.raises(RuntimeError, match="illegal"):
+        train.main()

@@ -1,0 +1,154 @@
+"""Several ranks for one trial: two processes with gloo on a CPU stand for two GPUs with NCCL."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from tests.unit.small_trials import (
+    make_sandbox,
+    progress,
+    read_result,
+    start,
+    weights,
+    write_order,
+)
+from trialfleet import nodes
+from trialfleet.nodes import train
+
+pytestmark = pytest.mark.slow
+
+# The trainer itself, but for the device: in the launching process and in every rank.
+ON_CPU = """\
+import torch
+import feed, fused, ranks, train
+
+CPU = torch.device("cpu")
+
+
+def steps_of(t, chosen, network, data, team):
+    orders = feed.Orders(t.seed, len(data.train), chosen.batch_size, team)
+    source = feed.Resident(data.train, orders)
+    return fused.FusedSteps(network, chosen, data.kind, source, seed=t.seed, team=team)
+
+
+train.require_gpus = lambda t: None
+train.choose_device = lambda t, team: CPU
+train.steps_of = steps_of
+
+ranks.run(train.main)
+"""
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Path:
+    folder = make_sandbox(tmp_path / "sandbox")
+    kernels = Path(train.__file__).parent / nodes.KERNELS
+    left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
+    shutil.copytree(kernels, folder / nodes.KERNELS, ignore=left)
+    (folder / "on_cpu.py").write_text(ON_CPU)
+    return folder
+
+
+def order(folder: Path, gpus: int = 2, **changes: Any) -> None:
+    write_order(folder, accelerator="gpu", gpus=gpus, mode="final", **changes)
+
+
+def run(folder: Path, program: str = "on_cpu.py") -> tuple[int, str]:
+    """Return the exit code and what was said."""
+    trainer = start(folder, program)
+    _, said = trainer.communicate(timeout=120)
+    return trainer.returncode, said
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses at which a process and its children listen."""
+    processes = [(parent := psutil.Process(pid)), *parent.children(recursive=True)]
+    connections = [found for process in processes for found in process.net_connections()]
+    return {found.laddr.ip for found in connections if found.status == psutil.CONN_LISTEN}
+
+
+def test_two_ranks_come_to_what_one_comes_to(sandbox: Path, tmp_path: Path) -> None:
+    """200 rows in batches of 199: each rank has about half, and one of them nothing of the tail."""
+    alone = shutil.copytree(sandbox, tmp_path / "alone")
+    params = {"batch_size": 199, "epochs": 8}
+    order(sandbox, params=params)
+    order(alone, gpus=1, params=params)
+    for folder in (sandbox, alone):
+        code, said = run(folder)
+        assert code == 0, said
+    assert len(progress(sandbox)) == 8
+    for ours, theirs in zip(progress(sandbox), progress(alone), strict=True):
+        assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-5)
+    ours, theirs = weights(sandbox), weights(alone)
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(sandbox: Path, tmp_path: Path) -> None:
+    whole = shutil.copytree(sandbox, tmp_path / "whole")
+    for folder in (sandbox, whole):
+        order(folder, params={"dropout": 0.3, "epochs": 30, "patience": 30})
+    trainer = start(sandbox, "on_cpu.py")
+    while not (sandbox / "progress.jsonl").exists() or len(progress(sandbox)) < 5:
+        assert trainer.poll() is None, trainer.communicate()
+        time.sleep(0.01)
+    assert listening(trainer.pid) == {"127.0.0.1"}
+    trainer.send_signal(signal.SIGTERM)
+    _, said = trainer.communicate(timeout=60)
+    assert trainer.returncode == 85, said
+    assert 5 <= len(progress(sandbox)) < 30
+    for folder in (sandbox, whole):
+        code, said = run(folder)
+        assert code == 0, said
+    assert progress(sandbox) == progress(whole)
+    assert read_result(sandbox)["metrics"] == read_result(whole)["metrics"]
+    ours, theirs = weights(sandbox), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+# A rank whose GPU is full, and one that dies of an error.
+BROKEN = """\
+import os
+import ranks
+
+run, ranks.run = ranks.run, lambda main: None
+import on_cpu, train
+
+judge = train.Run.judge_epoch
+
+
+def judge_epoch(self):
+    if os.environ["RANK"] == "1" and self.progress.epoch == 1:
+        raise RuntimeError(WORDS)
+    judge(self)
+
+
+train.Run.judge_epoch = judge_epoch
+run(train.main)
+"""
+
+
+def test_one_rank_without_memory_rejects_the_trial(sandbox: Path) -> None:
+    order(sandbox)
+    (sandbox / "full.py").write_text(BROKEN.replace("WORDS", "'CUDA out of memory.'"))
+    code, said = run(sandbox, "full.py")
+    assert code == 64, said
+    assert "out of GPU memory" in read_result(sandbox)["error"]
+
+
+def test_an_error_of_one_rank_ends_all_with_1(sandbox: Path) -> None:
+    order(sandbox)
+    (sandbox / "broken.py").write_text(BROKEN.replace("WORDS", "'what a pity'"))
+    code, said = run(sandbox, "broken.py")
+    assert code == 1
+    assert "what a pity" in said
+    assert "rank 1 of 2 failed with exit code 1" in said
+    assert not (sandbox / "result.json").exists()

@@ -1,0 +1,55 @@
+"""The benchmark's formulas, against what torch counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.bench_train import roofline, workloads
+from trialfleet.nodes import feed
+from trialfleet.nodes.fused import FusedSteps
+from trialfleet.nodes.network import Network
+from trialfleet.nodes.ranks import Ranks
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("vocabularies", [(), (3, 5)])
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_flops_and_parameters_are_those_of_a_step(
+    vocabularies: tuple[int, ...], layers: int
+) -> None:
+    small = replace(
+        workloads.FLIGHTS, rows=64, batch=32, hidden=8, layers=layers, vocabularies=vocabularies
+    )
+    data = workloads.make_data(small)
+    network = Network(data.columns, small.settings)
+    used = [w for w in network.parameters() if vocabularies or w is not network.embedding.weight]
+    assert sum(w.numel() for w in used) == small.parameters
+    source = feed.Resident(data.train, feed.Orders(1, small.rows, small.batch, Ranks()))
+    steps = FusedSteps(network, small.settings, data.kind, source, seed=1)
+    with FlopCounterMode(display=False) as counter:
+        steps._step(small.batch)
+    assert counter.get_total_flops() == roofline.flops_of(small)
+
+
+def test_the_longer_of_two_times_is_the_least() -> None:
+    ceilings = roofline.Ceilings(bandwidth=10.0, flops=100.0)
+    assert ceilings.seconds(flops=100.0, moved=1.0) == 1.0
+    assert ceilings.seconds(flops=1.0, moved=20.0) == 2.0
+
+
+def test_a_linear_models_bytes_add_up() -> None:
+    """4 rows, 2 columns, 1 output: by hand, in numbers of 4 bytes."""
+    linear = replace(
+        workloads.FLIGHTS, rows=4, batch=4, numeric=2, layers=0, vocabularies=(), hidden=1
+    )
+    batch = 4 * (2 + 1 + 2) + 4 * 2  # columns, target and a row's number (8 bytes); written
+    layer = (8 + 2 + 4) + (4 + 8 + 2)
+    loss, optimiser = 2 * 4, 2 + 6 * 2
+    assert roofline.bytes_of(linear, torch.float32.itemsize) == 4 * (
+        batch + layer + loss + optimiser
+    )
