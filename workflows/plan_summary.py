@@ -7,6 +7,7 @@ from typing import Any
 from trialfleet.files import typed
 from trialfleet.workflows.graph import graph_of
 from trialfleet.workflows.run import Run
+from trialfleet.workflows.study_sections import Resources
 
 
 def plan_summary(run: Run) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def plan_text(run: Run) -> str:
     summary, study, here = plan_summary(run), run.study, typed(run.folder)
     regions = summary["regions"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
-    gpus = f"{study.resources.gpus} GPU(s), " if study.accelerator == "gpu" else ""
+    gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
     lanes = sum(r["lanes"] for r in regions)
     return "\n".join(
@@ -45,3 +46,8 @@ def plan_text(run: Run) -> str:
             f"  files    {summary['files']} in {here}",
         ]
     )
+
+
+def _gpus(resources: Resources) -> str:
+    shares = resources.trials_per_gpu
+    return f"1/{shares} GPU" if shares > 1 else f"{resources.gpus} GPU(s)"

@@ -26,6 +26,7 @@ from trialfleet.optimizer.space import SearchSpace
 from trialfleet.sections import OneLine, Section, refuse, wrong
 from trialfleet.workflows.study_checks import (
     URL_PREFIXES,
+    Accelerator,
     DataPlaces,
     MetricName,
     RegionName,
@@ -124,7 +125,7 @@ class Study(Section):
         description="'tabular' is the reference trainer; or a command and its files."
     )
     resources: Resources = Resources()
-    accelerator: Literal["gpu", "cpu"] = "gpu"
+    accelerator: Accelerator = "gpu"
     retries: int = Field(2, ge=0, le=100, description="Further attempts at a trial that fails.")
     storage: Annotated[str, BeforeValidator(_storage)] | None = Field(
         None,
@@ -134,6 +135,11 @@ class Study(Section):
     publish: OneLine = Field("models", description="Folder of the published models.")
     seed: int = Field(0, ge=0, lt=2**31)
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
+
+    @property
+    def shares(self) -> int | None:
+        """The number of trials that share a GPU; None for trials that have none."""
+        return self.resources.trials_per_gpu if self.accelerator == "gpu" else None
 
     # -- the normal form ---------------------------------------------------------------------
 
@@ -156,7 +162,7 @@ class Study(Section):
                 "trainer": self._resolve_trainer(folder),
                 "storage": self.storage and absolute_storage(self.storage, folder, ("storage",)),
                 "publish": writable_folder(self.publish, folder, ("publish",)),
-                "fleet": self.fleet and named_fleet(self.fleet, self.name),
+                "fleet": self.fleet and studys_fleet(self.fleet, self.name, self.shares),
             }
         )
         for name in regions:
@@ -251,12 +257,31 @@ class Study(Section):
         return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
 
 
-def named_fleet(fleet: Fleet, study: str) -> Fleet:
-    """Return the fleet with a name: its own, or one made from the study's."""
-    if fleet.name is not None:
-        return fleet
+def studys_fleet(fleet: Fleet, study: str, shares: int | None) -> Fleet:
+    """Return a study's fleet, with what it takes from the study where it has none of its own.
+
+    Args:
+        fleet: as the study has it.
+        study: its name, which becomes the fleet's.
+        shares: how many of its trials share a GPU; None: they want none.
+
+    Raises:
+        UnusableStudyError: the fleet shares GPUs otherwise than the trials ask, which would wait
+            for ever.
+    """
+    if shares and fleet.trials_per_gpu not in {None, shares}:
+        text = (
+            f"is {fleet.trials_per_gpu}, and resources.gpus asks for {shares} trial(s) on a GPU; "
+            "leave it out"
+        )
+        raise UnusableStudyError(Problem(("fleet", "trials_per_gpu"), text))
     name = study.lower().replace("_", "-")[:32].strip("-")
-    return fleet.model_copy(update={"name": name})
+    return fleet.model_copy(
+        update={
+            "name": name if fleet.name is None else fleet.name,
+            "trials_per_gpu": fleet.trials_per_gpu or shares,
+        }
+    )
 
 
 def _space_problems(error: ValidationError, region: str, own: Mapping[str, Any]) -> list[Problem]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from trialfleet.sections import not_empty, one_line, schema_of, spelled, wrong
 from trialfleet.workflows.names import check_region_name
@@ -14,6 +14,12 @@ from trialfleet.workflows.render import has_macro, needs_escape
 
 URL_PREFIXES = ("s3://",)
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+MAX_SHARES = 16
+SHARE_ROUNDING = 0.02  # 0.33 is a third, and 0.3 is none
+GPUS = (
+    "must be a whole number of GPUs, or 1/N of one for N trials on a GPU: "
+    f"0.5, 0.25 or 1/3, down to 1/{MAX_SHARES}"
+)
 S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
@@ -92,10 +98,26 @@ def _at_least_a_second(value: float) -> float:
     return value
 
 
+def _gpus(value: Any) -> int | float:
+    """Whole GPUs; or a share 1/N, in text or as a number that people have rounded."""
+    fraction = re.fullmatch(r"1 ?/ ?([1-9][0-9]?)", value) if isinstance(value, str) else None
+    gpus = 1 / int(fraction[1]) if fraction else value
+    if isinstance(gpus, bool) or not isinstance(gpus, int | float):
+        raise wrong(GPUS)
+    if gpus >= 1 and float(gpus).is_integer():
+        return int(gpus)
+    if 1 / (MAX_SHARES + 0.5) < gpus < 1 / 1.5:
+        shares = round(1 / gpus)
+        if abs(gpus * shares - 1) <= SHARE_ROUNDING:
+            return 1 / shares
+    raise wrong(GPUS)
+
+
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 _METRIC = r"[A-Za-z_][A-Za-z0-9_.@/-]{0,63}"
 _OR_LIST = str | list[str]
 
+Accelerator = Literal["gpu", "cpu"]
 FileName = Annotated[str, AfterValidator(not_empty), AfterValidator(transferable)]
 LocalFile = Annotated[FileName, AfterValidator(_local)]
 DataPlace = Annotated[FileName, AfterValidator(_data_place)]
@@ -105,6 +127,19 @@ Command = Annotated[
     list[Annotated[str, AfterValidator(one_line)]],
     AfterValidator(_at_least_a_word),
     BeforeValidator(_as_words, json_schema_input_type=_OR_LIST),
+]
+Gpus = Annotated[
+    int | float,
+    BeforeValidator(_gpus),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 0.51},
+                {"type": "string", "pattern": "^1 ?/ ?[0-9]{1,2}$"},
+            ]
+        }
+    ),
 ]
 Expression = Annotated[str, AfterValidator(not_empty), AfterValidator(_expression)]
 RegionName = Annotated[str, BeforeValidator(_in_quotes), AfterValidator(check_region_name)]

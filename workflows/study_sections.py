@@ -13,6 +13,7 @@ from trialfleet.workflows.study_checks import (
     DataPlaces,
     Expression,
     FileName,
+    Gpus,
     LocalFile,
     LocalFiles,
     MetricName,
@@ -114,12 +115,22 @@ class Resources(Section):
     cpus: int = Field(1, ge=1)
     memory: Size = "2GB"
     disk: Size = "2GB"
-    gpus: int = Field(1, ge=1, description="Used with accelerator: gpu.")
+    gpus: Gpus = Field(1, description="With accelerator: gpu. 0.5 or 1/2: two trials share a GPU.")
     requirements: Expression | None = Field(
         None,
         description='A ClassAd expression, such as OpSysAndVer == "Debian13" && Memory >= 64000.',
     )
     rank: Expression | None = Field(None, description="A ClassAd expression: higher is preferred.")
+
+    @property
+    def trials_per_gpu(self) -> int:
+        """How many trials share a GPU; 1 where each has one or several of its own."""
+        return max(1, round(1 / self.gpus))
+
+    @property
+    def whole_gpus(self) -> int:
+        """How many GPUs a trial sees: one also where it has a share of it."""
+        return max(1, int(self.gpus))
 
 
 class S3Keys(Section):

@@ -68,6 +68,8 @@ def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dic
         "objective": study.objective.model_dump(),
         "data": data,
         "accelerator": study.accelerator,
+        "gpus": study.resources.whole_gpus,
+        "gpu_share": 1 / study.resources.trials_per_gpu,
     }
 
 

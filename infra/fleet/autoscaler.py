@@ -14,7 +14,7 @@ from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet import down, draining, inventory, launch, lease, pool_nodes, up
 from trialfleet.infra.fleet import ledger as ledgers
 from trialfleet.infra.fleet.aws import Aws
-from trialfleet.infra.fleet.brake import Brake, Duds, Misfits
+from trialfleet.infra.fleet.brake import Brake, Duds, Misfits, Notices
 from trialfleet.infra.fleet.machines import Candidate, Instance
 from trialfleet.infra.fleet.pool_nodes import PoolNode, PoolView, Room
 from trialfleet.infra.fleet.scaling import (
@@ -121,10 +121,11 @@ class Autoscaler:
         self._watch = Watch(self._began)
         self._ledger: ledgers.Ledger | None = None
         self._chosen: tuple[datetime, list[Candidate]] | None = None
-        self._room = Room(gpus=fleet.needs.gpus)
+        self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
         self._capacity = Brake(timedelta(seconds=30), timedelta(minutes=15))
         self._duds = Duds()
         self._misfits = Misfits()
+        self._notices = Notices()
 
     def step(self, *, least: int = 0) -> Step:
         """Look, decide and act once.
@@ -143,8 +144,10 @@ class Autoscaler:
         self._renew_leases(living, now)
         view = self._look()
         candidates, unavailable = self._candidates(now)
-        rooms = {candidate.type.name: room_of(candidate.type) for candidate in candidates}
+        shares = self._fleet.shares
+        rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
+        candidates = self._notices.last(candidates, living, nodes, now)
         limits = self._limits(candidates, living, nodes, unavailable, least)
         misfits = mismatched(view.demand, nodes, limits, now)
         demand, misfitting = self._misfits.without(view.demand, misfits, now)
@@ -214,7 +217,7 @@ class Autoscaler:
         fleet = self._fleet
         if candidates:
             kind = candidates[0].type
-            self._room = usual_room(room_of(kind), kind.name, living, nodes)
+            self._room = usual_room(room_of(kind, self._fleet.shares), kind.name, living, nodes)
         return Limits(
             min_nodes=min(fleet.nodes.max, max(fleet.nodes.min, least)),
             max_nodes=fleet.nodes.max,

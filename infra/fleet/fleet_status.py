@@ -29,7 +29,8 @@ class NodeStatus:
     Attributes:
         stage: how far it is, see `Stage`.
         state: AWS's own word.
-        why: what it waits for, or why it takes no trials; empty while it does.
+        why: what it waits for, or why it takes no trials, or not on all of its GPUs; empty while it
+            does.
         price: USD per hour at launch; None if nobody knows.
         age_minutes: since its launch.
         cost: USD so far.
@@ -118,8 +119,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     """
     now = now or datetime.now(UTC)
     instances = inventory.instances(aws, fleet, gone=True)
-    record, cost_notice = _record(aws, fleet)
-    record = record.noted(instances, now)
+    record, cost_notice = _record(aws, fleet, instances, now)
     view, pool_notice = _look(fleet, run)
     here = {node.instance: node for node in view.nodes} if view else {}
     absent = [i for i in instances if i.id not in here and i.state != "pending"]
@@ -143,6 +143,17 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         max_nodes=fleet.nodes.max,
         notices=tuple(filter(None, (pool_notice, cost_notice))),
     )
+
+
+def spent(aws: Aws, fleet: Fleet) -> float:
+    """Return what a fleet has cost so far in USD, as far as that is known.
+
+    Raises:
+        FleetError: AWS does not tell which instances there are.
+    """
+    now = datetime.now(UTC)
+    record, _ = _record(aws, fleet, inventory.instances(aws, fleet, gone=True), now)
+    return record.cost(now)
 
 
 def describe(
@@ -185,7 +196,7 @@ def describe(
 def _with_pool(known: NodeStatus, pool: PoolNode, now: datetime) -> NodeStatus:
     return replace(
         known,
-        gpus=pool.total.gpus,
+        gpus=pool.total.gpus // pool.shares,
         gpu=pool.gpu,
         bandwidth=pool.bandwidth,
         launch_microseconds=pool.launch_microseconds,
@@ -239,14 +250,18 @@ def _why_in_pool(stage: Stage, pool: PoolNode) -> str:
     if stage == "sick":
         failed = f"its GPU failed the probe: {pool.reason or 'no reason given'}"
         return failed if pool.healthy is False else "its GPU has not been probed yet"
-    return pool.note
+    return pool.note or pool.reason
 
 
-def _record(aws: Aws, fleet: Fleet) -> tuple[ledgers.Ledger, str]:
+def _record(
+    aws: Aws, fleet: Fleet, instances: Sequence[Instance], now: datetime
+) -> tuple[ledgers.Ledger, str]:
+    """Return what was spent until now, and why that isn't all, if it isn't."""
     try:
-        return ledgers.load(aws, fleet), ""
+        record, notice = ledgers.load(aws, fleet), ""
     except FleetError as error:
-        return ledgers.Ledger(), f"the cost is of what AWS still lists alone: {error}"
+        record, notice = ledgers.Ledger(), f"the cost is of what AWS still lists alone: {error}"
+    return record.noted(instances, now), notice
 
 
 def _look(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:

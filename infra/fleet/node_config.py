@@ -2,7 +2,7 @@
 
 What a node's slot ad says besides HTCondor's own attributes:
 
-    HAS_GPU, SLOT1_HAS_GPU         there is a GPU, and it has passed its probe
+    HAS_GPU, SLOT1_HAS_GPU         there are GPUs for jobs, and all of them have passed the probe
     TrialfleetFleet                the fleet's name
     TrialfleetInstance             such as i-0123456789abcdef0
     TrialfleetInstanceType, -Zone  such as g5.xlarge, eu-west-1a
@@ -11,8 +11,11 @@ What a node's slot ad says besides HTCondor's own attributes:
     TrialfleetDriverOption         what became of NVreg_CheckPCIConfigSpace: "set", "already 0",
                                    "still 1: reboot needed", "driver no longer checks", "no driver"
     TrialfleetNote                 why it takes no more jobs; "" while it does
-    TrialfleetGpu…, -Bandwidth,    the probe's verdict and measurements (nodes/probe)
-    -LaunchMicroseconds
+    TrialfleetTrialsPerGpu         so many trials share each GPU: it counts as so many in GPUs, too
+    TrialfleetBandwidthPerDollar   GB/s of all GPUs that trials get, per USD and hour; 0 if price
+                                   or bandwidth is unknown
+    TrialfleetGpu…, -SickGpus,     the probe's verdict and measurements (nodes/probe)
+    -Bandwidth, -LaunchRate …
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ ATTRIBUTES = (
     "TrialfleetLifecycle",
     "TrialfleetPricePerHour",
     "TrialfleetDriverOption",
+    "TrialfleetTrialsPerGpu",
+    "TrialfleetBandwidthPerDollar",
     "TrialfleetNote",
 )
 
@@ -44,7 +49,7 @@ def render(fleet: Fleet, manager: str) -> str:
     """Return the configuration that all nodes of a fleet share.
 
     Args:
-        fleet: whose name the nodes advertise.
+        fleet: whose name the nodes advertise, and how it shares and judges GPUs.
         manager: HOST or HOST:PORT of the central manager, as nodes reach it.
 
     Raises:
@@ -64,6 +69,8 @@ def render(fleet: Fleet, manager: str) -> str:
             attributes=ATTRIBUTES,
             home=HOME,
             probe_seconds=PROBE_SECONDS,
+            probe_options=fleet.probe.options(),
+            trials_per_gpu=fleet.shares,
         )
     )
 

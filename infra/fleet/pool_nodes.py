@@ -83,6 +83,7 @@ class PoolNode:
         trials: those of them that are trials.
         idle_since: when its last job ended, by the collector's clock; None while it has one.
         heard: when the collector last heard of it.
+        shares: so many trials share each GPU: it counts as so many GPUs.
     """
 
     instance: str
@@ -105,6 +106,7 @@ class PoolNode:
     trials: tuple[RunningTrial, ...]
     idle_since: datetime | None
     heard: datetime
+    shares: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +246,7 @@ def _read_node(ads: list[Mapping[str, Any]], trials: Mapping[str, RunningTrial])
         trials=tuple(sorted(running, key=lambda trial: (trial.run, trial.node))),
         idle_since=_idle_since(ad, busy=bool(jobs)),
         heard=_moment(_number(ad, "LastHeardFrom") or 0),
+        shares=int(_number(ad, "TrialfleetTrialsPerGpu") or 1),
     )
 
 

@@ -72,8 +72,8 @@ def node_ads(fleet: str | None) -> list[Any]:
         raise PoolError(f"HTCondor's collector does not answer: {error}") from error
 
 
-def job_ads(constraint: str) -> list[Any]:
-    """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
+def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Any]:
+    """Return attributes of the queue's jobs that satisfy a ClassAd constraint.
 
     Raises:
         PoolError: the schedd does not answer.
@@ -82,7 +82,7 @@ def job_ads(constraint: str) -> list[Any]:
     import htcondor2
 
     try:
-        return list(htcondor2.Schedd().query(constraint=constraint, projection=JOB_ATTRIBUTES))
+        return list(htcondor2.Schedd().query(constraint=constraint, projection=attributes))
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
 

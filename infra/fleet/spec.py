@@ -104,6 +104,37 @@ class PriceCap(Section):
     run: Dollars | None = Field(None, description="All nodes together, since the run began.")
 
 
+class Probe(Section):
+    """From where on the probe calls a GPU sick; what is left out is as nodes/probe has it."""
+
+    ecc_uncorrected: int | None = Field(
+        None, ge=0, description="Uncorrectable memory errors that are still good."
+    )
+    launch_microseconds: float | None = Field(
+        None, gt=0, description="So long may a launch take until it is known to be done."
+    )
+    launch_rate: float | None = Field(
+        None, ge=0, description="Launches per second that any GPU must reach."
+    )
+    bandwidth: float | None = Field(
+        None, ge=0, description="GB/s that a copy on any GPU must reach, read plus written."
+    )
+    bandwidth_share: float | None = Field(
+        None, ge=0, le=1, description="Of the data sheet's bandwidth, where the probe knows it."
+    )
+    pool_share: float | None = Field(
+        None, ge=0, le=1, description="Of the median bandwidth of the pool's like."
+    )
+    host_share: float | None = Field(
+        None, ge=0, le=1, description="Of what the link to the host can carry."
+    )
+
+    def options(self) -> str:
+        """Return the thresholds that are set, as options of the probe."""
+        given = self.model_dump(exclude_none=True)
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+
+
 class Fleet(Section):
     """A fleet of EC2 instances."""
 
@@ -117,6 +148,13 @@ class Fleet(Section):
     spot: Spot = Spot()
     nodes: Nodes = Nodes()
     price_cap: PriceCap = PriceCap()
+    trials_per_gpu: int | None = Field(
+        None,
+        ge=1,
+        le=16,
+        description="So many trials share each GPU; default: as the study's resources.gpus asks.",
+    )
+    probe: Probe = Probe()
     idle_minutes: float = Field(
         10, gt=0, le=1_440, description="A node idle for so long is drained and removed."
     )
@@ -151,6 +189,11 @@ class Fleet(Section):
         """The fleet's name; a fleet of a study has the study's where it has none of its own."""
         assert self.name is not None, "the fleet was not given a name"
         return self.name
+
+    @property
+    def shares(self) -> int:
+        """The number of trials that share a GPU; 1: each has its own."""
+        return self.trials_per_gpu or 1
 
     @property
     def spot_nodes(self) -> bool:

@@ -20,9 +20,10 @@ UNLISTED = timedelta(minutes=2)  # by then AWS lists what it launched
 USABLE_MEMORY = 0.95
 
 
-def room_of(kind: InstanceType) -> Room:
-    """Return what a node of this type offers."""
-    return Room(gpus=kind.gpus, cpus=kind.vcpus, memory_mb=int(kind.memory_mb * USABLE_MEMORY))
+def room_of(kind: InstanceType, shares: int) -> Room:
+    """Return what a node of this type offers, where so many trials share a GPU."""
+    memory = int(kind.memory_mb * USABLE_MEMORY)
+    return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
 
 
 class Watch:

@@ -1,19 +1,23 @@
 """The node's own HTCondor, by its tools: state of the startd, draining, jobs that ended here.
 
-All but `in_collector` talk to the startd at the address that it wrote down: a manager that can't be
-reached doesn't keep a node from draining. The tools run as root, whom the daemons know by FS.
+All but `in_collector` and `bandwidths` talk to the startd at the address that it wrote down: a
+manager that can't be reached doesn't keep a node from draining. The tools run as root, whom the
+daemons know by FS.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
 from typing import Any
 
 from trialfleet.nodes.agent.decisions import Startd
 from trialfleet.nodes.agent.history import ATTRIBUTES, Failure, failures
+from trialfleet.nodes.bootstrap.configuration import OFFLINE
+from trialfleet.nodes.probe import told
 
 TIMEOUT = 5.0  # seconds for one tool; it takes 20 ms
 HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or is about to
@@ -21,6 +25,8 @@ UNHELD = " && ".join(f'State =!= "{state}"' for state in HELD)
 HISTORY_LENGTH = 50  # the latest jobs that are looked at
 PROC = Path("/proc")
 STATUS = ("condor_status", "-json")
+HEALTHY, SICK = "TrialfleetGpuHealthy", "TrialfleetSickGpus"
+LOOKED_AT = ("Name", "State", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK)
 
 
 class CondorError(Exception):
@@ -33,12 +39,13 @@ class Condor:
     def __init__(self) -> None:
         self._history_read = 0
         self._failures: tuple[Failure, ...] = ()
+        self._bandwidths: dict[str, tuple[float, ...]] = {}
         self._values: dict[str, str] = {}
-        self._name = ""
+        self._name = self._instance = ""
 
     def look(self) -> Startd | None:
         """Return what the startd says of itself; None if it doesn't answer."""
-        wanted = "Name,State,Draining,DrainReason,DaemonStartTime"
+        wanted = ",".join((*LOOKED_AT, told.INSTANCE))
         try:
             slots = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
         except (CondorError, OSError):
@@ -46,11 +53,13 @@ class Condor:
         if not slots:
             return None
         self._name = min((slot.get("Name", "") for slot in slots), key=len)
+        self._instance = slots[0].get(told.INSTANCE, "")
         draining = next((slot for slot in slots if slot.get("Draining")), None)
         return Startd(
             claimed=sum(slot.get("State") in HELD for slot in slots),
             draining=None if draining is None else draining.get("DrainReason", ""),
             started=float(slots[0].get("DaemonStartTime", 0)),
+            sick=sick_gpus(slots[0]),
         )
 
     def in_collector(self) -> bool:
@@ -80,6 +89,34 @@ class Condor:
             raise CondorError(f"the startd's address can't be read: {error}") from error
         run(["condor_drain", "-graceful", "-reason", reason, *condition, address])
 
+    def take_offline(self, gpus: Sequence[str]) -> None:
+        """Keep jobs from these GPUs from now on; those that were offline before come back.
+
+        Raises:
+            CondorError: the configuration can't be written, or the startd not be asked to read it.
+        """
+        # Where packages have a folder of theirs, the machine's own is the last of the list.
+        folder = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()[-1]
+        file = Path(folder) / PurePath(OFFLINE).name
+        beside = file.with_name(f".{file.name}")  # HTCondor reads no hidden files
+        try:
+            beside.write_text(
+                f"OFFLINE_MACHINE_RESOURCE_GPUS = {', '.join(gpus)}\n", encoding="utf-8"
+            )
+            beside.replace(file)
+            run(["condor_reconfig", "-addr", self._address()])
+        except OSError as error:
+            raise CondorError(f"{file}: {error}") from error
+
+    def bandwidths(self) -> dict[str, tuple[float, ...]]:
+        """Return what the pool's other nodes measured, by the name of their GPUs.
+
+        What was known last while the collector doesn't say.
+        """
+        with suppress(CondorError):
+            self._bandwidths = told.bandwidths(query(told.QUERY), besides=self._instance)
+        return self._bandwidths
+
     def failures(self) -> tuple[Failure, ...]:
         """Return the failures among the latest jobs; what was known last while it can't be read."""
         try:
@@ -104,6 +141,13 @@ class Condor:
         if name not in self._values:
             self._values[name] = run(["condor_config_val", name]).strip()
         return self._values[name]
+
+
+def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the GPUs that the probe calls sick, by a slot's ad; None unless others are well."""
+    if slot.get(HEALTHY) is not True:
+        return None
+    return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
 
 
 def read_history() -> list[dict[str, Any]]:

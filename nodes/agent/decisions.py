@@ -9,6 +9,9 @@ rebalance     AWS expects to take it back soon            drain; off when empty
 failures      job after job fails here                    drain; stays for a look until it was idle
 idle          no slot claimed for the settings' minutes   drain if still unclaimed; off when empty
 
+GPUs that the probe calls sick, among others that are well, are taken offline, and brought back when
+it no longer does.
+
 "Drain" is a wish, not an event: it is asked for in each step until the startd says that it drains,
 so that a startd that was restarted drains again.
 """
@@ -48,11 +51,14 @@ class Startd:
         claimed: slots that a schedd holds.
         draining: the reason why it drains ("" if none was given); None if it doesn't.
         started: when the daemon started, UNIX seconds: tells one startd from the next.
+        sick: GPUs that the probe calls sick, while others are well; None if none is well, or it
+            hasn't said anything.
     """
 
     claimed: int
     draining: str | None
     started: float
+    sick: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,7 @@ class Memory:
         idle_since: uptime since which no slot is claimed; None while one is, or before joining.
         leaving: None while the node takes jobs.
         forgiven: failures up to this moment don't count any more, UNIX seconds.
+        offline: GPUs that were taken offline.
     """
 
     joined: bool = False
@@ -116,6 +123,7 @@ class Memory:
     idle_since: float | None = None
     leaving: Leaving | None = None
     forgiven: float = 0
+    offline: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,7 @@ class Decision:
         drain: ask the startd to drain, for this reason; None: don't.
         unclaimed_only: ask for it on condition that no slot is claimed at that moment.
         cancel_switch: cancel the dead man's switch.
+        offline: take these GPUs offline, and bring back all others; None: leave them.
         power_off: shut the machine down, for this reason; None: don't.
     """
 
@@ -134,6 +143,7 @@ class Decision:
     drain: str | None = None
     unclaimed_only: bool = False
     cancel_switch: bool = False
+    offline: tuple[str, ...] | None = None
     power_off: str | None = None
 
 
@@ -143,8 +153,12 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
     after = replace(after, leaving=stronger(after.leaving, cause(after, seen, rules)))
     leaving = after.leaving
     wanted = leaving is not None and seen.startd is not None and seen.startd.draining is None
+    sick = seen.startd.sick if seen.startd else None
+    if sick is not None:
+        after = replace(after, offline=sick)
     return Decision(
         after,
+        offline=sick if sick != memory.offline else None,
         drain=leaving.reason if leaving and wanted else None,
         unclaimed_only=leaving is not None and leaving.cause == "idle",
         cancel_switch=after.joined and not memory.joined,
@@ -260,6 +274,8 @@ def changes(before: Memory, after: Memory) -> list[str]:
         lines.append(f"stays after all ({before.leaving.cause})")
     elif after.leaving is not None and named(before.leaving) != named(after.leaving):
         lines.append(f"leaves ({after.leaving.cause}): {after.leaving.reason}")
+    if after.offline != before.offline:
+        lines.append(f"GPUs that are sick: {', '.join(after.offline) or 'none any more'}")
     return lines
 
 

@@ -13,8 +13,8 @@ def load(path: Path) -> Memory:
     """Return what was saved; a fresh memory where nothing, or nothing readable, was."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        leaving = saved.pop("leaving")
-        return Memory(**saved, leaving=Leaving(**leaving) if leaving else None)
+        leaving, offline = saved.pop("leaving"), tuple(saved.pop("offline"))
+        return Memory(**saved, leaving=Leaving(**leaving) if leaving else None, offline=offline)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return Memory()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -15,8 +15,11 @@ from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, chan
 from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import Metadata, Notices
+from trialfleet.nodes.probe import kernel_log
+from trialfleet.nodes.probe.told import Told, write
 
 STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
+TELL = 300.0  # seconds between two tellings of what the probe can't see; it looks every 900
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,8 @@ class Pool(Protocol):
     def look(self) -> Startd | None: ...  # noqa: D102
     def in_collector(self) -> bool: ...  # noqa: D102
     def drain(self, reason: str, *, unclaimed_only: bool = False) -> None: ...  # noqa: D102
+    def take_offline(self, gpus: Sequence[str]) -> None: ...  # noqa: D102
+    def bandwidths(self) -> dict[str, tuple[float, ...]]: ...  # noqa: D102
     def failures(self) -> tuple[Failure, ...]: ...  # noqa: D102
     def starter_lives(self) -> bool: ...  # noqa: D102
 
@@ -52,11 +57,13 @@ class Agent:
         clock: Clock | None = None,
         cancel_switch: Callable[[], None] = machine.cancel_switch,
         power_off: Callable[[str], None] = machine.power_off,
+        tell_probe: Callable[[Told], None] = write,
     ) -> None:
         """Go on from what `state` remembers; nothing is done yet."""
         self._metadata, self._pool, self._rules, self._state = metadata, pool, rules, state
         self._clock = clock or Clock()
         self._cancel_switch, self._power_off = cancel_switch, power_off
+        self._tell_probe, self._told = tell_probe, float("-inf")
         self._memory = memory.load(state)
         self._answers, self._problem = True, ""
 
@@ -71,9 +78,10 @@ class Agent:
         decision = decide(self._memory, self._look(), self._rules)
         for line in changes(self._memory, decision.memory):
             log.info("%s", line)
-        decision = self._cancel(decision)
+        decision = self._take_offline(self._cancel(decision))
         self._remember(decision)
         self._drain(decision)
+        self._tell()
         return self._leave(decision)
 
     def _look(self) -> Seen:
@@ -112,6 +120,28 @@ class Agent:
             return replace(decision, memory=replace(decision.memory, joined=False))
         log.info("the dead man's switch is cancelled")
         return decision
+
+    def _take_offline(self, decision: Decision) -> Decision:
+        """Take sick GPUs offline; if that fails, it is done in the next step."""
+        if decision.offline is None:
+            return decision
+        try:
+            self._pool.take_offline(decision.offline)
+        except CondorError as error:
+            log.warning("%s can't be taken offline: %s", ", ".join(decision.offline), error)
+            before = replace(decision.memory, offline=self._memory.offline)
+            return replace(decision, memory=before)
+        return decision
+
+    def _tell(self) -> None:
+        """Now and then leave for the probe, which isn't root, what it can't see."""
+        if not self._memory.joined or self._clock.uptime() - self._told < TELL:
+            return
+        self._told = self._clock.uptime()
+        try:
+            self._tell_probe(Told(kernel_log.read_xids(), self._pool.bandwidths()))
+        except OSError as error:
+            log.warning("the probe can't be told: %s", error)
 
     def _remember(self, decision: Decision) -> None:
         if decision.memory == self._memory:

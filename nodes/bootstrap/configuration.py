@@ -14,6 +14,9 @@ FOLDER = "/etc/condor/config.d"
 SHARED = f"{FOLDER}/50-trialfleet-node.conf"  # as the bundle has it
 INSTANCE = f"{FOLDER}/40-trialfleet-instance.conf"
 PROBED = f"{FOLDER}/45-trialfleet-probe.conf"
+# The agent's: GPUs that the probe called sick. A reconfiguration brings back one that was taken
+# offline while the startd ran, but none that was offline when it started: a boot begins with none.
+OFFLINE = f"{FOLDER}/46-trialfleet-offline-gpus.conf"
 TOKENS = "/etc/condor/tokens.d"
 TOKEN = f"{TOKENS}/trialfleet"
 SYSCTL = "/etc/sysctl.d/60-trialfleet.conf"
@@ -84,6 +87,12 @@ def jobs_python(machine: Machine) -> str:
     return sys.executable
 
 
+def probe_options(machine: Machine) -> list[str]:
+    """Return the probe's options that the fleet has set, as the shared configuration says."""
+    found = re.search(r"^TRIALFLEET_PROBE_OPTIONS *= *(.*)$", machine.read(SHARED), re.MULTILINE)
+    return found[1].split() if found else []
+
+
 def write_verdict(machine: Machine, ad: str) -> None:
     """Advertise what the probe said from the first ad on, until the startd has run it itself."""
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
@@ -91,3 +100,4 @@ def write_verdict(machine: Machine, ad: str) -> None:
     names = " ".join(name for name, _ in found)
     lines.append(f"STARTD_ATTRS = $(STARTD_ATTRS) {names}")
     machine.write(PROBED, "\n".join(lines) + "\n")
+    machine.place(OFFLINE).unlink(missing_ok=True)

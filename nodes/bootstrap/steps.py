@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from trialfleet.nodes.bootstrap import (
     driver,
     htcondor,
     join,
+    kernels,
     log,
     scratch,
     services,
@@ -21,8 +23,10 @@ from trialfleet.nodes.bootstrap.aws import Aws
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
+from trialfleet.nodes.probe import kernel_log, told
 
 PROBE_SECONDS = 300
+POOL_SECONDS = 5  # for the collector to say what other nodes measured
 LAST_WORDS = 15  # seconds before its end in which a node that hasn't joined says why
 
 
@@ -96,13 +100,27 @@ def probe(node: Node) -> str:
     if join.was_started(node.machine):
         return "left to the startd, which may have jobs"
     python = configuration.jobs_python(node.machine)
-    command = (python, "-m", "trialfleet.nodes.probe", "--classad")
+    options = configuration.probe_options(node.machine)
+    tell_probe(node)
     try:
+        command = (python, "-m", "trialfleet.nodes.probe", "--classad", *options)
         ad = node.machine.run(*command, seconds=PROBE_SECONDS)
     except StepError as error:
         ad = f'TrialfleetGpuHealthy = false\nTrialfleetGpuReason = "{plain(str(error))}"\n'
     configuration.write_verdict(node.machine, ad)
-    return "; ".join(line for line in ad.splitlines() if "=" in line)
+    return "; ".join(line for line in ad.splitlines() if "=" in line and "undefined" not in line)
+
+
+def tell_probe(node: Node) -> None:
+    """Leave for the probe what only root learns; a manager out of reach is told of at the end."""
+    if node.driver == driver.NONE:
+        return
+    try:
+        ads = json.loads(node.machine.run(*told.QUERY, seconds=POOL_SECONDS) or "[]")
+    except (StepError, ValueError):
+        ads = []
+    pool = told.bandwidths(ads, besides=node.instance.id)
+    node.machine.write(told.FILE, told.Told(kernel_log.read_xids(), pool).text())
 
 
 def plain(text: str) -> str:
@@ -119,6 +137,17 @@ def configure(node: Node) -> str:
 def start(node: Node) -> str:
     """Start HTCondor and the agent."""
     return join.start(node.machine)
+
+
+def build_kernels(node: Node) -> str:
+    """Have the CUDA kernels compiled: in an image now, else while the node already takes trials."""
+    python = None if node.driver == driver.NONE else kernels.python(node.machine)
+    if python is None:
+        return "no GPU, or no torch with CUDA: nothing to compile for"
+    if not node.settings.image:
+        kernels.build_in_background(node.machine, python)
+        return f"in the background, see `journalctl -u {kernels.UNIT}`"
+    return "compiled" if kernels.build(node.machine, python) else "trials compile their own"
 
 
 def join_pool(node: Node) -> str:
@@ -143,6 +172,7 @@ Steps = tuple[tuple[str, Callable[[Node], str]], ...]
 IMAGE_STEPS: Steps = (
     ("driver", prepare_driver),
     ("htcondor", prepare_htcondor),
+    ("kernels", build_kernels),
     ("image", seal),
 )
 STEPS: Steps = (
@@ -151,9 +181,10 @@ STEPS: Steps = (
     ("htcondor", prepare_htcondor),
     ("scratch", prepare_scratch),
     ("token", fetch_token),
-    ("probe", probe),
     ("configuration", configure),
+    ("probe", probe),
     ("start", start),
+    ("kernels", build_kernels),
     ("join", join_pool),
 )
 

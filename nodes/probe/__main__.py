@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from trialfleet.nodes.probe.classad import classad
@@ -22,16 +22,22 @@ from trialfleet.nodes.probe.verdict import Thresholds, verdict
 
 STAND_IN = "TRIALFLEET_PROBE_READINGS"
 SECONDS = 9.0  # for all readings; the rest of the 10 is this program's own
+HELP = {
+    "ecc_uncorrected": "so many uncorrectable memory errors are still good",
+    "launch_microseconds": "so long may a launch take until it is known to be done",
+    "launch_rate": "launches per second that any GPU must reach",
+    "bandwidth": "GB/s that any GPU's memory must reach",
+    "bandwidth_share": "of the data sheet's bandwidth that a known GPU must reach",
+    "pool_share": "of the median bandwidth of the pool's other nodes with such a GPU",
+    "host_share": "of what the link to the host can carry that must come",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the verdict; exit code 0 whatever it is, 2 for wrong arguments."""
     chosen = parser().parse_args(arguments)
     thresholds = Thresholds(
-        ecc_uncorrected=chosen.ecc_uncorrected,
-        launch_microseconds=chosen.launch_microseconds,
-        bandwidth=chosen.bandwidth,
-        bandwidth_share=chosen.bandwidth_share,
+        **{each.name: getattr(chosen, each.name) for each in fields(Thresholds)}
     )
     readings = recorded(os.environ[STAND_IN]) if STAND_IN in os.environ else gather(SECONDS)
     judged = verdict(readings, thresholds)
@@ -43,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the reader of the command line; the thresholds are those of `verdict.Thresholds`."""
-    usual = Thresholds()
+    """Return the reader of the command line; each threshold is an option."""
     made = argparse.ArgumentParser(
         prog="trialfleet.nodes.probe",
         description=__doc__,
@@ -53,16 +58,12 @@ def parser() -> argparse.ArgumentParser:
     form = made.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="readings and verdict as JSON")
     form.add_argument("--classad", action="store_true", help="attributes (the default)")
-    for name, words in (
-        ("ecc_uncorrected", "so many uncorrectable memory errors are still good"),
-        ("launch_microseconds", "so long a launch is still good"),
-        ("bandwidth", "GB/s that any GPU must reach"),
-        ("bandwidth_share", "of the data sheet's bandwidth that a known GPU must reach"),
-    ):
-        value = getattr(usual, name)
-        option = f"--{name.replace('_', '-')}"
+    for each in fields(Thresholds):
         made.add_argument(
-            option, type=type(value), default=value, help=f"{words}; default: %(default)s"
+            f"--{each.name.replace('_', '-')}",
+            type=type(each.default),
+            default=each.default,
+            help=f"{HELP[each.name]}; default: %(default)s",
         )
     return made
 

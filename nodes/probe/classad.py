@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from trialfleet.nodes.probe.readings import Readings
-from trialfleet.nodes.probe.verdict import Verdict, worst
+from collections.abc import Callable, Sequence
+
+from trialfleet.nodes.probe import models
+from trialfleet.nodes.probe.readings import Gpu, Readings
+from trialfleet.nodes.probe.verdict import Verdict
 
 END = "-"  # what ends an ad for STARTD_CRON: it is published at once
+
+Value = bool | int | float | str | None
 
 
 def classad(readings: Readings, judged: Verdict) -> str:
@@ -13,18 +18,50 @@ def classad(readings: Readings, judged: Verdict) -> str:
 
     What is unknown is written as undefined: a value of the former probe must not stay.
     """
-    names = ", ".join(dict.fromkeys(gpu.name for gpu in readings.gpus if gpu.name))
-    attributes: dict[str, bool | float | str | None] = {
+    gpus = usable(readings, judged)
+    attributes: dict[str, Value] = {
         "TrialfleetGpuHealthy": judged.healthy,
         "TrialfleetGpuReason": judged.reason,
-        "TrialfleetGpuName": names or None,
+        "TrialfleetSickGpus": ",".join(judged.sick),
+        "TrialfleetGpuName": ", ".join(dict.fromkeys(gpu.name for gpu in gpus if gpu.name)) or None,
         "TrialfleetGpuDriver": readings.driver or None,
-        "TrialfleetBandwidth": worst(readings, lambda gpu: gpu.bandwidth, min),
-        "TrialfleetLaunchMicroseconds": worst(readings, lambda gpu: gpu.launch_microseconds, max),
+        "TrialfleetGpuCuda": readings.cuda or None,
+        "TrialfleetBandwidth": of(gpus, lambda gpu: gpu.bandwidth, min),
+        "TrialfleetBandwidthShare": of(gpus, bandwidth_share, min),
+        "TrialfleetLaunchMicroseconds": of(gpus, lambda gpu: gpu.launch_microseconds, max),
+        "TrialfleetLaunchRate": of(gpus, lambda gpu: gpu.launch_rate, min),
+        "TrialfleetHostBandwidth": of(gpus, lambda gpu: gpu.host_bandwidth, min),
+        "TrialfleetGpuWatts": of(gpus, lambda gpu: gpu.watts, max),
+        "TrialfleetGpuWattsLimit": of(gpus, lambda gpu: gpu.watts_limit, min),
+        "TrialfleetGpuCelsius": of(gpus, lambda gpu: gpu.celsius, max),
+        "TrialfleetPcieGeneration": of(gpus, lambda gpu: gpu.pcie_generation, min),
+        "TrialfleetPcieGenerationMax": of(gpus, lambda gpu: gpu.pcie_generation_max, min),
+        "TrialfleetPcieWidth": of(gpus, lambda gpu: gpu.pcie_width, min),
+        "TrialfleetPcieWidthMax": of(gpus, lambda gpu: gpu.pcie_width_max, min),
+        "TrialfleetKernels": readings.kernels,
         "TrialfleetGpuNote": note(readings),
     }
     lines = [f"{name} = {literal(value)}" for name, value in attributes.items()]
     return "\n".join([*lines, END, ""])
+
+
+def usable(readings: Readings, judged: Verdict) -> list[Gpu]:
+    """Return the GPUs that trials get; all of them where none gets any."""
+    return [gpu for gpu in readings.gpus if not (judged.healthy and gpu.id in judged.sick)]
+
+
+def of(
+    gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], worst: Callable[..., float]
+) -> float | None:
+    """Return the worst of a value over the GPUs, by `min` or `max`; None if none is known."""
+    known = [found for gpu in gpus if (found := value(gpu)) is not None]
+    return worst(known) if known else None
+
+
+def bandwidth_share(gpu: Gpu) -> float | None:
+    """Return what part of the data sheet's bandwidth a GPU reaches; None if either isn't known."""
+    sheet = models.data_sheet(gpu.name)
+    return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
 
 
 def note(readings: Readings) -> str:
@@ -33,13 +70,13 @@ def note(readings: Readings) -> str:
     return "; ".join(text for text in (readings.not_measured, unread) if text)
 
 
-def literal(value: bool | float | str | None) -> str:
+def literal(value: Value) -> str:
     """Return a value as the ClassAd language writes it."""
     if value is None:
         return "undefined"
-    if isinstance(value, bool):
+    if isinstance(value, int):
         return str(value)
-    if isinstance(value, int | float):
+    if isinstance(value, float):
         return f"{value:.2f}"
     plain = "".join(c if c.isprintable() else " " for c in value)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

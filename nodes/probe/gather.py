@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trialfleet.nodes.probe import kernel_log, nvidia_smi, nvml
-from trialfleet.nodes.probe.readings import Readings
+from trialfleet.nodes.probe import kernel_log, nvidia_smi, nvml, told
+from trialfleet.nodes.probe.programs import Program, finish
+from trialfleet.nodes.probe.readings import Gpu, Readings
 
 SMI_SECONDS = 4.0  # without persistence mode it starts the GPUs first
 # A daemon that gives its child another name (STARTD_CRON does) keeps Python from finding itself.
 PYTHON = sys.executable or os.path.realpath("/proc/self/exe")
 MEASURE = (PYTHON, "-m", "trialfleet.nodes.probe.measure")
+KERNELS = (PYTHON, "-m", "trialfleet.nodes.kernels", "status", "--json")
 PCI = Path("/sys/bus/pci/devices")
+MEASURED = ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth", "matmul_error")
 NVIDIA = "0x10de"  # the maker's number on the PCI bus
 IN_USE = "in use by other programs"
+
+Line = dict[str, Any]
 
 
 def gather(seconds: float) -> Readings:
@@ -32,24 +34,21 @@ def gather(seconds: float) -> Readings:
     readings = driver_readings(min(SMI_SECONDS, seconds / 2))
     if not readings.gpus:
         return readings
-    readings = replace(
-        readings,
-        xids=kernel_log.read_xids(),
-        check_pci_config_space=kernel_log.read_option("CheckPCIConfigSpace"),
-    )
+    root = told.read()
+    readings = with_xids(readings, told.xids(root))
+    readings = replace(readings, parameters=kernel_log.read_options(), pool=root.pool)
     if any(gpu.processes for gpu in readings.gpus):
         return replace(readings, not_measured=IN_USE)
-    lines, ended = measure(ends - time.monotonic())
-    return with_measurements(readings, lines, ended=ended)
+    return measured(readings, ends)
 
 
 def driver_readings(seconds: float) -> Readings:
     """Return what the driver says of its GPUs, or why it can't."""
-    environment = {**os.environ, "LC_ALL": "C"}
     try:
-        code, said = watched(nvidia_smi.COMMAND, seconds, environment)
+        program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
         return nvml.read() or Readings(problems=without_driver())
+    ((code, said),) = finish([program], time.monotonic() + seconds)
     if code is None:
         return Readings(problems=(f"nvidia-smi hangs: no answer in {seconds:g} s",))
     if code != 0:
@@ -66,63 +65,81 @@ def without_driver() -> tuple[str, ...]:
     return ("an NVIDIA device without a driver",) if NVIDIA in makers else ()
 
 
-def measure(seconds: float) -> tuple[list[dict[str, Any]], bool]:
-    """Run the measurement; return the lines that it printed, and whether it ended in time."""
-    environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    environment.pop("CUDA_VISIBLE_DEVICES", None)
-    code, said = watched(MEASURE, seconds, environment)
-    lines = []
-    for line in said.splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue  # a library's warning, or the line that it was killed in
-    return [line for line in lines if isinstance(line, dict)], code is not None
-
-
-def with_measurements(readings: Readings, lines: list[dict[str, Any]], *, ended: bool) -> Readings:
-    """Return the readings with what the measurement found, or where it stopped."""
-    found = {line["gpu"]: line for line in lines if "gpu" in line}
-    names = ("launch_microseconds", "bandwidth", "matmul_error")
-    gpus = tuple(
-        replace(gpu, **{name: found[gpu.index][name] for name in names if gpu.index in found})
+def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
+    """Return the readings with each of the driver's errors at the GPU that it is about."""
+    if found is None:
+        return readings
+    places = {gpu.pci for gpu in readings.gpus}
+    gpus = (
+        replace(gpu, xids=tuple(xid.code for xid in found if xid.pci == gpu.pci))
         for gpu in readings.gpus
     )
-    told = [line["problem"] for line in lines if "problem" in line]
-    reasons = [line["not_measured"] for line in lines if "not_measured" in line]
-    finished = reasons or any("done" in line for line in lines)
-    doing = next((line["doing"] for line in reversed(lines) if "doing" in line), "start")
-    if not finished and doing in {"start", "import torch"}:
-        reasons.append(f"torch {'can not be' if ended else 'was not yet'} imported")
-    elif not finished:
-        told.append(f"{'died' if ended else 'hung'} when about to {doing}")
-    elif not reasons and not found and not told:
-        told.append("CUDA sees no GPU")
+    others = tuple(xid.code for xid in found if xid.pci not in places)
+    return replace(readings, gpus=tuple(gpus), xids=others)
+
+
+def measured(readings: Readings, ends: float) -> Readings:
+    """Return the readings with what is measured until a moment: all GPUs at once.
+
+    Each in a process of its own: one that hangs takes no other with it.
+    """
+    environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
+    programs = [
+        Program(MEASURE, {**environment, "CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index)})
+        for gpu in readings.gpus
+    ]
+    *measurements, kernels = finish([*programs, Program(KERNELS, environment)], ends)
+    found = [
+        with_measurements(gpu, lines(said), ended=code is not None)
+        for gpu, (code, said) in zip(readings.gpus, measurements, strict=True)
+    ]
     return replace(
         readings,
-        gpus=gpus,
-        problems=(*readings.problems, *told),
-        not_measured="; ".join(reasons),
+        gpus=tuple(gpu for gpu, _ in found),
+        kernels=kernels_load(*kernels),
+        not_measured="; ".join(dict.fromkeys(reason for _, reason in found if reason)),
     )
 
 
-def watched(
-    command: Sequence[str], seconds: float, environment: dict[str, str]
-) -> tuple[int | None, str]:
-    """Return exit code (None: killed, it took too long) and output of a program.
-
-    A program that hangs inside the driver outlives even SIGKILL: it is not waited for.
-    """
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
+def lines(said: str) -> list[Line]:
+    """Return the JSON objects in what a program printed, each a line."""
+    found = []
+    for line in said.splitlines():
         try:
-            code: int | None = process.wait(timeout=max(0.1, seconds))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = None
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.5)
-        output.seek(0)
-        return code, output.read().decode(errors="replace")
+            found.append(json.loads(line))
+        except ValueError:
+            continue  # a library's warning, or the line that it was killed in
+    return [line for line in found if isinstance(line, dict)]
+
+
+def with_measurements(gpu: Gpu, told: Iterable[Line], *, ended: bool) -> tuple[Gpu, str]:
+    """Return a GPU with what was measured, and why nothing was, if nothing was.
+
+    Args:
+        gpu: what is known of it.
+        told: what the measurement said.
+        ended: it did so by itself, rather than being killed.
+    """
+    said = list(told)
+    found = {name: value for line in said for name, value in line.get("found", {}).items()}
+    last = {name: value for line in said for name, value in line.items()}
+    after = replace(gpu, **{name: found[name] for name in MEASURED if name in found})
+    if "not_measured" in last:
+        return after, str(last["not_measured"])
+    if "problem" in last:
+        return replace(after, problem=str(last["problem"])), ""
+    if "done" in last:
+        return after, ""
+    doing = last.get("doing", "start")
+    if doing in {"start", "import torch"} and not ended:
+        return after, "torch was not yet imported"
+    return replace(after, problem=f"{'died' if ended else 'hung'} when about to {doing}"), ""
+
+
+def kernels_load(code: int | None, said: str) -> bool | None:
+    """Return whether trialfleet's kernels are built and load; None if that can't be told."""
+    try:
+        told = json.loads(said) if code == 0 else {}
+        return told["implementation"] == "cuda" and bool(told["library"])
+    except (ValueError, LookupError, TypeError):
+        return None

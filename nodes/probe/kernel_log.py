@@ -5,20 +5,43 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 KMSG = Path("/dev/kmsg")
 PARAMS = Path("/proc/driver/nvidia/params")
-XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)")
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([^)]*)\): (\d+)")
 RECORD = 8192  # bytes: the kernel refuses to give a record to a smaller buffer
 
 
-def xids(log: str) -> tuple[int, ...]:
-    """Return the codes in a kernel's log, in order."""
-    return tuple(int(code) for code in XID.findall(log))
+class Xid(NamedTuple):
+    """One error of the driver's.
+
+    Attributes:
+        pci: which GPU it is about, such as `0000:00:1e`.
+        code: what went wrong, see https://docs.nvidia.com/deploy/xid-errors/.
+    """
+
+    pci: str
+    code: int
 
 
-def read_xids(device: Path = KMSG) -> tuple[int, ...] | None:
-    """Return the codes since boot; None if the log can't be read (it takes root, mostly)."""
+def address(text: str) -> str:
+    """Return a GPU's place on the PCI bus in one form, of those that kernel, driver and NVML write.
+
+    `00000000:00:1E.0` (nvidia-smi) and `0000:00:1e` (the log) are the same GPU.
+    """
+    found = re.fullmatch(r"([0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})(\.[0-7])?", text.strip().lower())
+    domain = int((found[1] or "0:")[:-1], 16) if found else 0
+    return f"{domain:04x}:{found[2]}" if found else ""
+
+
+def xids(log: str) -> tuple[Xid, ...]:
+    """Return the errors in a kernel's log, in order."""
+    return tuple(Xid(address(pci), int(code)) for pci, code in XID.findall(log))
+
+
+def read_xids(device: Path = KMSG) -> tuple[Xid, ...] | None:
+    """Return the errors since boot; None if the log can't be read (it takes root, mostly)."""
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -44,15 +67,19 @@ def records(descriptor: int) -> list[str]:
         found.append(record.decode(errors="replace"))
 
 
-def option(params: str, name: str) -> str | None:
-    """Return an option's value in the text of /proc/driver/nvidia/params; None if it has none."""
-    found = re.search(rf"^{re.escape(name)}: *(.*?) *$", params, flags=re.MULTILINE)
-    return found[1] if found else None
+def options(params: str) -> dict[str, str]:
+    """Return the options in the text of /proc/driver/nvidia/params, by name without its prefix."""
+    return dict(re.findall(r"^(\w+): *(.*?) *$", params, flags=re.MULTILINE))
+
+
+def read_options(params: Path = PARAMS) -> dict[str, str]:
+    """Return the options of the loaded driver; none if it isn't loaded."""
+    try:
+        return options(params.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return {}
 
 
 def read_option(name: str, params: Path = PARAMS) -> str | None:
     """Return an option of the loaded driver; None if it knows none, or isn't loaded."""
-    try:
-        return option(params.read_text(encoding="utf-8", errors="replace"), name)
-    except OSError:
-        return None
+    return read_options(params).get(name)

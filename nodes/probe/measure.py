@@ -1,6 +1,6 @@
-"""Measures every GPU by torch, in a process of its own that may hang and be killed.
+"""Measures one GPU by torch, in a process of its own that may hang and be killed.
 
-    python3 -m trialfleet.nodes.probe.measure
+    CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
 It prints a line of JSON for each thing that it does, before doing it (`{"doing": …}`), and each
 thing that it finds: so whoever kills it knows where it hung.
@@ -11,12 +11,17 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import textwrap
 import time
+from collections.abc import Callable
 from typing import Any
 
-LAUNCHES = 200
+LATENCIES = 200
+LAUNCHES = 1_000
 COPY_BYTES = 256 * 1024 * 1024  # beyond the largest caches, and little on the smallest GPU
-COPIES = 20
+COPIES = 10
+PINNED_BYTES = 64 * 1024 * 1024
+TAKES = 3  # of each measurement: the best counts, for what disturbs only slows down
 SIDE = 512  # of the matrices
 
 
@@ -26,68 +31,133 @@ def say(**line: object) -> None:
 
 
 def main() -> int:
-    """Measure every GPU that torch sees."""
+    """Measure the GPU that torch sees."""
     say(doing="import torch")
     try:
         import torch
-    except Exception as error:  # noqa: BLE001  a broken installation raises anything
-        say(not_measured=f"no torch: {type(error).__name__}: {error}")
+    except ModuleNotFoundError as error:
+        absent = error.name == "torch"  # a trainer may bring its own
+        say(**{"not_measured" if absent else "problem": f"no torch: {error}"})
         return 0
-    if torch.version.cuda is None:
-        say(not_measured=f"torch {torch.__version__} has no CUDA")
+    except Exception as error:  # noqa: BLE001  a broken installation raises anything
+        say(problem=f"torch can't be imported: {first_line(error)}")
         return 0
     say(doing="start CUDA")
-    for index in range(torch.cuda.device_count()):
-        say(doing=f"use GPU {index}")
-        try:
-            found = measured(torch, torch.device("cuda", index), index)
-        except Exception as error:  # noqa: BLE001  whatever it is, this GPU can't be used
-            first = (str(error).splitlines() or [""])[0]
-            say(problem=f"GPU {index}: {type(error).__name__}: {first}")
-        else:
-            say(gpu=index, **found)
+    problem = cuda_problem(torch)
+    if problem:
+        say(problem=problem)
+        return 0
+    try:
+        measure(torch, torch.device("cuda", 0))
+    except Exception as error:  # noqa: BLE001  whatever it is, this GPU can't be used
+        say(problem=first_line(error))
     say(done=True)
     return 0
 
 
-def measured(torch: Any, device: Any, index: int) -> dict[str, float]:
-    """Return launch latency, bandwidth and arithmetic of one GPU."""
-    found = {}
-    for name, measure in (
+def first_line(error: Exception) -> str:
+    """Return what kind of error it is, and how it begins."""
+    return f"{type(error).__name__}: {textwrap.shorten((str(error).splitlines() or [''])[0], 200)}"
+
+
+def cuda_problem(torch: Any) -> str:
+    """Return why torch can't use a GPU; "" if it can.
+
+    A trainer that asks `torch.cuda.is_available()` would go on, slowly, on the processor.
+    """
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA: trials would run on the CPU"
+    try:
+        torch.cuda.init()
+    except Exception as error:  # noqa: BLE001  also what it warns of where it is asked politely
+        return f"torch {torch.__version__} can't use it: {first_line(error)}"
+    return "" if torch.cuda.device_count() else "CUDA doesn't see it"
+
+
+def measure(torch: Any, device: Any) -> None:
+    """Measure everything, and tell it."""
+    for name, measurement in (
         ("launch_microseconds", launch_microseconds),
+        ("launch_rate", launch_rate),
         ("bandwidth", bandwidth),
+        ("host_bandwidth", host_bandwidth),
         ("matmul_error", matmul_error),
     ):
-        say(doing=f"measure {name} of GPU {index}")
-        found[name] = measure(torch, device)
-    return found
+        say(doing=f"measure {name}")
+        say(found={name: measurement(torch, device)})
+
+
+def seconds(torch: Any, device: Any, work: Callable[[], object]) -> float:
+    """Return the time from launching some work until it is known to be done."""
+    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    work()
+    torch.cuda.synchronize(device)
+    return time.perf_counter() - began
 
 
 def launch_microseconds(torch: Any, device: Any) -> float:
     """Return the median of launching a kernel on one number and waiting for it."""
     one = torch.zeros(1, device=device)
-    times = []
-    for _ in range(LAUNCHES):
-        torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        one.add_(1)
-        torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - began)
+    times = [seconds(torch, device, lambda: one.add_(1)) for _ in range(LATENCIES)]
     return statistics.median(times) * 1e6
 
 
+def launch_rate(torch: Any, device: Any) -> float:
+    """Return how many kernels on one number are launched per second, one right after the other."""
+    one = torch.zeros(1, device=device)
+
+    def launch_many() -> None:
+        for _ in range(LAUNCHES):
+            one.add_(1)
+
+    return LAUNCHES / min(seconds(torch, device, launch_many) for _ in range(TAKES))
+
+
 def bandwidth(torch: Any, device: Any) -> float:
-    """Return GB/s (10^9 bytes), read plus written, of copies on the device; the best of some."""
-    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    """Return GB/s (10^9 bytes), read plus written, of copies on the device.
+
+    By what more copies cost in the same launch: so that slow launches don't look like slow memory.
+    """
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(COPIES):
-        torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        target.copy_(source)
-        torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - began)
-    return 2 * COPY_BYTES / best / 1e9
+    few, many = (
+        at_once(torch, device, lambda: target.copy_(source), copies)
+        for copies in (COPIES, 3 * COPIES)
+    )
+    times = [min(seconds(torch, device, work) for _ in range(TAKES)) for work in (few, many)]
+    return 2 * COPY_BYTES * 2 * COPIES / (times[1] - times[0]) / 1e9
+
+
+def at_once(
+    torch: Any, device: Any, work: Callable[[], object], times: int
+) -> Callable[[], object]:
+    """Return what launches some work several times: on a GPU by one launch, of a CUDA graph."""
+
+    def repeat() -> None:
+        for _ in range(times):
+            work()
+
+    repeat()
+    if device.type != "cuda":
+        return repeat
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        repeat()
+    replay: Callable[[], object] = graph.replay
+    return replay
+
+
+def host_bandwidth(torch: Any, device: Any) -> float:
+    """Return GB/s of copies from the host's pinned memory to the device."""
+    source = torch.zeros(PINNED_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    target = torch.empty_like(source, device=device)
+    copies = (
+        seconds(torch, device, lambda: target.copy_(source, non_blocking=True))
+        for _ in range(1 + TAKES)
+    )
+    return PINNED_BYTES / min(copies) / 1e9
 
 
 def matmul_error(torch: Any, device: Any) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
+from trialfleet.nodes.probe.kernel_log import address
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
 COMMAND = ("nvidia-smi", "-q", "-x")
@@ -15,6 +17,18 @@ REASON = (
     "clocks_throttle_reasons/clocks_throttle_reason_",
 )
 PENDING = ("remapped_rows/remapped_row_pending", "retired_pages/pending_retirement")
+# The power of the GPU, in the words of the latest drivers, of those since 535, and of older ones.
+WATTS = (
+    "gpu_power_readings/instant_power_draw",
+    "gpu_power_readings/power_draw",
+    "power_readings/power_draw",
+)
+WATTS_LIMIT = (
+    "gpu_power_readings/current_power_limit",
+    "power_readings/enforced_power_limit",
+    "power_readings/power_limit",
+)
+LINK = "pci/pci_gpu_link_info"
 
 
 def parse(text: str) -> Readings:
@@ -29,7 +43,11 @@ def parse(text: str) -> Readings:
     except ET.ParseError as error:
         raise ValueError(f"nvidia-smi printed no XML: {error}") from error
     gpus = tuple(gpu_of(index, element) for index, element in enumerate(top.iter("gpu")))
-    return Readings(driver=top.findtext("driver_version", "").strip(), gpus=gpus)
+    return Readings(
+        driver=top.findtext("driver_version", "").strip(),
+        cuda=top.findtext("cuda_version", "").strip(),
+        gpus=gpus,
+    )
 
 
 def gpu_of(index: int, element: ET.Element) -> Gpu:
@@ -38,11 +56,19 @@ def gpu_of(index: int, element: ET.Element) -> Gpu:
         index=index,
         name=element.findtext("product_name", "").strip(),
         uuid=element.findtext("uuid", "").strip(),
+        pci=address(element.get("id", "")),
         ecc_uncorrected=ecc_uncorrected(element),
         repair_pending=either(yes(element, path) for path in PENDING),
         repair_failed=yes(element, "remapped_rows/remapped_row_failure"),
         reset_required=yes(element, "gpu_reset_status/reset_required"),
         slowdowns=tuple(name for name in SLOWDOWNS if slowed(element, name)),
+        watts=number(element, *WATTS),
+        watts_limit=number(element, *WATTS_LIMIT),
+        celsius=number(element, "temperature/gpu_temp"),
+        pcie_generation=whole(element, f"{LINK}/pcie_gen/current_link_gen"),
+        pcie_generation_max=whole(element, f"{LINK}/pcie_gen/max_link_gen"),
+        pcie_width=whole(element, f"{LINK}/link_widths/current_link_width"),
+        pcie_width_max=whole(element, f"{LINK}/link_widths/max_link_width"),
         processes=len(element.findall("processes/process_info")),
     )
 
@@ -76,3 +102,18 @@ def either(answers: Iterator[bool | None]) -> bool | None:
     """Return True if one is, None if none is known."""
     known = [answer for answer in answers if answer is not None]
     return any(known) if known else None
+
+
+def number(element: ET.Element, *paths: str) -> float | None:
+    """Return the number before the unit, such as 27.5 of `27.50 W`, at the first path with one."""
+    for path in paths:
+        found = re.match(r"\s*([0-9]+(\.[0-9]+)?)", element.findtext(path, ""))
+        if found:
+            return float(found[1])
+    return None
+
+
+def whole(element: ET.Element, path: str) -> int | None:
+    """Return a whole number, such as 16 of `16x`."""
+    found = number(element, path)
+    return None if found is None else int(found)

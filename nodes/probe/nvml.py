@@ -1,10 +1,11 @@
-"""The driver's library by pynvml, for a machine that has no nvidia-smi program."""
+"""The driver's library by pynvml (nvidia-ml-py), for a machine that has no nvidia-smi program."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
+from trialfleet.nodes.probe.kernel_log import address
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
 
@@ -21,7 +22,8 @@ def read() -> Readings | None:
             for index in range(library.nvmlDeviceGetCount())
         ]
         gpus = tuple(gpu_of(library, index, handle) for index, handle in enumerate(handles))
-        return Readings(driver=text(library.nvmlSystemGetDriverVersion()), gpus=gpus)
+        driver = text(library.nvmlSystemGetDriverVersion())
+        return Readings(driver=driver, cuda=cuda(library), gpus=gpus)
     except library.NVMLError as error:
         return Readings(problems=(f"NVML: {error}",))
     finally:
@@ -30,22 +32,41 @@ def read() -> Readings | None:
 
 def gpu_of(library: Any, index: int, handle: Any) -> Gpu:
     """Return what the library says of one GPU."""
+
+    def told(name: str, *arguments: Any) -> Any:
+        """Return what a function of the library says; None where the GPU doesn't tell."""
+        try:
+            return getattr(library, f"nvmlDeviceGet{name}")(handle, *arguments)
+        except library.NVMLError:
+            return None
+
+    uncorrected = (library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC)
     return Gpu(
         index=index,
         name=text(library.nvmlDeviceGetName(handle)),
         uuid=text(library.nvmlDeviceGetUUID(handle)),
-        ecc_uncorrected=ecc_uncorrected(library, handle),
+        pci=address(text(library.nvmlDeviceGetPciInfo(handle).busId)),
+        ecc_uncorrected=told("TotalEccErrors", *uncorrected),
+        watts=thousandth(told("PowerUsage")),
+        watts_limit=thousandth(told("EnforcedPowerLimit")),
+        celsius=told("Temperature", library.NVML_TEMPERATURE_GPU),
+        pcie_generation=told("CurrPcieLinkGeneration"),
+        pcie_generation_max=told("MaxPcieLinkGeneration"),
+        pcie_width=told("CurrPcieLinkWidth"),
+        pcie_width_max=told("MaxPcieLinkWidth"),
         processes=len(library.nvmlDeviceGetComputeRunningProcesses(handle)),
     )
 
 
-def ecc_uncorrected(library: Any, handle: Any) -> int | None:
-    """Return the uncorrectable errors since the driver was loaded; None without ECC."""
-    kinds = (library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC)
-    try:
-        return int(library.nvmlDeviceGetTotalEccErrors(handle, *kinds))
-    except library.NVMLError:
-        return None
+def cuda(library: Any) -> str:
+    """Return the newest CUDA that the driver can run: the library says 12040 for 12.4."""
+    version = library.nvmlSystemGetCudaDriverVersion_v2()
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def thousandth(milliwatts: float | None) -> float | None:
+    """Return watts."""
+    return None if milliwatts is None else milliwatts / 1000
 
 
 def text(value: str | bytes) -> str:

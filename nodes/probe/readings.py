@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 
@@ -13,30 +15,58 @@ class Gpu:
     Attributes:
         index: its number, in the order of the PCI bus.
         name: such as `NVIDIA A10G`.
-        uuid: such as `GPU-5135…`.
+        uuid: such as `GPU-5135b1cf-…`.
+        pci: its place on the bus, such as `0000:00:1e`.
         ecc_uncorrected: memory errors since the driver was loaded that ECC couldn't correct.
         repair_pending: bad memory is set aside at the GPU's next reset.
         repair_failed: bad memory could not be set aside.
         reset_required: the driver wants the GPU reset.
         slowdowns: why the hardware slows down now, such as `hw_thermal_slowdown`.
+        xids: codes of the driver's errors about it in the kernel's log since boot, in order.
+        watts: the power that it draws, and `watts_limit` what it may draw.
+        celsius: its temperature.
+        pcie_generation: of the link to the host, now: an idle GPU's link may be slowed to the
+            first; `pcie_generation_max` is what both ends can do.
+        pcie_width: lanes of that link, now; `pcie_width_max`: at most.
         processes: programs that use it.
         launch_microseconds: launch of a small kernel until it is known to be done, median.
+        launch_rate: small kernels launched per second, one right after the other.
         bandwidth: GB/s (10^9 bytes) read plus written by a copy on the device.
+        host_bandwidth: GB/s from the host's pinned memory to the device.
         matmul_error: largest difference of a matrix product of small integers; 0 is right.
+        problem: why it can't be used; empty if it can.
     """
 
     index: int
     name: str = ""
     uuid: str = ""
+    pci: str = ""
     ecc_uncorrected: int | None = None
     repair_pending: bool | None = None
     repair_failed: bool | None = None
     reset_required: bool | None = None
     slowdowns: tuple[str, ...] = ()
+    xids: tuple[int, ...] = ()
+    watts: float | None = None
+    watts_limit: float | None = None
+    celsius: float | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
     processes: int = 0
     launch_microseconds: float | None = None
+    launch_rate: float | None = None
     bandwidth: float | None = None
+    host_bandwidth: float | None = None
     matmul_error: float | None = None
+    problem: str = ""
+
+    @property
+    def id(self) -> str:
+        """What HTCondor calls it (`condor_gpu_discovery -short-uuid`); empty if that is unknown."""
+        found = re.match(r"GPU-[0-9a-fA-F]{8}(?=-|$)", self.uuid)
+        return found[0] if found else ""
 
 
 @dataclass(frozen=True)
@@ -45,19 +75,24 @@ class Readings:
 
     Attributes:
         driver: version of the driver; empty without one.
+        cuda: the newest CUDA that the driver can run, such as `12.4`.
         gpus: in the order of their numbers.
-        xids: codes of the driver's errors in the kernel's log since boot, in order; None if the
-            log can't be read.
-        check_pci_config_space: the driver's option of that name, as /proc has it; None if this
-            driver has none.
-        problems: what went wrong, each enough to call the machine sick.
+        xids: codes of the driver's errors since boot about a GPU that is none of these; None if
+            the kernel's log can't be read.
+        parameters: the driver's options, as /proc has them.
+        pool: bandwidth of the pool's other nodes, by the name of their GPUs.
+        kernels: trialfleet's CUDA kernels are built, and load; None if that isn't known.
+        problems: what is wrong with the machine as a whole.
         not_measured: why speed was not measured; empty if it was.
     """
 
     driver: str = ""
+    cuda: str = ""
     gpus: tuple[Gpu, ...] = ()
     xids: tuple[int, ...] | None = None
-    check_pci_config_space: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    kernels: bool | None = None
     problems: tuple[str, ...] = ()
     not_measured: str = ""
 
@@ -74,11 +109,12 @@ class Readings:
         """
         try:
             gpus = tuple(Gpu(**_tuples(gpu)) for gpu in table.get("gpus", ()))
-            return replace(cls(**_tuples(table)), gpus=gpus)
+            pool = _tuples(table.get("pool", {}))
+            return replace(cls(**_tuples(table)), gpus=gpus, pool=pool)
         except (TypeError, AttributeError) as error:
             known = ", ".join(field.name for field in fields(cls))
             raise ValueError(f"{error}; readings have {known}") from error
 
 
-def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}

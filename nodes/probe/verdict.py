@@ -1,31 +1,27 @@
-"""Whether readings are those of a GPU that one may train on. Pure."""
+"""Whether readings are those of GPUs that one may train on. Pure.
+
+Two sicknesses of speed are told apart, for they are cured by different people. Slow launches: a
+GPU whose memory is as fast as ever, while each small kernel takes long to launch; trainings of
+small kernels then take many times as long. So it was on EC2 in 2014, where the driver read the PCI
+configuration space at each call, and the hypervisor trapped that. Slow memory: launches are quick,
+and a copy on the device is far below what the model, or its like in this pool, reaches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trialfleet.nodes.probe import models
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
 # The driver's errors that mean the GPU, not the program on it: uncorrectable memory (48, 95, 140),
 # memory that can't be set aside (64), internal controllers (62, 119, 120, 143), NVLink (74), and a
 # GPU that is no longer on the bus (79). https://docs.nvidia.com/deploy/xid-errors/
 SICK_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
-# GB/s in NVIDIA's data sheets, for the GPUs of EC2's instances. One that is known to be fast and
-# moves little is sick, or is not what it says; one that isn't listed is taken as it is.
-DATA_SHEET = {
-    "Tesla T4": 320,
-    "NVIDIA T4G": 320,
-    "NVIDIA A10G": 600,
-    "NVIDIA L4": 300,
-    "NVIDIA L40S": 864,
-    "Tesla V100-SXM2-16GB": 900,
-    "Tesla V100-SXM2-32GB": 900,
-    "NVIDIA A100-SXM4-40GB": 1555,
-    "NVIDIA A100-SXM4-80GB": 2039,
-    "NVIDIA H100 80GB HBM3": 3350,
-    "NVIDIA H200": 4800,
-}
+LIKE = 3  # so many other nodes with such a GPU make a median that is worth comparing with
+OPTION = "CheckPCIConfigSpace"
 
 
 @dataclass(frozen=True)
@@ -34,49 +30,82 @@ class Thresholds:
 
     Attributes:
         ecc_uncorrected: so many memory errors are still good.
-        launch_microseconds: so long a launch is still good; tens are usual.
+        launch_microseconds: so long may a launch take until it is known to be done.
+        launch_rate: launches per second, one right after the other, that any GPU must reach. The
+            sick ones of 2014 made 400 to 1,200, the same machines when mended 20,000 and more.
         bandwidth: GB/s that any GPU must reach; 0: no such limit.
-        bandwidth_share: of the data sheet's bandwidth, for GPUs that are listed.
+        bandwidth_share: of the data sheet's bandwidth, for GPUs that are listed in `models`.
+        pool_share: of the median bandwidth of the pool's other nodes with such a GPU.
+        host_share: of what the link to the host can carry, for copies from pinned memory.
     """
 
     ecc_uncorrected: int = 0
-    launch_microseconds: float = 500
-    bandwidth: float = 0
+    launch_microseconds: float = 500.0
+    launch_rate: float = 10_000.0
+    bandwidth: float = 0.0
     bandwidth_share: float = 0.5
+    pool_share: float = 0.7
+    host_share: float = 0.2
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the machine's GPUs are healthy; what is wrong where not."""
+    """What the machine is good for.
+
+    Attributes:
+        healthy: some GPU is, nothing is wrong with the machine as a whole, and the sick GPUs, if
+            there are any, can be told from the others.
+        reason: everything that is wrong; empty if nothing is.
+        sick: what HTCondor calls the GPUs that are sick.
+    """
 
     healthy: bool
     reason: str = ""
+    sick: tuple[str, ...] = ()
 
 
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:
-    """Judge a machine by its readings: healthy when every GPU is and nothing else is wrong."""
-    wrong = list(complaints(readings, thresholds or Thresholds()))
-    return Verdict(healthy=not wrong, reason="; ".join(wrong))
+    """Judge a machine by its readings."""
+    bounds = thresholds or Thresholds()
+    common = list(machine_complaints(readings))
+    of_gpus = [list(gpu_complaints(gpu, readings, bounds)) for gpu in readings.gpus]
+    sick = [gpu for gpu, wrong in zip(readings.gpus, of_gpus, strict=True) if wrong]
+    usable = not common and len(sick) < len(readings.gpus) and all(gpu.id for gpu in sick)
+    return Verdict(
+        healthy=usable,
+        reason="; ".join([*common, *told_once(readings, of_gpus)]),
+        sick=tuple(gpu.id for gpu in sick if gpu.id),
+    )
 
 
-def complaints(readings: Readings, thresholds: Thresholds) -> Iterator[str]:
-    """Yield what is wrong with a machine."""
+def machine_complaints(readings: Readings) -> Iterator[str]:
+    """Yield what is wrong with a machine as a whole."""
     yield from readings.problems
     if not readings.gpus and not readings.problems:
         yield "no GPU"
     for xid in sorted(SICK_XIDS & set(readings.xids or ())):
-        yield f"Xid {xid} in the kernel's log"
-    for gpu in readings.gpus:
-        yield from (f"GPU {gpu.index}: {text}" for text in gpu_complaints(gpu, thresholds))
+        yield f"Xid {xid} in the kernel's log, of a GPU that is not listed"
 
 
-def gpu_complaints(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
+def told_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
+    """Yield each complaint once, with the numbers of the GPUs that it is about."""
+    for text in dict.fromkeys(text for wrong in of_gpus for text in wrong):
+        numbers = (
+            str(gpu.index)
+            for gpu, wrong in zip(readings.gpus, of_gpus, strict=True)
+            if text in wrong
+        )
+        yield f"GPU {', '.join(numbers)}: {text}"
+
+
+def gpu_complaints(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]:
     """Yield what is wrong with one GPU; what was not read is not held against it."""
-    for check in (memory, state, speed):
-        yield from check(gpu, thresholds)
+    yield from memory_errors(gpu, thresholds)
+    yield from state(gpu)
+    yield from speed(gpu, readings, thresholds)
 
 
-def memory(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
+def memory_errors(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
     """Yield what is wrong with its memory."""
     if (gpu.ecc_uncorrected or 0) > thresholds.ecc_uncorrected:
         yield f"{gpu.ecc_uncorrected} memory errors that ECC could not correct"
@@ -86,8 +115,12 @@ def memory(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
         yield "bad memory that is set aside only at its next reset"
 
 
-def state(gpu: Gpu, _thresholds: Thresholds) -> Iterator[str]:
-    """Yield what the driver says is wrong, and whether it counts wrongly."""
+def state(gpu: Gpu) -> Iterator[str]:
+    """Yield what the driver says is wrong, and whether it can be used and counts rightly."""
+    if gpu.problem:
+        yield gpu.problem
+    for xid in sorted(SICK_XIDS & set(gpu.xids)):
+        yield f"Xid {xid} in the kernel's log"
     if gpu.reset_required:
         yield "the driver wants it reset"
     if gpu.slowdowns:
@@ -96,24 +129,73 @@ def state(gpu: Gpu, _thresholds: Thresholds) -> Iterator[str]:
         yield f"a matrix product is wrong by {gpu.matmul_error:g}"
 
 
-def speed(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
-    """Yield whether it is too slow."""
-    launch, bandwidth = gpu.launch_microseconds, gpu.bandwidth
-    if launch is not None and launch > thresholds.launch_microseconds:
-        yield f"a launch takes {launch:.0f} us, over {thresholds.launch_microseconds:g}"
-    least = least_bandwidth(gpu.name, thresholds)
-    if bandwidth is not None and bandwidth < least:
-        yield f"its memory moves {bandwidth:.0f} GB/s, under {least:.0f}"
+def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]:
+    """Yield whether it is too slow, and which of the two sicknesses that is."""
+    launches = slow_launches(gpu, thresholds)
+    memory = slow_memory(gpu, readings, thresholds)
+    if launches and not memory and gpu.bandwidth is not None:
+        yield (
+            f"each small launch is slow ({launches}) and its memory is not ({gpu.bandwidth:.0f} "
+            "GB/s): a hypervisor that traps the PCI configuration space looks like this "
+            f"({option(readings)})"
+        )
+    elif launches:
+        yield f"each small launch is slow ({launches})"
+    if memory:
+        quick = not launches and gpu.launch_rate is not None
+        yield f"its memory is slow ({memory}){' and launches are not' if quick else ''}"
+    yield from slow_link(gpu, thresholds)
 
 
-def least_bandwidth(name: str, thresholds: Thresholds) -> float:
-    """Return the GB/s that a GPU of this name must reach."""
-    return max(thresholds.bandwidth, thresholds.bandwidth_share * DATA_SHEET.get(name, 0))
+def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
+    """Return in what way launches are slow; "" if they aren't."""
+    latency, rate = gpu.launch_microseconds, gpu.launch_rate
+    found = []
+    if latency is not None and latency > thresholds.launch_microseconds:
+        found.append(f"{latency:.0f} us until it is done, over {thresholds.launch_microseconds:g}")
+    if rate is not None and rate < thresholds.launch_rate:
+        found.append(f"{rate:.0f} per second, under {thresholds.launch_rate:g}")
+    return ", ".join(found)
 
 
-def worst(
-    readings: Readings, value: Callable[[Gpu], float | None], choose: Callable[..., float]
-) -> float | None:
-    """Return the worst of a value over the GPUs, by `min` or `max`; None if none was measured."""
-    known = [found for gpu in readings.gpus if (found := value(gpu)) is not None]
-    return choose(known) if known else None
+def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
+    """Return in what way its memory is slow; "" if it isn't, or wasn't measured."""
+    found = gpu.bandwidth
+    if found is None:
+        return ""
+    bounds = [(thresholds.bandwidth, "")]
+    if sheet := models.data_sheet(gpu.name):
+        of_sheet = thresholds.bandwidth_share
+        bounds.append((of_sheet * sheet, f", {of_sheet:.0%} of the data sheet's {sheet:g}"))
+    if usual := pool_median(gpu, readings):
+        of_pool = thresholds.pool_share
+        bounds.append((of_pool * usual, f", {of_pool:.0%} of the pool's median {usual:.0f}"))
+    least, of_what = max(bounds)
+    return f"a copy moves {found:.0f} GB/s, under {least:.0f}{of_what}" if found < least else ""
+
+
+def pool_median(gpu: Gpu, readings: Readings) -> float | None:
+    """Return the median bandwidth of the pool's other nodes with such a GPU; None for too few."""
+    others = readings.pool.get(gpu.name, ())
+    return statistics.median(others) if len(others) >= LIKE else None
+
+
+def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
+    """Yield whether what comes from the host comes too slowly."""
+    most = models.link(gpu.pcie_generation_max, gpu.pcie_width_max)
+    if gpu.host_bandwidth is None or most is None:
+        return
+    least = thresholds.host_share * most
+    if gpu.host_bandwidth < least:
+        yield (
+            f"the host sends {gpu.host_bandwidth:.1f} GB/s, under {least:.1f}, "
+            f"{thresholds.host_share:.0%} of what PCIe {gpu.pcie_generation_max} "
+            f"x{gpu.pcie_width_max} can carry (the link is now PCIe {gpu.pcie_generation} "
+            f"x{gpu.pcie_width})"
+        )
+
+
+def option(readings: Readings) -> str:
+    """Return what is known of the driver's option that made it so in 2014."""
+    value = readings.parameters.get(OPTION)
+    return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

@@ -59,6 +59,7 @@ class Node:
             clock=Clock(uptime=lambda: time.monotonic() + self.later),
             cancel_switch=self._cancel,
             power_off=self.off.append,
+            tell_probe=lambda _: None,
         )
 
     def _cancel(self) -> None:

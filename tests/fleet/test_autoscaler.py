@@ -11,9 +11,9 @@ from tests.fleet.moto_account import candidate
 from tests.fleet.nodes_at_hand import NOW, ONE_GPU, ago, joined
 from tests.fleet.small_world import World, world
 from trialfleet.errors import FleetError, PoolError
-from trialfleet.infra.fleet import inventory
+from trialfleet.infra.fleet import down, inventory
 from trialfleet.infra.fleet.autoscaler import Autoscaler, Step
-from trialfleet.infra.fleet.brake import Duds, Misfits
+from trialfleet.infra.fleet.brake import NOTICES, Duds, Misfits
 from trialfleet.infra.fleet.pool_nodes import Demand, Group
 
 
@@ -30,6 +30,12 @@ def test_a_node_is_launched_for_each_trial_that_waits_and_only_once() -> None:
         here.join()
         assert scaler.step().nodes == {"idle": 2}
         assert len(here.living()) == 2
+
+
+def test_trials_that_share_gpus_cost_fewer_nodes() -> None:
+    with world(trials_per_gpu=2) as here:
+        here.waiting = 3
+        assert len(here.autoscaler().step().launched) == 2
 
 
 def test_what_aws_does_not_list_yet_is_not_launched_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +84,25 @@ def test_a_node_that_refuses_to_drain_is_kept_and_said() -> None:
             (f"{name} can't be drained: it runs something by now",),
         )
         assert len(here.living()) == 1
+
+
+@pytest.mark.parametrize("notice", NOTICES)
+def test_a_pool_that_aws_takes_nodes_back_from_is_asked_last_for_a_while(notice: str) -> None:
+    with world() as here:
+        here.candidates = [candidate(), candidate(name="g6.xlarge", price=0.9)]
+        scaler = here.autoscaler()
+        name = one_trains(here, scaler)
+        here.change(name, draining=True, note=f"{notice}: soon")
+        here.waiting = 1
+        scaler.step()
+        here.later(minutes=1)
+        here.pool.clear()
+        down.terminate(here.account.aws, [one for one in here.living() if one.id == name])
+        assert [one.type for one in here.living()] == ["g6.xlarge"]
+        here.join(idle=None)
+        here.later(minutes=15)
+        scaler.step()
+        assert {one.type for one in here.living()} == {"g6.xlarge", "g5.xlarge"}
 
 
 def one_trains(here: World, scaler: Autoscaler) -> str:

@@ -12,7 +12,14 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.fleet import fleet_status, inventory, ledger, pool_nodes, up
 from trialfleet.infra.fleet.boot_words import Words, last_line
 from trialfleet.infra.fleet.fleet_status import FleetStatus, waits_for
-from trialfleet.infra.fleet.pool_nodes import Demand, Group, PoolNode, PoolView, RunningTrial
+from trialfleet.infra.fleet.pool_nodes import (
+    Demand,
+    Group,
+    PoolNode,
+    PoolView,
+    Room,
+    RunningTrial,
+)
 
 FLEET = fleet(nodes={"min": 1, "max": 4}, price_cap={"hour": 5, "run": 50})
 LOG = """2026-11-20T12:00:01Z driver: present
@@ -128,6 +135,18 @@ def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
             three: ("draining", "draining: 3 jobs failed here within 60 s"),
             four: ("sick", "its GPU has not been probed yet"),
         }
+
+
+def test_a_sick_gpu_among_others_is_told_of_a_node_that_takes_trials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with new_account() as account:
+        (one,) = raised(account, 1)
+        room = Room(gpus=4, cpus=4)
+        joined = pool_node(one, reason="GPU 1: hung", total=room, free=room, shares=2)
+        (node,) = seen(account, monkeypatch, joined).nodes
+        assert (node.stage, node.why) == ("joined", "GPU 1: hung")
+        assert node.gpus == 2, "each of which two trials share"
 
 
 def test_ended_nodes_stay_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:

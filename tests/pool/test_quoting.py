@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -120,13 +121,76 @@ def test_a_run_in_a_folder_of_any_name_is_found_by_it(work: Path, name: str) -> 
     shutil.rmtree(run.folder)
 
 
+SLOT = {
+    "Arch": platform.machine(),  # HTCondor has it in capitals, and compares without
+    "OpSys": "LINUX",
+    "CondorVersion": "$CondorVersion: 25.14.1 2026-11-01 $",
+    "HasFileTransfer": True,
+    "HasSelfCheckpointTransfers": True,
+    "Memory": 64_000,
+    "Disk": 100_000_000,
+    "GPUs": 4,
+    "HAS_GPU": True,
+}
+
+
+def node(**more: object) -> classad2.ClassAd:
+    """A slot as the negotiator sees it."""
+    return classad2.ClassAd({**SLOT, **more})
+
+
 def test_requirements_of_a_study_come_on_top_of_has_gpu(work: Path) -> None:
     requirements = 'Memory > 1 || Machine == "it\'s"'
     study = make_study(work, accelerator="gpu", resources={"requirements": requirements})
     ad = job_of(new_run(work, study), "A")
     asked = ad.lookup("Requirements")
     assert ad["RequestGPUs"] == 1
-    assert "HAS_GPU && (Memory > 1 ||" in str(asked)
+    assert str(asked).count("HAS_GPU") == 1
+    assert "&& (Memory > 1 ||" in str(asked)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "divided", "fits"),
+    [
+        (1, 1, {}, True),
+        (1, 1, {"TrialfleetTrialsPerGpu": 1}, True),
+        (1, 1, {"TrialfleetTrialsPerGpu": 4}, False),
+        (2, 2, {}, True),
+        (0.25, 1, {"TrialfleetTrialsPerGpu": 4}, True),
+        (0.25, 1, {"TrialfleetTrialsPerGpu": 2}, False),
+        ("1/3", 1, {"TrialfleetTrialsPerGpu": 3}, True),
+        (0.5, 1, {}, False),
+        (0.5, 1, {"TrialfleetTrialsPerGpu": 2, "HAS_GPU": False}, False),
+    ],
+)
+def test_a_share_goes_only_where_gpus_are_divided_so(
+    work: Path, gpus: object, asked: int, divided: dict[str, object], fits: bool
+) -> None:
+    study = make_study(work, accelerator="gpu", resources={"gpus": gpus})
+    job = job_of(new_run(work, study), "A")
+    assert job["RequestGPUs"] == asked
+    assert job.lookup("Requirements").eval(job, node(**divided)) is fits
+
+
+@pytest.mark.parametrize(
+    ("slot", "worth"),
+    [
+        (node(), 0),
+        (node(TrialfleetBandwidthPerDollar=1200.5), 1200.5),
+        (node(TrialfleetBandwidthPerDollar=classad2.Value.Undefined), 0),
+    ],
+)
+def test_a_gpu_trial_prefers_bandwidth_for_the_money(
+    work: Path, slot: classad2.ClassAd, worth: float
+) -> None:
+    job = job_of(new_run(work, make_study(work, accelerator="gpu")), "A")
+    assert job.lookup("Rank").eval(job, slot) == worth
+
+
+def test_a_rank_of_the_users_counts_alone_and_a_cpu_trial_has_none(work: Path) -> None:
+    own = make_study(work, accelerator="gpu", resources={"rank": "Memory"})
+    assert str(job_of(new_run(work, own), "A").lookup("Rank")) == "Memory"
+    assert float(job_of(new_run(work, make_study(work)), "A")["Rank"]) == 0
 
 
 def test_urls_are_fetched_by_the_node_with_the_keys_of_the_study(work: Path) -> None:

@@ -254,3 +254,29 @@ def test_what_happened_is_told_once() -> None:
     ]
     assert changes(after, after) == []
     assert changes(leaving("idle"), JOINED) == ["stays after all (idle)"]
+
+
+SICK = replace(BUSY, sick=("GPU-1",))
+
+
+def test_sick_gpus_are_taken_offline_once_and_brought_back_when_they_are_well() -> None:
+    first = decided(JOINED, seen(SICK))
+    assert first.offline == ("GPU-1",)
+    again = decided(first.memory, seen(SICK))
+    assert again.offline is None
+    assert decided(again.memory, seen(replace(SICK, sick=()))).offline == ()
+    assert decided(JOINED, seen(replace(SICK, sick=()))).offline is None
+
+
+def test_a_probe_that_says_nothing_or_finds_none_well_leaves_them_as_they_are() -> None:
+    offline = replace(JOINED, offline=("GPU-1",))
+    for startd in (BUSY, None):
+        decision = decided(offline, seen(startd))
+        assert decision.offline is None
+        assert decision.memory.offline == ("GPU-1",)
+
+
+def test_what_is_sick_is_worth_a_line() -> None:
+    after = decided(JOINED, seen(SICK)).memory
+    assert changes(JOINED, after) == ["GPUs that are sick: GPU-1"]
+    assert changes(after, JOINED) == ["GPUs that are sick: none any more"]

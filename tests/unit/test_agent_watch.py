@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
 from trialfleet.nodes.agent.watch import Agent, Clock
 from trialfleet.nodes.bootstrap.aws import AwsError
+from trialfleet.nodes.probe.told import Told
 
 NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z
 NOTICE = json.dumps({"action": "terminate", "time": "2026-11-20T16:02:00Z"})
@@ -42,9 +43,11 @@ class Condor:
     refuses: bool = False
     known: bool = True
     failed: tuple[Failure, ...] = ()
+    sick: tuple[str, ...] | None = None
+    offline: list[tuple[str, ...]] = field(default_factory=list)
 
     def look(self) -> Startd | None:
-        return None if self.silent else Startd(self.claimed, self.draining, 100.0)
+        return None if self.silent else Startd(self.claimed, self.draining, 100.0, self.sick)
 
     def in_collector(self) -> bool:
         return self.known
@@ -53,6 +56,14 @@ class Condor:
         if self.refuses or (unclaimed_only and self.claimed):
             raise CondorError("condor_drain exits 1: refused")
         self.draining, self.claimed = reason, 0
+
+    def take_offline(self, gpus: Sequence[str]) -> None:
+        if self.refuses:
+            raise CondorError("condor_reconfig exits 1: refused")
+        self.offline.append(tuple(gpus))
+
+    def bandwidths(self) -> dict[str, tuple[float, ...]]:
+        return {"NVIDIA L4": (250.0,)}
 
     def failures(self) -> tuple[Failure, ...]:
         return self.failed
@@ -70,6 +81,7 @@ class Node:
         self.time = 0.0
         self.cancelled = 0
         self.off: list[str] = []
+        self.told: list[Told] = []
         self.switch_works = True
 
     def agent(self) -> Agent:
@@ -82,6 +94,7 @@ class Node:
             clock=clock,
             cancel_switch=self._cancel,
             power_off=self.off.append,
+            tell_probe=self.told.append,
         )
 
     def _cancel(self) -> None:
@@ -260,3 +273,32 @@ def test_memory_comes_back_as_it_was(tmp_path: Path) -> None:
     )
     memory.save(tmp_path / "new" / "agent.json", full)
     assert memory.load(tmp_path / "new" / "agent.json") == full
+
+
+def test_a_gpu_that_cannot_be_taken_offline_is_tried_again(node: Node) -> None:
+    agent, node.condor.sick, node.condor.refuses = node.agent(), ("GPU-1",), True
+    agent.step()
+    assert node.condor.offline == []
+    node.condor.refuses = False
+    agent.step()
+    agent.step()
+    assert node.condor.offline == [("GPU-1",)]
+
+
+def test_an_agent_that_was_restarted_remembers_which_gpus_are_offline(node: Node) -> None:
+    node.condor.sick = ("GPU-1", "GPU-2")
+    node.agent().step()
+    node.agent().step()
+    assert node.condor.offline == [("GPU-1", "GPU-2")]
+
+
+def test_the_probe_is_told_once_the_node_has_joined_and_then_every_five_minutes(
+    node: Node,
+) -> None:
+    agent, node.condor.known = node.agent(), False
+    agent.step()
+    assert node.told == []
+    node.condor.known = True
+    for node.time in (1, 2, 299, 302, 303):
+        agent.step()
+    assert [said.pool for said in node.told] == [{"NVIDIA L4": (250.0,)}] * 2

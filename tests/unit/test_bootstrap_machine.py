@@ -225,3 +225,20 @@ def test_the_probes_verdict_is_advertised_before_the_startd_has_run_it(bench: Be
         'TrialfleetGpuReason = "costs $(DOLLAR)(MONEY)"',
         "STARTD_ATTRS = $(STARTD_ATTRS) TrialfleetGpuHealthy TrialfleetGpuReason",
     ]
+
+
+def test_a_boot_begins_with_no_gpu_offline(bench: Bench) -> None:
+    file = bench.file(configuration.OFFLINE, "OFFLINE_MACHINE_RESOURCE_GPUS = GPU-1\n")
+    configuration.write_verdict(Machine(bench.root), "TrialfleetGpuHealthy = true\n")
+    assert not file.exists()
+
+
+def test_the_first_probe_has_the_fleets_thresholds_too(bench: Bench) -> None:
+    assert configuration.probe_options(Machine(bench.root)) == []
+    bench.file(
+        configuration.SHARED, "A = 1\nTRIALFLEET_PROBE_OPTIONS = --launch-rate 5000.0 --x 1\n"
+    )
+    options = ["--launch-rate", "5000.0", "--x", "1"]
+    assert configuration.probe_options(Machine(bench.root)) == options
+    bench.file(configuration.SHARED, "TRIALFLEET_PROBE_OPTIONS = \nB = 2\n")
+    assert configuration.probe_options(Machine(bench.root)) == []

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.study_texts import MINIMAL
 from trialfleet.errors import InputError
-from trialfleet.workflows.study import named_fleet
+from trialfleet.workflows.study import studys_fleet
 from trialfleet.workflows.study_file import load_fleet
 
 OWN = "name: nightly\naws_regions: [eu-west-1, us-east-1]\n"
@@ -46,7 +46,7 @@ def test_a_fleet_of_a_study_has_the_studys_name(tmp_path: Path) -> None:
 )
 def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fleet: str) -> None:
     own = load_fleet(written(tmp_path, OWN)).model_copy(update={"name": None})
-    assert named_fleet(own, study).called == fleet
+    assert studys_fleet(own, study, None).called == fleet
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,41 @@ def test_a_study_without_a_fleet_is_told_so(tmp_path: Path) -> None:
 
 def test_a_fleet_alone_needs_a_name(tmp_path: Path) -> None:
     assert "needs a name" in refusal(tmp_path, "aws_regions: [eu-west-1]\n")
+
+
+@pytest.mark.parametrize(
+    ("resources", "accelerator", "shares"),
+    [
+        ("{}", "gpu", 1),
+        ("{gpus: 0.25}", "gpu", 4),
+        ("{gpus: 2}", "gpu", 1),
+        ("{gpus: 0.5}", "cpu", 1),
+    ],
+)
+def test_a_fleet_shares_gpus_as_its_studys_trials_ask(
+    tmp_path: Path, resources: str, accelerator: str, shares: int
+) -> None:
+    text = MINIMAL.replace("accelerator: cpu", f"accelerator: {accelerator}")
+    assert text != MINIMAL or accelerator == "cpu"
+    text += f"resources: {resources}\nfleet: {{aws_regions: [eu-west-1]}}\n"
+    assert load_fleet(written(tmp_path, text)).shares == shares
+
+
+def test_a_fleet_of_its_own_says_how_it_shares_gpus_and_when_one_is_sick(tmp_path: Path) -> None:
+    own = OWN + "trials_per_gpu: 3\nprobe: {launch_rate: 5000, pool_share: 0.9}\n"
+    fleet = load_fleet(written(tmp_path, own))
+    assert fleet.shares == 3
+    assert fleet.probe.options() == "--launch-rate 5000.0 --pool-share 0.9"
+    assert load_fleet(written(tmp_path, OWN)).probe.options() == ""
+
+
+@pytest.mark.parametrize(
+    "line", ["trials_per_gpu: 0", "probe: {pool_share: 1.5}", "probe: {ecc_uncorrected: -1}"]
+)
+def test_a_share_or_threshold_that_cannot_be_is_refused(tmp_path: Path, line: str) -> None:
+    assert line.partition(":")[0] in refusal(tmp_path, OWN + line + "\n")
+
+
+def test_an_unknown_threshold_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    text = refusal(tmp_path, OWN + "probe: {bandwith: 3}\n")
+    assert "did you mean 'bandwidth'?" in text

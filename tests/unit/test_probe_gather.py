@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.recorded_gpus import AMPERE, HEALTHY, TURING
-from trialfleet.nodes.probe import gather, measure, nvml
+from tests.unit.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, TURING
+from trialfleet.nodes.probe import gather, kernel_log, measure, nvml, told
+from trialfleet.nodes.probe.kernel_log import Xid
+from trialfleet.nodes.probe.programs import KILLED
 from trialfleet.nodes.probe.readings import Gpu, Readings
 from trialfleet.nodes.probe.verdict import verdict
 
@@ -48,15 +52,33 @@ def test_a_gpu_in_use_is_not_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     assert readings.not_measured == gather.IN_USE
 
 
-def test_without_cuda_the_drivers_word_is_all_there_is(
+def test_without_torch_the_drivers_word_is_all_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, f"cat <<'E'\n{TURING}\nE")
     monkeypatch.setattr(gather, "MEASURE", measuring(tmp_path, {"not_measured": "no torch: why"}))
+    monkeypatch.setattr(gather, "KERNELS", ("false",))
     readings = gather.gather(9)
     assert readings.not_measured == "no torch: why"
     assert readings.gpus[0].bandwidth is None
-    assert readings.problems == ()
+    assert readings.kernels is None
+    assert verdict(replace(readings, gpus=())).reason == "no GPU"
+    assert readings.gpus[0].problem == ""
+
+
+def test_what_root_has_told_goes_to_the_gpus_that_it_is_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, monkeypatch, f"cat <<'E'\n{AMPERE}\nE")
+    log = (Xid("0000:00:1b", 31), Xid("0000:00:1c", 79), Xid("0000:00:1d", 48))
+    monkeypatch.setattr(told, "read", lambda: told.Told(xids=log, pool={"NVIDIA A10G": (9.0,)}))
+    monkeypatch.setattr(kernel_log, "read_xids", lambda: None)
+    readings = gather.gather(9)
+    assert [gpu.xids for gpu in readings.gpus] == [(31,), (79,)]
+    assert readings.xids == (48,)
+    assert readings.pool == {"NVIDIA A10G": (9.0,)}
+    monkeypatch.setattr(kernel_log, "read_xids", lambda: log[:1])
+    assert gather.gather(9).xids == (), "the log itself counts where it can be read"
 
 
 def measuring(folder: Path, *lines: dict[str, Any], then: str = "") -> tuple[str, ...]:
@@ -68,45 +90,137 @@ def measuring(folder: Path, *lines: dict[str, Any], then: str = "") -> tuple[str
     return (sys.executable, str(script))
 
 
-FOUND = {"gpu": 0, "launch_microseconds": 12.0, "bandwidth": 250.0, "matmul_error": 0.0}
+FOUND = {"found": {"launch_microseconds": 12.0}}
+MORE = {"found": {"bandwidth": 250.0, "launch_rate": 1e5, "host_bandwidth": 6.0}}
 HANG = "import time; time.sleep(30)"
-ENDS: dict[str, tuple[list[dict[str, Any]], str, tuple[str, ...], str]] = {
-    "complete": ([{"doing": "x"}, FOUND, {"done": True}], "", (), ""),
-    "slow import": ([{"doing": "import torch"}], HANG, (), "torch was not yet imported"),
-    "broken import": ([{"doing": "import torch"}], "1/0", (), "torch can not be imported"),
-    "hangs": ([{"doing": "use GPU 0"}], HANG, ("hung when about to use GPU 0",), ""),
-    "dies": ([{"doing": "use GPU 0"}], "1/0", ("died when about to use GPU 0",), ""),
-    "blind": ([{"doing": "start CUDA"}, {"done": True}], "", ("CUDA sees no GPU",), ""),
-    "fails": ([{"problem": "GPU 0: lost"}, {"done": True}], "", ("GPU 0: lost",), ""),
+ENDS: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
+    "complete": ([{"doing": "x"}, FOUND, MORE, {"done": True}], "", "", ""),
+    "slow import": ([{"doing": "import torch"}], HANG, "", "torch was not yet imported"),
+    "broken import": ([{"doing": "import torch"}], "1/0", "died when about to import torch", ""),
+    "hangs": ([FOUND, {"doing": "measure bandwidth"}], HANG, "hung when about to measure band", ""),
+    "dies": ([{"doing": "start CUDA"}], "1/0", "died when about to start CUDA", ""),
+    "fails": ([{"problem": "lost"}, {"done": True}], "", "lost", ""),
 }
 
 
-@pytest.mark.parametrize(("lines", "then", "problems", "note"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(("lines", "then", "problem", "note"), ENDS.values(), ids=ENDS)
 def test_a_measurement_that_stops_says_where(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     lines: list[dict[str, Any]],
     then: str,
-    problems: tuple[str, ...],
+    problem: str,
     note: str,
 ) -> None:
     monkeypatch.setattr(gather, "MEASURE", measuring(tmp_path, *lines, then=then))
-    told, ended = gather.measure(1.5)
-    readings = gather.with_measurements(HEALTHY, told, ended=ended)
-    assert readings.problems == problems
+    monkeypatch.setattr(gather, "KERNELS", ("echo", "{}"))
+    readings = gather.measured(HEALTHY, time.monotonic() + 1)
+    assert readings.gpus[0].problem.startswith(problem)
+    assert bool(readings.gpus[0].problem) is bool(problem)
     assert readings.not_measured == note
-    assert readings.gpus[0].bandwidth == (250.0 if FOUND in lines else 482.0)
+    assert readings.gpus[0].launch_microseconds == (12.0 if FOUND in lines else 18.25)
+    assert readings.gpus[0].bandwidth == (250.0 if MORE in lines else 482.0)
 
 
-def test_measuring_works_on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+BUILT = {"implementation": "cuda", "library": "/var/lib/trialfleet/kernels/k/x.so"}
+WHICH = """
+import json, os, time
+mine = os.environ["CUDA_VISIBLE_DEVICES"]
+print(json.dumps({"doing": "measure bandwidth"}), flush=True)
+if mine.startswith("GPU-0b"):
+    time.sleep(30)
+print(json.dumps({"found": {"bandwidth": 500.0}}), json.dumps({"done": True}), sep="\\n")
+"""
+
+
+def test_a_gpu_that_hangs_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "MEASURE", (sys.executable, "-c", WHICH))
+    monkeypatch.setattr(gather, "KERNELS", ("echo", json.dumps(BUILT)))
+    began = time.monotonic()
+    readings = gather.measured(replace(HEALTHY, gpus=(GOOD, OTHER)), began + 1)
+    assert time.monotonic() - began < 5
+    assert [gpu.bandwidth for gpu in readings.gpus] == [500.0, 482.0]
+    assert readings.kernels is True
+    judged = verdict(readings)
+    assert judged.healthy
+    assert judged.sick == (OTHER.id,)
+    assert judged.reason == "GPU 1: hung when about to measure bandwidth"
+
+
+def test_eight_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "MEASURE", ("sleep", "30"))
+    monkeypatch.setattr(gather, "KERNELS", ("sleep", "30"))
+    began = time.monotonic()
+    gpus = tuple(replace(GOOD, index=index) for index in range(8))
+    readings = gather.measured(replace(HEALTHY, gpus=gpus), began + 0.5)
+    assert time.monotonic() - began < 0.5 + KILLED + 1
+    assert readings.kernels is None
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "loads"),
+    [
+        (0, json.dumps(BUILT), True),
+        (0, json.dumps({"implementation": "cuda", "library": None}), False),
+        (0, json.dumps({"implementation": "plain", "library": "x"}), False),
+        (0, json.dumps({"implementation": "cpu", "library": "x"}), False),
+        (0, "[]", None),
+        (0, "Traceback", None),
+        (1, json.dumps(BUILT), None),
+        (None, "", None),
+    ],
+)
+def test_whether_the_kernels_load_is_asked_of_them(
+    code: int | None, said: str, loads: bool | None
+) -> None:
+    assert gather.kernels_load(code, said) is loads
+
+
+def test_the_kernels_package_tells_what_is_asked_of_it() -> None:
+    ended = subprocess.run(gather.KERNELS, capture_output=True, text=True)
+    assert gather.kernels_load(ended.returncode, ended.stdout) is False, "torch here has no CUDA"
+
+
+def test_measuring_works_on_any_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
-    monkeypatch.setattr(measure, "COPY_BYTES", 1 << 20)
-    found = measure.measured(torch, torch.device("cpu"), 0)
-    assert 0 < found["launch_microseconds"] < 1e5
-    assert 0.01 < found["bandwidth"] < 1e4
-    assert found["matmul_error"] == 0
+    monkeypatch.setattr(measure, "COPY_BYTES", 1 << 22)
+    monkeypatch.setattr(measure, "PINNED_BYTES", 1 << 22)
+    measure.measure(torch, torch.device("cpu"))
+    gpu, _ = gather.with_measurements(GOOD, gather.lines(capsys.readouterr().out), ended=True)
+    assert 0 < (gpu.launch_microseconds or 0) < 1e5
+    assert 10 < (gpu.launch_rate or 0) < 1e8
+    assert 0.01 < (gpu.bandwidth or 0) < 1e4
+    assert 0.01 < (gpu.host_bandwidth or 0) < 1e4
+    assert gpu.matmul_error == 0
+
+
+def test_a_slow_launch_is_not_taken_for_slow_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy takes 1 ms here, and each launch of one or of many 50 ms."""
+    clock = 0.0
+
+    def at_once(*_arguments: object) -> Any:
+        copies = _arguments[-1]
+
+        def replay() -> None:
+            nonlocal clock
+            clock += 0.05 + 0.001 * int(str(copies))
+
+        return replay
+
+    class Torch:
+        uint8 = None
+        cuda = types.SimpleNamespace(synchronize=lambda _device: None)
+        zeros = empty_like = staticmethod(lambda *_sizes, **_options: None)
+
+    monkeypatch.setattr(measure, "at_once", at_once)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    assert measure.bandwidth(Torch, None) == pytest.approx(2 * measure.COPY_BYTES / 0.001 / 1e9)
 
 
 def test_a_device_that_computes_wrongly_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,16 +239,78 @@ def test_a_device_that_computes_wrongly_is_found_out(monkeypatch: pytest.MonkeyP
     assert measure.matmul_error(torch, torch.device("cpu")) == 1
 
 
-def test_torch_without_cuda_is_said_to_be_so(
+def gpu_after_main(capsys: pytest.CaptureFixture[str]) -> tuple[Gpu, str]:
+    """What the measurement says of a GPU on this machine."""
+    assert measure.main() == 0
+    said = gather.lines(capsys.readouterr().out)
+    assert said[0] == {"doing": "import torch"}
+    return gather.with_measurements(GOOD, said, ended=True)
+
+
+def test_torch_without_cuda_makes_the_gpu_sick_with_the_reason_in_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
 
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert measure.main() == 0
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert said[0] == {"doing": "import torch"}
-    assert "has no CUDA" in said[1]["not_measured"]
+    gpu, note = gpu_after_main(capsys)
+    judged = verdict(replace(HEALTHY, gpus=(gpu,)))
+    assert not judged.healthy
+    assert judged.reason.endswith("is built without CUDA: trials would run on the CPU")
+    assert note == ""
+
+
+def test_a_driver_too_old_makes_the_gpu_sick_in_torchs_own_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    def too_old() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", too_old)
+    gpu, _ = gpu_after_main(capsys)
+    assert "The NVIDIA driver on your system is too old (found version 11040)" in gpu.problem
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    gpu, _ = gpu_after_main(capsys)
+    assert gpu.problem == "CUDA doesn't see it"
+
+
+@pytest.mark.parametrize(
+    ("error", "problem", "note"),
+    [
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), "", "no torch: No module"),
+        (ModuleNotFoundError("No module named 'x'", name="x"), "no torch: No module named 'x'", ""),
+        (OSError("libcudart.so.13: no such file"), "torch can't be imported: OSError: libcud", ""),
+    ],
+    ids=["absent", "a part is absent", "broken"],
+)
+def test_no_torch_is_not_measured_and_a_broken_one_is_a_problem(
+    error: Exception,
+    problem: str,
+    note: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("builtins.__import__", importing(error))
+    gpu, said = gpu_after_main(capsys)
+    assert gpu.problem.startswith(problem)
+    assert bool(gpu.problem) is bool(problem)
+    assert said.startswith(note)
+
+
+def importing(error: Exception) -> Any:
+    """An import that fails for torch."""
+    usual = __import__
+
+    def fails(name: str, *rest: Any, **options: Any) -> Any:
+        if name == "torch":
+            raise error
+        return usual(name, *rest, **options)
+
+    return fails
 
 
 class NoSuchThingError(Exception):
@@ -151,11 +327,21 @@ def library(**changes: Any) -> types.SimpleNamespace:
         "NVMLError": NoSuchThingError,
         "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
         "NVML_VOLATILE_ECC": 0,
+        "NVML_TEMPERATURE_GPU": 0,
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: 1,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlSystemGetDriverVersion": lambda: b"450.1",
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 12040,
+        "nvmlDeviceGetPciInfo": lambda _handle: types.SimpleNamespace(busId=b"00000000:00:1E.0"),
+        "nvmlDeviceGetPowerUsage": lambda _handle: 27_500,
+        "nvmlDeviceGetEnforcedPowerLimit": no_ecc,
+        "nvmlDeviceGetTemperature": lambda _handle, _kind: 33,
+        "nvmlDeviceGetCurrPcieLinkGeneration": lambda _handle: 1,
+        "nvmlDeviceGetMaxPcieLinkGeneration": lambda _handle: 3,
+        "nvmlDeviceGetCurrPcieLinkWidth": lambda _handle: 8,
+        "nvmlDeviceGetMaxPcieLinkWidth": no_ecc,
         "nvmlDeviceGetName": lambda _handle: "Tesla T4",
         "nvmlDeviceGetUUID": lambda _handle: "GPU-3",
         "nvmlDeviceGetTotalEccErrors": no_ecc,
@@ -167,8 +353,18 @@ def library(**changes: Any) -> types.SimpleNamespace:
 def test_pynvml_stands_by_where_there_is_no_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "pynvml", library())
-    expected = Readings(driver="450.1", gpus=(Gpu(index=0, name="Tesla T4", uuid="GPU-3"),))
-    assert gather.driver_readings(1) == expected
+    gpu = Gpu(
+        index=0,
+        name="Tesla T4",
+        uuid="GPU-3",
+        pci="0000:00:1e",
+        watts=27.5,
+        celsius=33,
+        pcie_generation=1,
+        pcie_generation_max=3,
+        pcie_width=8,
+    )
+    assert gather.driver_readings(1) == Readings(driver="450.1", cuda="12.4", gpus=(gpu,))
     monkeypatch.setitem(sys.modules, "pynvml", None)  # can't be imported
     assert nvml.read() is None
 

@@ -92,6 +92,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(folder: Path) -> None:
 
 
 REGION_FORMS = [":2: regions: ", "a list", "a table", "glob"]
+GPUS = ["must be a whole number of GPUs, or 1/N of one for N trials on a GPU: 0.5, 0.25 or 1/3"]
 SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
 
 
@@ -157,6 +158,10 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
                 ("disk", "0.0 MB"),
             ]
         ),
+        *(
+            ("accelerator: cpu", f"resources: {{gpus: {gpus}}}", [":8: resources.gpus: ", *GPUS])
+            for gpus in ("0", "-1", "1.5", "0.3", "1/0", "1/17", "true", "all", ".nan", "0.01")
+        ),
     ],
 )
 def test_one_mistake_is_one_error_in_words(
@@ -167,6 +172,17 @@ def test_one_mistake_is_one_error_in_words(
     assert "pydantic" not in message
     for word in [str(folder / "study.yaml"), *words]:
         assert word in message
+
+
+SHARED = "resources: {{gpus: {gpus}}}\naccelerator: gpu\nfleet: {{aws_regions: [eu-west-1], {key}}}"
+
+
+def test_a_fleet_that_shares_gpus_otherwise_than_the_trials_ask_is_refused(folder: Path) -> None:
+    text = with_line("accelerator: cpu", SHARED.format(gpus="0.25", key="trials_per_gpu: 2"))
+    message = error_of(folder, text)
+    assert "study.yaml:10: fleet.trials_per_gpu: is 2, and resources.gpus asks for 4" in message
+    whole = with_line("accelerator: cpu", SHARED.format(gpus="2", key="trials_per_gpu: 2"))
+    assert "asks for 1 trial(s) on a GPU; leave it out" in error_of(folder, whole)
 
 
 @pytest.mark.parametrize(

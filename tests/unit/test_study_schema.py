@@ -47,6 +47,9 @@ def test_the_schema_accepts_the_studies_that_are_shipped(path: Path) -> None:
         ({"data": 3}, "data"),
         ({"resources": {"memory": "2gb"}}, "resources.memory"),
         ({"resources": {"disk": "0GB"}}, "resources.disk"),
+        ({"resources": {"gpus": 0}}, "resources.gpus"),
+        ({"resources": {"gpus": 1.5}}, "resources.gpus"),
+        ({"fleet": {"aws_regions": ["eu-west-1"], "probe": {"pool_share": 2}}}, "fleet"),
         ({"trainer": {"command": 3}}, "trainer"),
         ({"trainer": {"command": "sh go.sh", "minutes": 0.001}}, "trainer"),
         ({"search_space": {"x": {"type": "floaty"}}}, "search_space.x"),
@@ -63,6 +66,10 @@ def test_the_schema_finds_what_is_wrong(changes: dict[str, Any], place: str) -> 
         {"regions": {"A": None, "B": {"data": "x", "budget": {"trials": None}}}},
         {"regions": {"glob": "*.csv"}},
         {"data": ["a", "b"], "storage": "sqlite:///x.db"},
+        {"resources": {"gpus": 2}},
+        {"resources": {"gpus": 0.25}},
+        {"resources": {"gpus": "1/3"}},
+        {"fleet": {"aws_regions": ["eu-west-1"], "trials_per_gpu": 2, "probe": {"launch_rate": 1}}},
     ],
 )
 def test_the_schema_accepts_every_form(changes: dict[str, Any]) -> None:

@@ -59,8 +59,8 @@ def readings(have: dict[str, Any]) -> dict[str, Any]:
 
 
 def uuid(number: int) -> str:
-    """Return a GPU's own name."""
-    return f"GPU-{number:08x}-0000-0000-0000-000000000000"
+    """Return a GPU's own name: the one that HTCondor's stand-in gives it."""
+    return f"GPU-{chr(ord('a') + number)}{number}223334-4445-5667-899a-abbccddeeff0"
 
 
 def has_module(name: str) -> bool:
@@ -88,7 +88,8 @@ def load() -> None:
     (PROC / "params").write_text("\n".join(lines) + "\n")
     if have["gpus"]:  # HTCondor's own stand-in for GPUs
         DISCOVERY.parent.mkdir(parents=True, exist_ok=True)
-        DISCOVERY.write_text(f"GPU_DISCOVERY_EXTRA = -extra -simulate:4,{have['gpus']}\n")
+        simulated = f"-simulate:4,{have['gpus']}"
+        DISCOVERY.write_text(f"GPU_DISCOVERY_EXTRA = $(GPU_DISCOVERY_EXTRA) {simulated}\n")
     write_modules(f"nvidia 60000000 {int(have['in_use'])} - Live 0x0000000000000000 (PO)\n")
 
 

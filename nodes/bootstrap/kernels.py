@@ -1,0 +1,50 @@
+"""trialfleet's CUDA kernels, compiled before the first trial needs them."""
+
+from __future__ import annotations
+
+from trialfleet.nodes.bootstrap import configuration
+from trialfleet.nodes.bootstrap.machine import HOME, Machine
+
+PLACE = "/var/lib/trialfleet/kernels"  # where nodes/kernels/build.py looks first
+UNIT = "trialfleet-kernels.service"
+# Without importing torch, which takes seconds on a machine that has just booted.
+_HAS_CUDA_TORCH = (
+    "import sys, importlib.util as u; from pathlib import Path; torch = u.find_spec('torch'); "
+    "sys.exit(not torch or not (Path(torch.origin).parent / 'lib/libtorch_cuda.so').exists())"
+)
+# The node takes trials meanwhile; one that needs the kernels at once compiles its own. The startd
+# probes as it starts, and wouldn't measure a GPU that a program holds: that is let pass.
+_SERVICE = """\
+[Unit]
+Description=trialfleet: compiles the CUDA kernels ahead of the trials
+
+[Service]
+Type=oneshot
+Nice=19
+IOSchedulingClass=idle
+Environment=PYTHONPATH={home}/lib
+ExecStartPre=/bin/sleep 30
+ExecStart=-{python} -m trialfleet.nodes.kernels build --into {place}
+StandardOutput=journal+console
+"""
+
+
+def python(machine: Machine) -> str | None:
+    """Return the jobs' Python if its torch has CUDA; else there is nothing to compile for."""
+    found = configuration.jobs_python(machine)
+    return found if machine.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
+
+
+def build(machine: Machine, jobs_python: str) -> bool:
+    """Compile now, and say whether it went well; if not, the log says why."""
+    into = str(machine.place(PLACE))
+    return machine.succeeds(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
+
+
+def build_in_background(machine: Machine, jobs_python: str) -> None:
+    """Compile beside everything else, at the lowest priority; the journal has how it went."""
+    home, place = machine.place(HOME), machine.place(PLACE)
+    text = _SERVICE.format(home=home, python=jobs_python, place=place)
+    if machine.write(f"/etc/systemd/system/{UNIT}", text):
+        machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "--no-block", UNIT)

@@ -1,0 +1,86 @@
+"""What root tells the probe: the startd runs it as HTCondor's own account.
+
+That account can read neither the kernel's log nor the pool's token. So the node's bootstrap and its
+agent, which are root's, leave in a file what the log says and what the pool's other nodes measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trialfleet.nodes.probe import kernel_log
+from trialfleet.nodes.probe.kernel_log import Xid
+
+FILE = "/run/trialfleet/told.json"
+NAME, BANDWIDTH, INSTANCE = "TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetInstance"
+# The pool's readings, an ad for each node; sick nodes are no measure for others.
+QUERY = (
+    "condor_status",
+    "-json",
+    "-constraint",
+    f"PartitionableSlot && HAS_GPU && {BANDWIDTH} > 0",
+    "-attributes",
+    f"{NAME},{BANDWIDTH},{INSTANCE}",
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the file says.
+
+    Attributes:
+        xids: the driver's errors since boot; None if the log can't be read.
+        pool: bandwidth of the pool's other nodes in GB/s, by the name of their GPUs.
+    """
+
+    xids: tuple[Xid, ...] | None = None
+    pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return what stands in the file."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+def read(file: Path = Path(FILE)) -> Told:
+    """Return what root has told; nothing where it hasn't, or not in this form."""
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))
+        listed = table["xids"]
+        return Told(
+            xids=None if listed is None else tuple(Xid(*one) for one in listed),
+            pool={name: tuple(values) for name, values in table["pool"].items()},
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return Told()
+
+
+def write(said: Told, file: Path = Path(FILE)) -> None:
+    """Replace the file whole; OSError if that can't be done."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(".new")
+    beside.write_text(said.text(), encoding="utf-8")
+    beside.replace(file)
+
+
+def xids(told: Told) -> tuple[Xid, ...] | None:
+    """Return the driver's errors: from the log itself where this process may read it."""
+    own = kernel_log.read_xids()
+    return told.xids if own is None else own
+
+
+def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
+    """Return what nodes measured, by the name of their GPUs.
+
+    Args:
+        ads: as QUERY gives them.
+        besides: the instance that is left out: a node is no measure of itself.
+    """
+    found: dict[str, list[float]] = {}
+    for ad in ads:
+        if NAME in ad and BANDWIDTH in ad and ad.get(INSTANCE) != besides:
+            found.setdefault(ad[NAME], []).append(float(ad[BANDWIDTH]))
+    return {name: tuple(sorted(values)) for name, values in sorted(found.items())}
