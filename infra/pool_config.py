@@ -19,7 +19,7 @@ from trialfleet.errors import InputError
 from trialfleet.infra.htcondor_package import Installation
 
 TEMPLATE = "embedded.conf.j2"
-TEMPLATES = Path(__file__).parent.parent / "templates" / "condor"
+TEMPLATES = Path(__file__).parent.parent / "templates"
 KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # A job has this variable, so that the pool's processes can be told from others (see `processes`).
 MARK = "TRIALFLEET_POOL_PROCESS"
@@ -88,15 +88,19 @@ def check_knob(name: str, value: str) -> None:
         raise InputError(f"the value of {name} is not one line: {value!r}")
 
 
-def templates() -> jinja2.Environment:
-    """Return the templates of HTCondor's configurations; a name that is missing is an error."""
+def templates(folder: str = "condor") -> jinja2.Environment:
+    """Return the templates of what machines are set up by; a name that is missing is an error.
+
+    Args:
+        folder: theirs below trialfleet's templates; by default that of HTCondor's configurations.
+    """
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(TEMPLATES / folder),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  HTCondor's configuration is not HTML
+        autoescape=False,  # noqa: S701  none of them is HTML
     )
 
 

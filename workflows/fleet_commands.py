@@ -163,20 +163,20 @@ def fleet_down(file: Path | None, now: bool) -> None:
     """Drain and terminate the nodes, and delete all that `up` made."""
     from trialfleet.infra.fleet.down import down
     from trialfleet.infra.fleet.draining import drain_instances
-    from trialfleet.infra.fleet.fleet_status import status
+    from trialfleet.infra.fleet.fleet_status import spent
 
     def drain(instances: list[Instance]) -> None:
         for line in [] if now else drain_instances(instances, "the fleet goes down", click.echo):
             click.echo(line, err=True)
 
     aws, spec = _opened(file)
-    spent = status(aws, spec).spent  # the record of it goes, too
+    cost = spent(aws, spec)  # the record of it goes, too
     left = down(aws, spec, drain=drain, progress=click.echo)
     for line in left:
-        click.echo(f"left: {line}", err=True)
+        click.echo(line, err=True)
     if left:
         sys.exit(1)
-    click.echo(f"nothing is left; the fleet has cost about {spent:.2f} USD")
+    click.echo(f"nothing is left; the fleet has cost about {cost:.2f} USD")
 
 
 @fleet.command("reap")

@@ -81,10 +81,9 @@ def _money(plan: FleetPlan) -> str:
 
 def status_view(status: FleetStatus) -> RenderableType:
     """A fleet: a line, its nodes, and what needs a person."""
-    counts = ", ".join(f"{count} {stage}" for stage, count in status.stages.items()) or "no nodes"
     title = Text.assemble(
         (status.fleet, "bold"),
-        f"  {counts}  {status.price_per_hour:.2f} USD/h, {status.spent:.2f} USD so far",
+        f"  {_counts(status)}  {status.price_per_hour:.2f} USD/h, {status.spent:.2f} USD so far",
     )
     parts: list[RenderableType] = [title]
     if status.nodes:
@@ -104,11 +103,14 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 def status_line(status: FleetStatus) -> str:
     """A fleet in one line, and what its nodes wait for."""
-    counts = ", ".join(f"{count} {stage}" for stage, count in status.stages.items()) or "no nodes"
     waits = [
         f"{node.instance}: {node.why.split(';')[-1].strip()}" for node in status.nodes if node.why
     ]
-    return "\n  ".join([counts, *waits])
+    return "\n  ".join([_counts(status), *waits])
+
+
+def _counts(status: FleetStatus) -> str:
+    return ", ".join(f"{count} {stage}" for stage, count in status.stages.items()) or "no nodes"
 
 
 def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from types_boto3_service_quotas import ServiceQuotasClient
     from types_boto3_ssm import SSMClient
     from types_boto3_sts import STSClient
+    from types_boto3_sts.type_defs import GetCallerIdentityResponseTypeDef
 
+T = TypeVar("T")
 ATTEMPTS = 8  # of one call; throttled ones wait longer each time
 LONGEST_REASON = 400  # characters; a proxy's refusal may be a page
 DENIED = {
@@ -53,6 +55,7 @@ class Aws:
             user_agent_extra="trialfleet",
         )
         self._client = cache(self._make_client)
+        self._account = ""
 
     def ec2(self, aws_region: str) -> EC2Client:
         """EC2 in a region."""
@@ -90,13 +93,23 @@ class Aws:
         return client
 
     def account(self, aws_region: str) -> str:
-        """Return the account's number.
+        """Return the account's number, which AWS is asked for once.
+
+        Raises:
+            FleetError: there are no credentials, or AWS refuses them.
+        """
+        return self._account or self.caller(aws_region)["Account"]
+
+    def caller(self, aws_region: str) -> GetCallerIdentityResponseTypeDef:
+        """Ask AWS who is asking.
 
         Raises:
             FleetError: there are no credentials, or AWS refuses them.
         """
         with asking("who is asking (sts:GetCallerIdentity)"):
-            return self.sts(aws_region).get_caller_identity()["Account"]
+            who = self.sts(aws_region).get_caller_identity()
+        self._account = who["Account"]
+        return who
 
     def endpoint(self, aws_region: str) -> str:
         """Return where AWS is asked if the user's settings name a place; empty: AWS's own."""
@@ -113,6 +126,20 @@ class Aws:
 def code_of(error: ClientError) -> str:
     """Return AWS's name for what went wrong, such as `InvalidGroup.Duplicate`."""
     return error.response.get("Error", {}).get("Code", "")
+
+
+def or_none(ask: Callable[[], T], *codes: str) -> T | None:
+    """Return what AWS answers; None where it refuses for one of these reasons.
+
+    Raises:
+        ClientError: it refuses for another.
+    """
+    try:
+        return ask()
+    except ClientError as error:
+        if code_of(error) not in codes:
+            raise
+        return None
 
 
 @contextmanager

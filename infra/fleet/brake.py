@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from trialfleet.infra.fleet.machines import Candidate, Instance
 from trialfleet.infra.fleet.pool_nodes import Demand, Group, Room
 from trialfleet.infra.fleet.scaling import Node, Phase
 
 FIRST_MISFIT, LONGEST_MISFIT = timedelta(minutes=30), timedelta(hours=12)
+NOTICES = ("rebalance recommendation", "spot interruption")  # how a node's note on AWS's begins
+SHUNNED = timedelta(minutes=15)  # for so long spot pools that gave notice are asked last
 DUDS = 3  # nodes in a row that were never fit to run a trial, from which on launching slows down
 
 
@@ -114,3 +117,36 @@ class Misfits:
     def _reason(self, group: Group, now: datetime) -> str:
         brake = self._brakes.get(group.kind)
         return brake.reason(now) if brake else ""
+
+
+class Notices:
+    """Spot pools, a type in a zone each, from which AWS takes nodes back: the next may go, too."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._given: dict[tuple[str, str], datetime] = {}
+
+    def last(
+        self,
+        candidates: Iterable[Candidate],
+        instances: Iterable[Instance],
+        nodes: Iterable[Node],
+        now: datetime,
+    ) -> list[Candidate]:
+        """Return the candidates with such pools at their end, for a while after the notice.
+
+        Args:
+            candidates: where nodes may be had, the best first.
+            instances: the living ones.
+            nodes: the same, joined with what the pool says of them.
+            now: the moment.
+        """
+        pools = {instance.id: (instance.type, instance.zone) for instance in instances}
+        for node in nodes:
+            if node.pool and node.pool.note.startswith(NOTICES):
+                self._given[pools[node.instance]] = now
+        shunned = {pool for pool, given in self._given.items() if now - given < SHUNNED}
+        return sorted(
+            candidates,
+            key=lambda one: one.lifecycle == "spot" and (one.type.name, one.zone) in shunned,
+        )

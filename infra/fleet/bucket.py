@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet import names, tags, waiting
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.aws import Aws, asking, code_of, or_none
 from trialfleet.infra.fleet.spec import Fleet
 
 if TYPE_CHECKING:
@@ -50,11 +50,6 @@ def name_of(fleet: Fleet, account: str) -> str:
     return fleet.bucket or names.bucket_name(fleet.called, account)
 
 
-def log_prefix(fleet: Fleet) -> str:
-    """Return what the keys of the nodes' logs begin with."""
-    return names.prefix(fleet.called) + "log/"
-
-
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
     """Make the fleet's own bucket, encrypted and closed to the public, or check the user's.
 
@@ -86,7 +81,7 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
     """
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
-        if not _known(lambda: s3.head_object(Bucket=bucket, Key=key), MISSING):
+        if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
             waiting.patiently(
                 lambda: s3.put_object(Bucket=bucket, Key=key, Body=data),
                 waiting.on("NoSuchBucket"),
@@ -145,15 +140,6 @@ def remove(aws: Aws, fleet: Fleet, account: str) -> None:
             _delete(s3, own)
 
 
-def _known(ask: Callable[[], Any], unknown: set[str]) -> Any:
-    try:
-        return ask()
-    except ClientError as error:
-        if code_of(error) not in unknown:
-            raise
-        return None
-
-
 def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
     assert fleet.bucket
     if not found:
@@ -172,38 +158,31 @@ def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
 def _make(s3: S3Client, name: str, aws_region: str) -> None:
     where: CreateBucketConfigurationTypeDef = {"LocationConstraint": aws_region}  # type: ignore[typeddict-item]
     settings: Any = {} if aws_region == "us-east-1" else {"CreateBucketConfiguration": where}
-    try:
-        waiting.patiently(
-            lambda: s3.create_bucket(Bucket=name, **settings),
-            waiting.on("OperationAborted"),  # the one of that name is still being deleted
-            waiting.LATER,
-        )
-    except ClientError as error:
-        if code_of(error) != "BucketAlreadyOwnedByYou":
-            raise
+    deleting = waiting.on("OperationAborted")  # the one of that name is still being deleted
+
+    def make() -> object:
+        return s3.create_bucket(Bucket=name, **settings)
+
+    or_none(lambda: waiting.patiently(make, deleting, waiting.LATER), "BucketAlreadyOwnedByYou")
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str) -> None:
     """Bring the bucket's settings to what they must be; what is so already is left alone."""
-    if names.tag_table(_asked(lambda: s3.get_bucket_tagging(Bucket=name)["TagSet"])) != (
-        names.tag_table(tags.own(fleet))
-    ):
-        s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": tags.own(fleet)})
-    if _asked(lambda: _access(s3, name)) != _CLOSED:
+    own, rules = tags.own(fleet), _forget_logs(fleet)
+    tagged = _setting(s3.get_bucket_tagging, name, "TagSet")
+    if names.tag_table(tagged) != names.tag_table(own):
+        s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": own})
+    if _setting(s3.get_public_access_block, name, "PublicAccessBlockConfiguration") != _CLOSED:
         s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=_CLOSED)
-    if not _asked(lambda: s3.get_bucket_encryption(Bucket=name)):
+    if not _setting(s3.get_bucket_encryption, name, "ServerSideEncryptionConfiguration"):
         s3.put_bucket_encryption(Bucket=name, ServerSideEncryptionConfiguration=_ENCRYPTED)
-    rules = _forget_logs(fleet)
-    if _asked(lambda: s3.get_bucket_lifecycle_configuration(Bucket=name)["Rules"]) != rules:
+    if _setting(s3.get_bucket_lifecycle_configuration, name, "Rules") != rules:
         s3.put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": rules})
 
 
-def _asked(ask: Callable[[], Any]) -> Any:
-    return _known(ask, UNSET)
-
-
-def _access(s3: S3Client, name: str) -> Any:
-    return s3.get_public_access_block(Bucket=name)["PublicAccessBlockConfiguration"]
+def _setting(get: Callable[..., Any], bucket: str, key: str) -> Any:
+    """Return a setting of the bucket; None where it is not set."""
+    return or_none(lambda: get(Bucket=bucket)[key], *UNSET)
 
 
 def _forget_logs(fleet: Fleet) -> Any:
@@ -211,7 +190,7 @@ def _forget_logs(fleet: Fleet) -> Any:
         {
             "Expiration": {"Days": LOG_DAYS},
             "ID": "trialfleet-logs",
-            "Filter": {"Prefix": log_prefix(fleet)},
+            "Filter": {"Prefix": names.log_prefix(fleet.called)},
             "Status": "Enabled",
         }
     ]

@@ -10,11 +10,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet import choice, images, manager_checks, permissions, quotas
-from trialfleet.infra.fleet.aws import Aws, asking
+from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.findings import Finding
 from trialfleet.infra.fleet.machines import Candidate
 from trialfleet.infra.fleet.permissions import ADVICE
@@ -28,8 +26,9 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
 
     What is found wrong is told in the findings and never raised.
     """
-    found = [_credentials(aws, fleet), _clock(aws, fleet)]
-    if found[0].ok:
+    credentials, answer = _credentials(aws, fleet)
+    found = [credentials, _clock(answer)]
+    if credentials.ok:
         found += _in_aws(aws, fleet)
     return [*found, *manager_checks.examine(fleet)]
 
@@ -44,19 +43,20 @@ def _in_aws(aws: Aws, fleet: Fleet) -> list[Finding]:
     ]
 
 
-def _credentials(aws: Aws, fleet: Fleet) -> Finding:
+def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
+    """Say who is asking, and give AWS's answer; a refusal is one, too."""
     check = "credentials"
     try:
-        with asking("who is asking (sts:GetCallerIdentity)"):
-            who = aws.sts(fleet.home).get_caller_identity()
+        who = aws.caller(fleet.home)
     except FleetError as error:
-        return Finding(check=check, ok=False, found=str(error), advice="give valid credentials")
-    return Finding(check=check, ok=True, found=who["Arn"])
+        found = Finding(check=check, ok=False, found=str(error), advice="give valid credentials")
+        return found, getattr(error.__cause__, "response", {})
+    return Finding(check=check, ok=True, found=who["Arn"]), who
 
 
-def _clock(aws: Aws, fleet: Fleet) -> Finding:
+def _clock(answer: Any) -> Finding:
     check = "clock"
-    there = time_at_aws(aws, fleet)
+    there = time_of(answer)
     if there is None:
         return Finding(check=check, ok=None, found="AWS told no time")
     skew = datetime.now(UTC) - there
@@ -69,14 +69,8 @@ def _clock(aws: Aws, fleet: Fleet) -> Finding:
     return Finding(check=check, ok=True, found=found)
 
 
-def time_at_aws(aws: Aws, fleet: Fleet) -> datetime | None:
-    """Return the time of an answer; also a refusal, for the clock's sake perhaps, has one."""
-    try:
-        answer: Any = aws.sts(fleet.home).get_caller_identity()
-    except ClientError as error:
-        answer = error.response
-    except BotoCoreError:
-        return None
+def time_of(answer: Any) -> datetime | None:
+    """Return AWS's time of an answer; also a refusal, for the clock's sake perhaps, has one."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-
-from botocore.exceptions import ClientError
+from collections.abc import Callable, Iterable
 
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet import (
@@ -16,9 +14,9 @@ from trialfleet.infra.fleet import (
     token_store,
     waiting,
 )
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.at_once import at_once
+from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.launch import Progress
-from trialfleet.infra.fleet.lease import GONE
 from trialfleet.infra.fleet.machines import Instance
 from trialfleet.infra.fleet.spec import Fleet
 
@@ -54,7 +52,7 @@ def down(
     if not _wait(aws, fleet, progress):
         progress("instances are still shutting down")
     failures = _delete(aws, fleet, progress)
-    return [*failures, *_left(aws, fleet)]
+    return [*failures, *(f"left: {thing}" for thing in inventory.everything(aws, fleet))]
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
@@ -63,23 +61,9 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
     Raises:
         FleetError: AWS refuses.
     """
-    by_region: dict[str, list[str]] = {}
-    for instance in instances:
-        by_region.setdefault(instance.aws_region, []).append(instance.id)
-    for aws_region, ids in by_region.items():
-        with asking(f"terminating {', '.join(ids)}"):
-            _terminate(aws, aws_region, ids)
-
-
-def _terminate(aws: Aws, aws_region: str, ids: Sequence[str]) -> None:
-    """Terminate all at once; where one is gone AWS refuses them all, so then one by one."""
-    try:
-        aws.ec2(aws_region).terminate_instances(InstanceIds=ids)
-    except ClientError as error:
-        if code_of(error) not in GONE:
-            raise
-        for one in ids if len(ids) > 1 else ():
-            _terminate(aws, aws_region, [one])
+    at_once(
+        aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
+    )
 
 
 def _drain(
@@ -125,7 +109,3 @@ def _delete(aws: Aws, fleet: Fleet, progress: Progress) -> list[str]:
         except FleetError as error:
             failures.append(str(error))
     return failures
-
-
-def _left(aws: Aws, fleet: Fleet) -> list[str]:
-    return [f"left: {thing}" for thing in inventory.everything(aws, fleet)]

@@ -63,13 +63,13 @@ def _ask(program: str, node: PoolNode, reason: str, *, only_idle: bool = False) 
     return re.sub(r".*error code \d+: ", "", said) or f"condor_drain exits {done.returncode}"
 
 
-def drained(instances: Iterable[str], fleet: str | None = None) -> bool:
-    """Tell whether no job runs on the nodes of these instances, and none will.
+def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
+    """Return those of these instances on whose nodes a job runs or may yet.
 
     Raises:
         PoolError: the pool does not answer.
     """
-    return not _undrained(set(instances), nodes(fleet))
+    return {node.instance for node in _undrained(set(instances), nodes(fleet))}
 
 
 def drain_instances(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from botocore.exceptions import ClientError
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet import names, tags, waiting
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.aws import Aws, asking, or_none
 from trialfleet.infra.fleet.spec import Fleet
 
 if TYPE_CHECKING:
     from types_boto3_iam import IAMClient
+    from types_boto3_iam.type_defs import InstanceProfileTypeDef, RoleTypeDef
 
-T = TypeVar("T")
+MISSING = "NoSuchEntity"
 POLICY = "trialfleet-node"  # what the role's one policy is called
 Document = Mapping[str, Any]
 
@@ -48,16 +47,14 @@ def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
 def role(aws: Aws, fleet: Fleet) -> str | None:
     """Return the fleet's role, if there is one."""
     name = names.resource_name(fleet.called)
-    found = _known(lambda: aws.iam().get_role(RoleName=name)["Role"])
+    found = _role(aws.iam(), name)
     return name if found and tags.ours(fleet, found.get("Tags")) else None
 
 
 def profile(aws: Aws, fleet: Fleet) -> str | None:
     """Return the fleet's instance profile, if there is one."""
     name = names.resource_name(fleet.called)
-    found = _known(
-        lambda: aws.iam().get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-    )
+    found = _profile(aws.iam(), name)
     return name if found and tags.ours(fleet, found.get("Tags")) else None
 
 
@@ -76,17 +73,18 @@ def remove(aws: Aws, fleet: Fleet) -> None:
             _delete_role(iam, name)
 
 
-def _known(ask: Callable[[], T]) -> T | None:
-    try:
-        return ask()
-    except ClientError as error:
-        if code_of(error) != "NoSuchEntity":
-            raise
-        return None
+def _role(iam: IAMClient, name: str) -> RoleTypeDef | None:
+    return or_none(lambda: iam.get_role(RoleName=name)["Role"], MISSING)
+
+
+def _profile(iam: IAMClient, name: str) -> InstanceProfileTypeDef | None:
+    return or_none(
+        lambda: iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"], MISSING
+    )
 
 
 def _ensure_role(iam: IAMClient, fleet: Fleet, name: str, trust: Document) -> None:
-    found = _known(lambda: iam.get_role(RoleName=name)["Role"])
+    found = _role(iam, name)
     if found is None:
         iam.create_role(
             RoleName=name,
@@ -101,17 +99,17 @@ def _ensure_role(iam: IAMClient, fleet: Fleet, name: str, trust: Document) -> No
 
 
 def _ensure_policy(iam: IAMClient, name: str, policy: Document) -> None:
-    found = _known(lambda: iam.get_role_policy(RoleName=name, PolicyName=POLICY))
+    found = or_none(lambda: iam.get_role_policy(RoleName=name, PolicyName=POLICY), MISSING)
     if found is None or found["PolicyDocument"] != policy:
         text = json.dumps(policy)
         waiting.patiently(
             lambda: iam.put_role_policy(RoleName=name, PolicyName=POLICY, PolicyDocument=text),
-            waiting.on("NoSuchEntity"),
+            waiting.on(MISSING),
         )
 
 
 def _ensure_profile(iam: IAMClient, fleet: Fleet, name: str) -> None:
-    found = _known(lambda: iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"])
+    found = _profile(iam, name)
     if found is None:
         found = iam.create_instance_profile(InstanceProfileName=name, Tags=tags.own(fleet))[
             "InstanceProfile"
@@ -121,7 +119,7 @@ def _ensure_profile(iam: IAMClient, fleet: Fleet, name: str) -> None:
     if not found["Roles"]:
         waiting.patiently(
             lambda: iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name),
-            waiting.on("NoSuchEntity"),
+            waiting.on(MISSING),
         )
 
 

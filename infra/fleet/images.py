@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from botocore.exceptions import ClientError
-
-from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.errors import InputError
+from trialfleet.infra.fleet.aws import Aws, asking, or_none
 from trialfleet.infra.fleet.spec import Fleet
 
 BY_PARAMETER = "ssm:"
+NO_PARAMETER = {"ParameterNotFound", "ParameterVersionNotFound"}
+NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,26 +58,17 @@ def _behind(aws: Aws, aws_region: str, wanted: str) -> str:
     if not wanted.startswith(BY_PARAMETER):
         return wanted
     name = wanted.removeprefix(BY_PARAMETER)
-    try:
-        with asking(f"the image behind {wanted} in {aws_region}"):
-            return aws.ssm(aws_region).get_parameter(Name=name)["Parameter"]["Value"].strip()
-    except FleetError as error:
-        if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in NO_PARAMETER:
-            raise InputError(f"ami: {aws_region} has no SSM parameter {name}") from error
-        raise
-
-
-NO_PARAMETER = {"ParameterNotFound", "ParameterVersionNotFound"}
-NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"}
+    with asking(f"the image behind {wanted} in {aws_region}"):
+        ssm = aws.ssm(aws_region)
+        found = or_none(lambda: ssm.get_parameter(Name=name), *NO_PARAMETER)
+    if found is None:
+        raise InputError(f"ami: {aws_region} has no SSM parameter {name}")
+    return found["Parameter"]["Value"].strip()
 
 
 def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> _Found:
-    try:
-        images = aws.ec2(aws_region).describe_images(ImageIds=[image])["Images"]
-    except ClientError as error:
-        if code_of(error) not in NO_IMAGE:
-            raise
-        images = []
+    ec2 = aws.ec2(aws_region)
+    images = or_none(lambda: ec2.describe_images(ImageIds=[image])["Images"], *NO_IMAGE)
     if not images:
         called = wanted if wanted == image else f"{image}, which is behind {wanted},"
         raise InputError(f"ami: {aws_region} has no image {called} that this account may use")

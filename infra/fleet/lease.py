@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-
-from botocore.exceptions import ClientError
+from typing import TYPE_CHECKING
 
 from trialfleet.infra.fleet import names
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.at_once import at_once
+from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.machines import Instance
 from trialfleet.infra.fleet.spec import Fleet
 
-GONE = {"InvalidInstanceID.NotFound", "InvalidID"}
+if TYPE_CHECKING:
+    from types_boto3_ec2.type_defs import TagTypeDef
 
 
 def renew(
@@ -40,23 +41,11 @@ def renew(
     """
     length = timedelta(minutes=fleet.lease_minutes if minutes is None else minutes)
     end = (now or datetime.now(UTC)) + length
-    by_region: dict[str, list[str]] = {}
-    for instance in instances:
-        by_region.setdefault(instance.aws_region, []).append(instance.id)
-    for aws_region, ids in by_region.items():
-        with asking(f"the lease of {', '.join(ids)}"):
-            _tag(aws, aws_region, ids, names.at(end))
+    tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.at(end)}
+    at_once(
+        aws,
+        instances,
+        "the lease of",
+        lambda ec2, ids: ec2.create_tags(Resources=ids, Tags=[tag]),
+    )
     return end
-
-
-def _tag(aws: Aws, aws_region: str, ids: list[str], end: str) -> None:
-    """Tag all at once; where one of them is gone AWS refuses them all, so then one by one."""
-    try:
-        aws.ec2(aws_region).create_tags(
-            Resources=ids, Tags=[{"Key": names.EXPIRES_TAG, "Value": end}]
-        )
-    except ClientError as error:
-        if code_of(error) not in GONE:
-            raise
-        for one in ids if len(ids) > 1 else ():
-            _tag(aws, aws_region, [one], end)

@@ -18,11 +18,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet import bucket, names
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.aws import Aws, asking, or_none
 from trialfleet.infra.fleet.machines import Instance
 from trialfleet.infra.fleet.spec import Fleet
 
@@ -110,12 +108,10 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)
     with asking(f"the record of costs s3://{name}/{key}"):
-        try:
-            stored = s3.get_object(Bucket=name, Key=key)["Body"].read()
-        except ClientError as error:
-            if code_of(error) in {"NoSuchKey", "NoSuchBucket"}:
-                return Ledger()
-            raise
+        found = or_none(lambda: s3.get_object(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket")
+        stored = found and found["Body"].read()
+    if stored is None:
+        return Ledger()
     try:
         return parse(stored)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -35,9 +35,14 @@ def prefix(fleet: str) -> str:
     return f"fleet/{fleet}/"
 
 
+def log_prefix(fleet: str) -> str:
+    """Return what the keys of the nodes' logs begin with."""
+    return f"{prefix(fleet)}log/"
+
+
 def log_key(fleet: str, instance: str) -> str:
     """Return the key of a node's bootstrap log."""
-    return f"{prefix(fleet)}log/{instance}.log"
+    return f"{log_prefix(fleet)}{instance}.log"
 
 
 def token_parameter(fleet: str) -> str:

@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
-
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet import names, tags, waiting
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.aws import Aws, asking, or_none
 from trialfleet.infra.fleet.own_instance import OwnInstance
 from trialfleet.infra.fleet.spec import Fleet
 
@@ -194,14 +192,12 @@ def _let_in(ec2: EC2Client, group: str, port: int) -> None:
         "ToPort": port,
         "UserIdGroupPairs": [{"GroupId": group}],
     }
-    try:
-        waiting.patiently(
-            lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[members]),
-            waiting.on("InvalidGroup.NotFound"),
-        )
-    except ClientError as error:
-        if code_of(error) != "InvalidPermission.Duplicate":
-            raise
+
+    def allow() -> object:
+        return ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[members])
+
+    is_new = waiting.on("InvalidGroup.NotFound")
+    or_none(lambda: waiting.patiently(allow, is_new), "InvalidPermission.Duplicate")
 
 
 def _groups(card: NetworkInterfaceTypeDef) -> list[str]:
@@ -230,12 +226,8 @@ def _dismiss(ec2: EC2Client, group: str) -> None:
 
 
 def _delete(ec2: EC2Client, group: str) -> None:
-    try:
-        waiting.patiently(
-            lambda: ec2.delete_security_group(GroupId=group),
-            waiting.on("DependencyViolation"),
-            waiting.LATER,
-        )
-    except ClientError as error:
-        if code_of(error) != "InvalidGroup.NotFound":
-            raise
+    def delete() -> object:
+        return ec2.delete_security_group(GroupId=group)
+
+    in_use = waiting.on("DependencyViolation")
+    or_none(lambda: waiting.patiently(delete, in_use, waiting.LATER), "InvalidGroup.NotFound")

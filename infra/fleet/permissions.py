@@ -6,7 +6,7 @@ EC2 is asked by dry run, the other services by reading.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -26,19 +26,21 @@ from trialfleet.infra.fleet import (
 )
 from trialfleet.infra.fleet.aws import DENIED, Aws, code_of, explained
 from trialfleet.infra.fleet.findings import Finding
+from trialfleet.infra.fleet.network import Place
 from trialfleet.infra.fleet.spec import Fleet
 
 ALLOWED = "DryRunOperation"
 ADVICE = "attach what `trialfleet fleet plan --policy` prints"
 LATER = "`trialfleet fleet up` will tell"
 Probe = tuple[str, Callable[[], Any]]
+Places = Callable[[], dict[str, Place]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
     """Try what can be tried; what is denied is told in the findings and never raised."""
-    probes = _reading(aws, fleet)
+    probes, places = _reading(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
-        probes += _dry_runs(aws, fleet, aws_region)
+        probes += _dry_runs(aws, fleet, aws_region, places)
     unknown = "writing to IAM, S3 and SSM can't be tried without doing it"
     return [
         *(_tried(check, probe) for check, probe in probes),
@@ -64,7 +66,7 @@ def _reading(aws: Aws, fleet: Fleet) -> list[Probe]:
     ]
 
 
-def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str) -> list[Probe]:
+def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[Probe]:
     ec2, name = aws.ec2(aws_region), names.resource_name(fleet.called)
 
     def group() -> object:
@@ -72,7 +74,7 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str) -> list[Probe]:
             DryRun=True,
             GroupName=name,
             Description="a dry run",
-            VpcId=network.places(aws, fleet)[aws_region].vpc,
+            VpcId=places()[aws_region].vpc,
             TagSpecifications=[tags.specification(fleet, "security-group")],
         )
 
@@ -87,11 +89,11 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str) -> list[Probe]:
     return [
         (f"permission to make a security group in {aws_region}", group),
         (f"permission to make a launch template in {aws_region}", launch_template),
-        (f"permission to launch in {aws_region}", partial(_launch, aws, fleet, aws_region)),
+        (f"permission to launch in {aws_region}", partial(_launch, aws, fleet, aws_region, places)),
     ]
 
 
-def _launch(aws: Aws, fleet: Fleet, aws_region: str) -> None:
+def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Try to launch from the fleet's template: the policy allows no other way.
 
     Raises:
@@ -104,14 +106,13 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     architecture = made[0]["LaunchTemplateName"].rpartition("-")[2]
     kinds = instance_types.resolve(aws, fleet, aws_region)
     fit: Any = next(kind.name for kind in kinds if kind.architecture == architecture)
-    place = network.places(aws, fleet)[aws_region]
     aws.ec2(aws_region).run_instances(
         DryRun=True,
         MinCount=1,
         MaxCount=1,
         LaunchTemplate={"LaunchTemplateId": made[0]["LaunchTemplateId"], "Version": "$Latest"},
         InstanceType=fit,
-        SubnetId=next(iter(place.subnets.values())),
+        SubnetId=next(iter(places()[aws_region].subnets.values())),
         IamInstanceProfile={"Name": names.resource_name(fleet.called)},
         TagSpecifications=[tags.specification(fleet, one) for one in ("instance", "volume")],
     )

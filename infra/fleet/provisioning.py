@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.infra.fleet.pool_queries import use_pool
+from trialfleet.infra.fleet.pool_queries import job_ads, use_pool
 
 PROVISIONED = 2
 LOOKS = 3  # in a row, so that a moment between two jobs isn't taken for the end
@@ -79,14 +79,5 @@ def nothing_left(dagman: Mapping[str, Any]) -> bool:
 def _ad(job: str, attributes: list[str]) -> dict[str, Any] | None:
     """Return attributes of a job; None if the queue has no such job any more."""
     cluster, _, proc = job.partition(".")
-    use_pool()
-    import htcondor2
-
-    try:
-        found = htcondor2.Schedd().query(
-            constraint=f"ClusterId == {int(cluster)} && ProcId == {int(proc or 0)}",
-            projection=attributes,
-        )
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+    found = job_ads(f"ClusterId == {int(cluster)} && ProcId == {int(proc or 0)}", attributes)
     return dict(found[0]) if found else None

@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from botocore.exceptions import ClientError
-
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.aws import Aws, asking, or_none
 from trialfleet.infra.fleet.machines import Candidate, Lifecycle
 
 SERVICE = "ec2"
@@ -115,15 +113,12 @@ def vcpus(aws: Aws, aws_region: str, quota: Quota) -> int | None:
         FleetError: AWS refuses.
     """
     with asking(f"the quota {quota.name} in {aws_region}"):
-        try:
-            found = aws.quotas(aws_region).get_service_quota(
-                ServiceCode=SERVICE, QuotaCode=quota.code
-            )
-        except ClientError as error:
-            if code_of(error) != "NoSuchResourceException":
-                raise
-            return None
-    return int(found["Quota"]["Value"])
+        service = aws.quotas(aws_region)
+        found = or_none(
+            lambda: service.get_service_quota(ServiceCode=SERVICE, QuotaCode=quota.code),
+            "NoSuchResourceException",
+        )
+    return None if found is None else int(found["Quota"]["Value"])
 
 
 def _smallest(candidates: Iterable[Candidate]) -> Mapping[tuple[Quota, str, Lifecycle], int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from trialfleet.errors import InputError
 from trialfleet.infra.fleet import choice, down, draining, inventory, pool_nodes, scaling, supplies
 from trialfleet.infra.fleet import up as fleet_up
 from trialfleet.infra.fleet.aws import Aws
@@ -39,8 +38,7 @@ def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
         FleetError: AWS refuses.
         PoolError: the pool does not answer, so that nobody knows which nodes are idle.
     """
-    if count > fleet.nodes.max:
-        raise InputError(f"{count} nodes: the fleet may have 0 to {fleet.nodes.max} (nodes.max)")
+    fleet_up.count_for(fleet, count)
     living = inventory.instances(aws, fleet)
     if count >= len(living):
         launched = bring_up(aws, fleet, count, "", progress)
@@ -53,13 +51,13 @@ def _shrink(
 ) -> list[str]:
     now = datetime.now(UTC)
     known = pool_nodes.nodes(fleet.called)
-    nodes = Watch(now).nodes(living, known, {}, Room(gpus=fleet.needs.gpus), now)
+    nodes = Watch(now).nodes(living, known, {}, Room(gpus=fleet.needs.gpus * fleet.shares), now)
     limits = scaling.Limits(
         min_nodes=0,
         max_nodes=fleet.nodes.max,
         idle_minutes=fleet.idle_minutes,
         boot_minutes=fleet_up.BOOT_MINUTES,
-        room=Room(gpus=fleet.needs.gpus),
+        room=Room(gpus=fleet.needs.gpus * fleet.shares),
         price=0.0,
     )
     decision = scaling.down_to(count, nodes, limits, now)
@@ -67,8 +65,11 @@ def _shrink(
     going = [by_id[removal.instance] for removal in decision.drain]
     reason = f"the fleet is scaled to {count} node(s)"
     problems = draining.drain_instances(going, reason, progress) if going else []
-    empty = [one for one in going if draining.drained([one.id], fleet.called)]
-    ending = [*empty, *(by_id[removal.instance] for removal in decision.terminate)]
+    kept = draining.undrained((one.id for one in going), fleet.called) if going else set()
+    ending = [
+        *(one for one in going if one.id not in kept),
+        *(by_id[removal.instance] for removal in decision.terminate),
+    ]
     if ending:
         progress(f"terminating {', '.join(instance.id for instance in ending)}")
         down.terminate(aws, ending)

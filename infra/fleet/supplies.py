@@ -19,13 +19,11 @@ def gather(aws: Aws, fleet: Fleet) -> Supplies:
     """
     own = own_instance.look()
     manager = manager_address(fleet, own)
-    packed = bundle.build(node_config.render(fleet, manager))
     return Supplies(
         manager=manager,
         own=own,
         token=tokens.read_node_token(),
-        bundle=packed.data,
-        bundle_sha256=packed.sha256,
+        bundle=bundle.build(node_config.render(fleet, manager)),
         condor_version=versions.manager_version(),
         policy=policy.node_policy(fleet, aws.account(fleet.home)),
         trust=policy.NODE_TRUST,

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-
 from trialfleet.infra.fleet import names, tags
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.aws import Aws, asking, or_none
 from trialfleet.infra.fleet.images import Image
 from trialfleet.infra.fleet.spec import Fleet
 
@@ -160,8 +158,7 @@ def _another(ec2: EC2Client, template: LaunchTemplateTypeDef, wanted: Mapping[st
 
 
 def _delete(ec2: EC2Client, template: str) -> None:
-    try:
-        ec2.delete_launch_template(LaunchTemplateId=template)
-    except ClientError as error:
-        if code_of(error) != "InvalidLaunchTemplateId.NotFound":
-            raise
+    or_none(
+        lambda: ec2.delete_launch_template(LaunchTemplateId=template),
+        "InvalidLaunchTemplateId.NotFound",
+    )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from botocore.exceptions import ClientError
-
 from trialfleet.infra.fleet import names, tags
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.infra.fleet.aws import Aws, asking, or_none
 from trialfleet.infra.fleet.spec import Fleet
+
+MISSING = "ParameterNotFound"
 
 
 def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
@@ -20,10 +20,10 @@ def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
     """
     name, ssm = names.token_parameter(fleet.called), aws.ssm(fleet.home)
     with asking(f"the token as SSM parameter {name}"):
-        stored = _stored(aws, fleet)
-        if stored is None:  # tags can be given to a new parameter only
+        found = or_none(lambda: ssm.get_parameter(Name=name, WithDecryption=True), MISSING)
+        if found is None:  # tags can be given to a new parameter only
             ssm.put_parameter(Name=name, Value=token, Type="SecureString", Tags=tags.own(fleet))
-        elif stored != token:
+        elif found["Parameter"]["Value"] != token:
             ssm.put_parameter(Name=name, Value=token, Type="SecureString", Overwrite=True)
     return name
 
@@ -44,20 +44,4 @@ def remove(aws: Aws, fleet: Fleet) -> None:
     """
     name = names.token_parameter(fleet.called)
     with asking(f"the SSM parameter {name}"):
-        try:
-            aws.ssm(fleet.home).delete_parameter(Name=name)
-        except ClientError as error:
-            if code_of(error) != "ParameterNotFound":
-                raise
-
-
-def _stored(aws: Aws, fleet: Fleet) -> str | None:
-    try:
-        found = aws.ssm(fleet.home).get_parameter(
-            Name=names.token_parameter(fleet.called), WithDecryption=True
-        )
-    except ClientError as error:
-        if code_of(error) != "ParameterNotFound":
-            raise
-        return None
-    return found["Parameter"]["Value"]
+        or_none(lambda: aws.ssm(fleet.home).delete_parameter(Name=name), MISSING)

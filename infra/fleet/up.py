@@ -25,6 +25,7 @@ from trialfleet.infra.fleet import (
     waiting,
 )
 from trialfleet.infra.fleet.aws import Aws
+from trialfleet.infra.fleet.bundle import Bundle
 from trialfleet.infra.fleet.launch import Launched, Progress
 from trialfleet.infra.fleet.machines import Candidate
 from trialfleet.infra.fleet.network import Place
@@ -44,8 +45,7 @@ class Supplies:
         manager: HOST:PORT at which nodes find the pool.
         own: the manager as an EC2 instance, if it is one.
         token: the pool's token for nodes; it goes to SSM and nowhere else.
-        bundle: the program that turns a machine into a node, as a tar.gz.
-        bundle_sha256: its checksum.
+        bundle: the program that turns a machine into a node.
         condor_version: HTCondor's version here, which the nodes install too.
         policy: what the nodes may do in AWS.
         trust: who may take their role.
@@ -56,8 +56,7 @@ class Supplies:
     manager: str
     own: OwnInstance | None
     token: str = field(repr=False)
-    bundle: bytes = field(repr=False)
-    bundle_sha256: str
+    bundle: Bundle = field(repr=False)
     condor_version: str
     policy: Mapping[str, Any]
     trust: Mapping[str, Any]
@@ -164,7 +163,7 @@ def up(
         InputError: more nodes than the fleet may have, or something it names can't be used.
         FleetError: AWS refuses, or has no capacity for a single node.
     """
-    wanted = _count(fleet, count)
+    wanted = count_for(fleet, count)
     prepared = prepare(aws, fleet, supplies, candidates, run, progress)
     living = inventory.instances(aws, fleet)
     lease.renew(aws, fleet, living)
@@ -184,12 +183,15 @@ def up(
     return Launched(instances=living, refusals=refusals)
 
 
-def _count(fleet: Fleet, count: int | None) -> int:
+def count_for(fleet: Fleet, count: int | None) -> int:
+    """Return how many nodes shall live, by default the fleet's minimum and at least one.
+
+    Raises:
+        InputError: more than the fleet may have.
+    """
     wanted = max(1, fleet.nodes.min) if count is None else count
     if not 0 <= wanted <= fleet.nodes.max:
-        raise InputError(
-            f"{wanted} nodes: the fleet may have 0 to {fleet.nodes.max}; `nodes: max:` says so"
-        )
+        raise InputError(f"{wanted} nodes: the fleet may have 0 to {fleet.nodes.max} (nodes.max)")
     return wanted
 
 
@@ -200,7 +202,7 @@ def _store(
     progress("the bucket and the nodes' program in it")
     name = bucket.ensure(aws, fleet, account)
     settings = node_settings(fleet, supplies, name)
-    bucket.put(aws, fleet, name, settings["bundle"], supplies.bundle)
+    bucket.put(aws, fleet, name, settings["bundle"], supplies.bundle.data)
     progress("the pool's token")
     token_store.ensure(aws, fleet, supplies.token)
     return settings
@@ -213,9 +215,9 @@ def node_settings(fleet: Fleet, supplies: Supplies, bucket_name: str) -> dict[st
         "fleet": fleet.called,
         "home": fleet.home,
         "bucket": bucket_name,
-        "bundle": f"{names.prefix(fleet.called)}bundle-{supplies.bundle_sha256}.tar.gz",
-        "bundle_sha256": supplies.bundle_sha256,
-        "log_prefix": bucket.log_prefix(fleet),
+        "bundle": supplies.bundle.key(fleet.called),
+        "bundle_sha256": supplies.bundle.sha256,
+        "log_prefix": names.log_prefix(fleet.called),
         "token_parameter": names.token_parameter(fleet.called),
         "manager": supplies.manager,
         "condor_version": supplies.condor_version,

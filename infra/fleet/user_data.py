@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from trialfleet.errors import FleetError
-from trialfleet.infra.pool_config import TEMPLATES, templates
+from trialfleet.infra.pool_config import templates
 
-FOLDER = TEMPLATES.parent / "node"
 TEMPLATE = "user_data.py.j2"
 LIMIT = 16_384  # bytes that EC2 takes
 # Its text stands in the script: how to ask IMDS and S3 is written once.
@@ -28,10 +25,13 @@ def render(settings: Mapping[str, Any]) -> str:
     Raises:
         FleetError: the script is longer than EC2 takes.
     """
-    environment = templates().overlay(loader=jinja2.FileSystemLoader(FOLDER))
-    text = environment.get_template(TEMPLATE).render(
-        aws=AWS_MODULE.read_text(encoding="utf-8").strip(),
-        settings=repr(json.dumps(dict(settings), sort_keys=True)),
+    text = (
+        templates("node")
+        .get_template(TEMPLATE)
+        .render(
+            aws=AWS_MODULE.read_text(encoding="utf-8").strip(),
+            settings=repr(json.dumps(dict(settings), sort_keys=True)),
+        )
     )
     size = len(text.encode())
     if size > LIMIT:

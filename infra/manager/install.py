@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import jinja2
-
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra import pool_status
@@ -36,10 +34,10 @@ from trialfleet.infra.manager.actions import (
 )
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.versions import LEAST, usable_installation
+from trialfleet.infra.pool_config import templates
 from trialfleet.infra.processes import wait_until
 from trialfleet.infra.surroundings import surroundings
 
-TEMPLATES = Path(__file__).parent.parent.parent / "templates" / "manager"
 CONFIG_NAME = "50-trialfleet-manager.conf"
 SERVICE = "condor"
 ROOT_GROUP = 0
@@ -335,12 +333,4 @@ def wait_for_answer(machine: Machine) -> None:
 
 def template(name: str, **values: object) -> str:
     """Return a file for the machine, rendered."""
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  a unit of systemd is not HTML
-    )
-    return environment.get_template(name).render(values)
+    return templates("manager").get_template(name).render(values)

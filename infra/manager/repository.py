@@ -16,7 +16,7 @@ CHANNEL = "25.x"  # the feature channel; the one for long-term support has no 25
 KEY_URL = f"{SITE}/keys/HTCondor-{CHANNEL}-Key"
 KEY_BEGINS = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 SUPPORTED = {"debian": ("bookworm", "trixie"), "ubuntu": ("jammy", "noble")}
-ARCHITECTURES = ("x86_64", "aarch64")
+ARCHITECTURE = "x86_64"  # its packages for Debian and Ubuntu are for no other
 SECONDS = 60  # for the key to arrive
 
 
@@ -41,12 +41,12 @@ def distribution(os_release: Path) -> Distribution:
 def refuse_unsupported(found: Distribution, machine: str = "") -> None:
     """Raise PoolError unless HTCondor's repository has packages for this machine."""
     machine = machine or platform.machine()
-    if found.codename not in SUPPORTED.get(found.id, ()) or machine not in ARCHITECTURES:
+    if found.codename not in SUPPORTED.get(found.id, ()) or machine != ARCHITECTURE:
         known = "; ".join(f"{name}: {', '.join(names)}" for name, names in SUPPORTED.items())
         this = " ".join(word for word in (found.id, found.codename, machine) if word)
         raise PoolError(
-            f"HTCondor's repository has nothing for this machine ({this}), only for {known}:"
-            f" install it as {INSTALL_GUIDE} says, then run this again"
+            f"HTCondor's repository has nothing for this machine ({this}), only for {ARCHITECTURE}"
+            f" and {known}: install it as {INSTALL_GUIDE} says, then run this again"
         )
 
 

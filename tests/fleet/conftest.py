@@ -11,6 +11,8 @@ import pytest
 
 from tests.fleet.lab.lab import Lab, LabError
 from tests.fleet.lab.namespaces import why_none
+from tests.fleet.lab.project import Project
+from tests.fleet.moto_account import Account, account
 
 TAIL = 6_000  # characters of a console that a failed test shows
 
@@ -19,6 +21,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "lab" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.fleet)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def cloud(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    """An empty AWS account; this machine is none of its instances."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with account() as empty:
+        yield empty
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +47,14 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     folder = Path(tempfile.mkdtemp(prefix="lab-"))
     with Lab.start(folder, **getattr(request.module, "LAB", {})) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def project(lab: Lab) -> Project:
+    """A manager; a file that wants more of it has a fixture of this name that adds it."""
+    made = Project(lab)
+    made.install()
+    return made
 
 
 @pytest.hookimpl(wrapper=True)

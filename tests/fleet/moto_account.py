@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from moto.ec2.models import amis
 from tests.fleet.moto_faults import Faults
 from trialfleet.infra.fleet import up
 from trialfleet.infra.fleet.aws import Aws
+from trialfleet.infra.fleet.bundle import Bundle
 from trialfleet.infra.fleet.machines import Candidate, InstanceType, Lifecycle
 from trialfleet.infra.fleet.own_instance import OwnInstance
 from trialfleet.infra.fleet.spec import Fleet
@@ -117,7 +119,7 @@ def account() -> Iterator[Account]:
     with _few_images(), mock_aws(), mock.patch("time.sleep", pauses.append):
         faults.reset()
         faults.refuse("DeleteSecurityGroup", "DependencyViolation", when=_has_members)
-        yield Account(aws, faults, pauses)
+        yield Account(copy(aws), faults, pauses)  # which has asked nothing yet
 
 
 @contextmanager
@@ -160,8 +162,7 @@ def supplies(**changes: Any) -> up.Supplies:
         "manager": "manager.example:9618",
         "own": None,
         "token": SECRET,
-        "bundle": b"a bundle",
-        "bundle_sha256": "ab12",
+        "bundle": Bundle(b"a bundle", "ab12"),
         "condor_version": "25.14.1",
         "policy": POLICY,
         "trust": TRUST,

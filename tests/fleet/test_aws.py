@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
+from tests.fleet.moto_account import ACCOUNT, AWAY, HOME, Account
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import LONGEST_REASON, asking
 
@@ -34,6 +35,11 @@ def test_a_refusal_is_one_line_however_long_it_is() -> None:
     assert text.startswith("two nodes: AWS refuses: Unavailable: <html> sorry")
     assert "\n" not in text
     assert len(text) < LONGEST_REASON + 100
+
+
+def test_the_accounts_number_is_asked_for_once(cloud: Account) -> None:
+    assert cloud.aws.account(HOME) == cloud.aws.account(AWAY) == ACCOUNT
+    assert cloud.faults.calls == ["sts:GetCallerIdentity"]
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
-from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, account, fleet, supplies
+from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, fleet, supplies
 from trialfleet.infra.fleet import bake, user_data
 from trialfleet.infra.fleet.up import Supplies, node_settings
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with account() as empty:
-        yield empty
 
 
 @pytest.fixture

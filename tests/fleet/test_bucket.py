@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.fleet.moto_account import ACCOUNT, AWAY, HOME, Account, account, fleet
+from tests.fleet.moto_account import ACCOUNT, AWAY, HOME, Account, fleet
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet import bucket
 
 OWN = f"trialfleet-f-{ACCOUNT}"
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with account() as empty:
-        yield empty
 
 
 def make_users(cloud: Account, aws_region: str = HOME) -> None:

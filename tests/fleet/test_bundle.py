@@ -6,14 +6,17 @@ import subprocess
 import sys
 import tarfile
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet import bundle, node_config
-from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.infra.fleet.spec import Fleet, Probe
 from trialfleet.infra.htcondor_package import find_htcondor
+from trialfleet.nodes.probe.__main__ import parser
+from trialfleet.nodes.probe.verdict import Thresholds
 
 FLEET = Fleet.model_validate({"name": "demo", "aws_regions": ["eu-west-1"]})
 
@@ -92,7 +95,8 @@ def test_htcondor_reads_the_configuration_as_it_is_meant(tmp_path: Path) -> None
         "SEC_READ_AUTHENTICATION": "REQUIRED",
         "TRUST_DOMAIN": "trialfleet",
         "STARTD_HISTORY": "/log/startd_history",
-        "SLOT1_HAS_GPU": "(TotalGPUs ?: 0) > 0 && TrialfleetGpuHealthy =?= True",
+        "GPU_DISCOVERY_EXTRA": "-extra",
+        "TrialfleetTrialsPerGpu": "1",
         "TrialfleetFleet": '"demo"',
     }
     assert config_val(text, tmp_path, *wanted) == list(wanted.values())
@@ -100,6 +104,28 @@ def test_htcondor_reads_the_configuration_as_it_is_meant(tmp_path: Path) -> None
     assert {"HAS_GPU", "SLOT1_HAS_GPU", *node_config.ATTRIBUTES} <= set(attributes.split())
     (jobs,) = config_val(text, tmp_path, "STARTD_CRON_JOBLIST")
     assert {"TRIALFLEET_PROBE", "GPUs_MONITOR"} <= set(jobs.split())
+
+
+def test_a_fleet_that_shares_its_gpus_and_has_thresholds_says_so(tmp_path: Path) -> None:
+    table = {"trials_per_gpu": 4, "probe": {"launch_rate": 5000, "ecc_uncorrected": 1}}
+    fleet = Fleet.model_validate({**FLEET.model_dump(), **table})
+    wanted = {
+        "GPU_DISCOVERY_EXTRA": "-extra -divide 4",
+        "TrialfleetTrialsPerGpu": "4",
+        "TRIALFLEET_PYTHON": "/opt/p",
+        "STARTD_CRON_TRIALFLEET_PROBE_ARGS": (
+            "/opt/p -m trialfleet.nodes.probe --classad --ecc-uncorrected 1 --launch-rate 5000.0"
+        ),
+    }
+    text = node_config.render(fleet, "10.0.0.1") + "TRIALFLEET_PYTHON = /opt/p\n"
+    assert config_val(text, tmp_path, *wanted) == list(wanted.values())
+
+
+def test_the_probe_takes_every_threshold_of_a_fleet() -> None:
+    known = {field.name for field in fields(Thresholds)}
+    assert set(Probe.model_fields) == known
+    options = Probe.model_validate(dict.fromkeys(known, 1)).options().split()
+    assert vars(parser().parse_args(options)).items() >= dict.fromkeys(known, 1).items()
 
 
 def test_nobody_from_outside_is_allowed_anything(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -28,18 +27,6 @@ SPOT = {
     },
     AWAY: {("g5.xlarge", "us-east-1a"): 0.40},
 }
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with moto_account.account() as account:
-        yield account
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path) -> Iterator[None]:
-    with mock.patch.dict("os.environ", {"XDG_CACHE_HOME": str(tmp_path)}):
-        yield
 
 
 @contextmanager

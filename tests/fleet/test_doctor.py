@@ -13,6 +13,7 @@ from unittest import mock
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.fleet import moto_account, moto_iam
 from tests.fleet.moto_account import ACCOUNT, HOME, Account
@@ -34,16 +35,9 @@ from trialfleet.infra.manager import versions
 MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 4})
 
 
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with moto_account.account() as account:
-        yield account
-
-
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this machine be no EC2 instance and no manager."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("TRIALFLEET_NODE_TOKEN", str(tmp_path / "token"))
 
@@ -105,6 +99,7 @@ def test_nothing_is_changed(cloud: Account) -> None:
     before = cloud.holdings()
     findings(cloud.aws)
     assert cloud.holdings() == before
+    assert cloud.faults.calls.count("sts:GetCallerIdentity") == 1
 
 
 def test_without_credentials_only_this_machine_is_looked_at() -> None:
@@ -128,7 +123,7 @@ def _unsigned(name: str, **settings: Any) -> Any:
 @pytest.mark.parametrize(("seconds", "ok"), [(5, True), (-5, True), (90, False), (-90, False)])
 def test_a_clock_that_is_wrong_is_told(cloud: Account, seconds: int, ok: bool) -> None:
     away = datetime.now(UTC) - timedelta(seconds=seconds)
-    with mock.patch.object(doctor, "time_at_aws", return_value=away):
+    with mock.patch.object(doctor, "time_of", return_value=away):
         clock = findings(cloud.aws)["clock"]
     assert clock.ok is ok
     assert ("ahead of AWS" in clock.found) == (seconds > 0)
@@ -137,9 +132,14 @@ def test_a_clock_that_is_wrong_is_told(cloud: Account, seconds: int, ok: bool) -
 
 def test_aws_tells_its_time_even_when_it_refuses(cloud: Account) -> None:
     now = datetime.now(UTC)
-    told = doctor.time_at_aws(cloud.aws, MINE)
+    answer: Any = cloud.aws.caller(HOME)
+    told = doctor.time_of(answer)
     assert told is not None
     assert abs(told - now) < timedelta(seconds=5)
+    refusal = ClientError(answer, "GetCallerIdentity")
+    with mock.patch.object(cloud.aws.sts(HOME), "get_caller_identity", side_effect=refusal):
+        found = findings(cloud.aws)
+    assert (found["credentials"].ok, found["clock"].ok) == (False, True)
 
 
 def test_a_quota_for_all_nodes_is_well() -> None:

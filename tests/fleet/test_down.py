@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from tests.fleet.moto_account import (
     HOME,
     IMAGE,
     Account,
-    account,
     candidate,
     fleet,
     supplies,
@@ -25,12 +23,6 @@ from trialfleet.infra.fleet.up import up
 
 SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
 HERE, THERE = candidate(HOME + "a"), candidate(AWAY + "a", lifecycle="on-demand", price=1)
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with account() as empty:
-        yield empty
 
 
 @pytest.fixture

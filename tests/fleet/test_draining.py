@@ -123,7 +123,7 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     drained = the_node()
     assert (drained.draining, drained.drain_reason) == (True, "trialfleet: down")
     assert (drained.idle_since is not None, drained.jobs) == (True, ())
-    assert draining.drained(["i-1", "i-2"])
+    assert draining.undrained(["i-1", "i-2"]) == set()
     wait_for(lambda: pool_nodes.demand("r1").waiting == 1)  # the trial waits with its checkpoint
     assert "saved" in checkpoint_of_the_trial()
     assert draining.drain(drained, "again") == ""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, account, candidate, fleet, supplies
+from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, supplies
 from trialfleet.infra.fleet import up
 from trialfleet.workflows.command_line import main
 
@@ -25,14 +24,12 @@ ami: {IMAGE}
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Account]:
+def cloud(cloud: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Account:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-pool"))
     monkeypatch.delenv("CONDOR_CONFIG", raising=False)
     Path("fleet.yaml").write_text(FLEET)
-    with account() as empty:
-        yield empty
+    return cloud
 
 
 def typed(*words: str) -> Result:
@@ -78,6 +75,15 @@ def test_down_removes_all_and_says_so(cloud: Account) -> None:
     assert result.exit_code == 0, result.output
     assert "nothing is left; the fleet has cost about 0.0" in result.output
     assert not [thing for thing in cloud.holdings() if "trialfleet" in thing]
+
+
+def test_down_says_once_what_is_left(cloud: Account) -> None:
+    raised(cloud)
+    bucket = f"trialfleet-f-{ACCOUNT}"
+    cloud.client("s3").put_object(Bucket=bucket, Key="somebodys", Body=b"")
+    result = typed("down", "--now")
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1] == f"left: in S3: s3://{bucket} in eu-west-1"
 
 
 def test_reap_shows_before_it_acts(cloud: Account) -> None:

@@ -8,17 +8,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tests.fleet.moto_account import POLICY, TRUST, Account, account, fleet
+from tests.fleet.moto_account import POLICY, TRUST, Account, fleet
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet import identity, own_instance, token_store
 from trialfleet.infra.fleet.own_instance import OwnInstance
 from trialfleet.infra.fleet.up import manager_address
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with account() as empty:
-        yield empty
 
 
 def reads_only(calls: list[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -15,12 +14,6 @@ from trialfleet.infra.fleet import instance_types
 from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.machines import InstanceType
 from trialfleet.infra.fleet.spec import DEFAULT_AMI
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with moto_account.account() as account:
-        yield account
 
 
 def resolved(cloud: Account, aws_region: str = HOME, **changes: Any) -> list[InstanceType]:

@@ -289,6 +289,18 @@ def service(machine: Machine, line: str, more: str = "") -> None:
     machine.write("/etc/systemd/system/lab-test.service", text)
 
 
+def test_an_instance_that_aws_terminates_stops_its_services_first(
+    machine: Machine, lab: Lab
+) -> None:
+    trap = "trap 'echo stopped > /dev/console; exit' INT"
+    service(machine, f"{trap}; touch /root/up; while :; do sleep 0.1; done", "KillSignal=SIGINT")
+    machine.run(["systemctl", "start", "lab-test"], check=True)
+    lab.wait_for(lambda: machine.run("test -e /root/up").returncode == 0, "the service")
+    lab.aws("ec2", "terminate_instances", InstanceIds=[machine.id])
+    lab.wait_for(lambda: not machine.instance()["on"], "the machine is off")
+    assert machine.log().endswith("poweroff\nstopped\n")
+
+
 def test_a_service_is_restarted_as_its_unit_says(machine: Machine, lab: Lab) -> None:
     service(
         machine, "echo up >> /root/ups; sleep 0.2; exit 3", "Restart=on-failure\nRestartSec=0.1"

@@ -16,20 +16,13 @@ from tests.fleet.fleet_in_lab import KIND, Fleet
 from tests.fleet.lab.lab import REPOSITORY, Lab, Machine
 from tests.fleet.lab.moto_side import EVERYTHING
 from tests.fleet.lab.project import PROGRAM, Project
+from tests.fleet.lab.stand_in_nvidia import uuid
 from trialfleet.infra.fleet import names
 from trialfleet.nodes.bootstrap import configuration, driver, log, settings
 
 LAB = {"manager_image": "prepared"}
 OWN_SECONDS = 20  # of our own steps at most, from boot to joined, on an image that is prepared
 IDLE = 1  # HTCondor's number for it
-
-
-@pytest.fixture(scope="module")
-def project(lab: Lab) -> Project:
-    """A manager."""
-    made = Project(lab)
-    made.install()
-    return made
 
 
 # --- Nodes that may not join ----------------------------------------------------------------------
@@ -155,7 +148,8 @@ def what_carries(name: str, lab: Lab) -> list[Any]:
 
 # --- The GPU --------------------------------------------------------------------------------------
 
-SICK = "Xid 79 in the kernel's log"  # the GPU has fallen off the bus
+# The GPU has fallen off the bus.
+SICK = "Xid 79 in the kernel's log, of a GPU that is not listed"
 RESOURCES = {"memory": "100MB", "disk": "20MB", "requirements": 'TrialfleetFleet == "mixed"'}
 
 
@@ -186,6 +180,22 @@ def test_a_sick_gpu_gets_no_trial_and_a_healthy_one_that_comes_later_does(
     hosts = set(re.findall(r"executing on host: <([\d.]+):", logs))
     assert hosts == {healthy.instance()["address"]}
     project.run("condor_rm -all")
+    fleet.end()
+
+
+def test_a_sick_gpu_of_two_takes_only_itself_out(project: Project, lab: Lab) -> None:
+    fleet = Fleet.of(project, "pair")
+    gpus = [{"index": n, "uuid": uuid(n), "bandwidth": 500.0, "xids": [79][n:]} for n in (0, 1)]
+    lab.configure(hardware={"gpus": 2, "readings": {"gpus": gpus}})
+    fleet.up(1)
+    node = fleet.switched_on(fleet.nodes()[0])
+    lab.configure(hardware={})
+    fleet.wait_until_joined(node)
+    fit = f'TrialfleetInstance == "{node.id}" && HAS_GPU is true'
+    (ad,) = lab.wait_for(lambda: project.slots(fit), "the agent has taken the sick GPU offline")
+    assert (ad["OfflineGPUs"], ad["TotalGPUs"]) == (uuid(0)[: len("GPU-00000000")], 1)
+    status = fleet.status(node)
+    assert (status["stage"], status["why"]) == ("joined", "GPU 0: Xid 79 in the kernel's log")
     fleet.end()
 
 

@@ -34,13 +34,11 @@ Path("result.json").write_text(json.dumps(result))
 
 
 @pytest.fixture(scope="module")
-def project(lab: Lab) -> Project:
+def project(project: Project) -> Project:
     """A manager with a fleet."""
-    made = Project(lab)
-    made.install()
-    study = made.write_study(fleet={"nodes": {"max": NODES}})
-    made.trialfleet("fleet", "up", study, "--nodes", str(NODES), "--wait")
-    return made
+    study = project.write_study(fleet={"nodes": {"max": NODES}})
+    project.trialfleet("fleet", "up", study, "--nodes", str(NODES), "--wait")
+    return project
 
 
 # --- Silence --------------------------------------------------------------------------------------

@@ -15,15 +15,13 @@ LONG = {"seconds": 0.5, "steps": 40}  # a trial of 20 s
 
 
 @pytest.fixture(scope="module")
-def project(lab: Lab) -> Project:
+def project(project: Project, lab: Lab) -> Project:
     """A manager with a fleet of two, whose caller may do what `fleet plan --policy` says."""
-    made = Project(lab)
-    made.install()
-    study = made.write_study()
-    policies = json.loads(made.trialfleet("fleet", "plan", "--policy", study))
+    study = project.write_study()
+    policies = json.loads(project.trialfleet("fleet", "plan", "--policy", study))
     lab.allow(policies["caller"])
-    made.trialfleet("fleet", "up", study, "--nodes", "2", "--wait")
-    return made
+    project.trialfleet("fleet", "up", study, "--nodes", "2", "--wait")
+    return project
 
 
 def test_nodes_join_and_say_what_they_are(project: Project, lab: Lab) -> None:

@@ -23,13 +23,11 @@ LIVING = ("pending", "running", "stopping", "stopped", "shutting-down")
 
 
 @pytest.fixture(scope="module")
-def project(lab: Lab) -> Project:
+def project(project: Project, lab: Lab) -> Project:
     """A manager without a node, whose caller may do what `fleet plan --policy` says."""
-    made = Project(lab)
-    made.install()
-    policies = json.loads(made.trialfleet("fleet", "plan", "--policy", made.write_study()))
+    policies = json.loads(project.trialfleet("fleet", "plan", "--policy", project.write_study()))
     lab.allow(policies["caller"])
-    return made
+    return project
 
 
 @contextmanager

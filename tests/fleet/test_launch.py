@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +14,6 @@ from tests.fleet.moto_account import (
     POLICY,
     TRUST,
     Account,
-    account,
     candidate,
     fleet,
 )
@@ -27,12 +26,6 @@ from trialfleet.infra.fleet.up import Prepared
 
 NOON = datetime(2026, 11, 20, 12, 3, tzinfo=UTC)
 A, B = candidate(HOME + "a"), candidate(HOME + "b")
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with account() as empty:
-        yield empty
 
 
 def ready(cloud: Account, spec: Fleet) -> Prepared:

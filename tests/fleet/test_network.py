@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.fleet.moto_account import AWAY, HOME, Account, account, fleet, manager_instance
+from tests.fleet.moto_account import AWAY, HOME, Account, fleet, manager_instance
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet import network
 from trialfleet.infra.fleet.own_instance import OwnInstance
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with account() as empty:
-        yield empty
 
 
 def rules(cloud: Account, group: str) -> list[Any]:

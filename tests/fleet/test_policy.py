@@ -5,8 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -35,14 +33,6 @@ from trialfleet.infra.fleet.spec import Fleet
 
 MOST_CHARACTERS = 6_144  # of a managed policy, without white space
 MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 2})
-
-
-@pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with moto_account.account() as account:
-        yield account
 
 
 def policy_of(fleet: Fleet = MINE) -> dict[str, Any]:

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import boto3
 import pytest
 from botocore.stub import Stubber
 
-from tests.fleet import moto_account
 from tests.fleet.moto_account import HOME, Account
 from trialfleet.errors import FleetError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet import prices
 from trialfleet.infra.fleet.aws import Aws
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 TODAY = datetime.now(UTC)
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with moto_account.account() as account:
-        yield account
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path) -> Iterator[Path]:
-    with mock.patch.dict("os.environ", {"XDG_CACHE_HOME": str(tmp_path)}):
-        yield tmp_path
 
 
 @pytest.fixture

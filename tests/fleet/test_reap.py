@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.fleet.moto_account import AWAY, HOME, IMAGE, Account, account, candidate, fleet, supplies
+from tests.fleet.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, supplies
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet import inventory, lease
 from trialfleet.infra.fleet.machines import Instance
@@ -16,12 +15,6 @@ from trialfleet.infra.fleet.up import up
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with account() as empty:
-        yield empty
 
 
 @pytest.fixture

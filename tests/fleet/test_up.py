@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.fleet.moto_account import (
     IMAGE,
     SECRET,
     Account,
-    account,
     candidate,
     fleet,
     manager_instance,
@@ -26,16 +24,11 @@ from tests.fleet.moto_account import (
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet import images, inventory, lease, template
 from trialfleet.infra.fleet.aws import Aws
+from trialfleet.infra.fleet.bundle import Bundle
 from trialfleet.infra.fleet.launch import Launched
 from trialfleet.infra.fleet.up import up
 
 A, B = candidate(HOME + "a"), candidate(HOME + "b")
-
-
-@pytest.fixture
-def cloud() -> Iterator[Account]:
-    with account() as empty:
-        yield empty
 
 
 def raise_fleet(
@@ -242,7 +235,7 @@ def test_a_new_run_or_bundle_is_a_new_version_of_the_template(cloud: Account) ->
     raise_fleet(cloud, run="r1")
     raise_fleet(cloud, 2, run="r2")
     assert latest(cloud)["VersionNumber"] == 2
-    raise_fleet(cloud, 2, run="r2", given={"bundle": b"new", "bundle_sha256": "cd34"})
+    raise_fleet(cloud, 2, run="r2", given={"bundle": Bundle(b"new", "cd34")})
     assert latest(cloud)["VersionNumber"] == 3
     versions = sorted(
         tag["Value"]

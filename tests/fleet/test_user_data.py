@@ -275,7 +275,7 @@ def test_a_machine_for_an_image_is_prepared_and_joins_nothing(
     done = boot(bench, imds, user_data.render(settings(cloud, built, image=True)))
     assert done.returncode == 0, done.stdout + done.stderr
     steps = [line.split()[1] for line in done.stdout.splitlines() if line.endswith(" s)")]
-    assert steps == ["driver:", "htcondor:", "image:", "done"]
+    assert steps == ["driver:", "htcondor:", "kernels:", "image:", "done"]
     assert bench.calls[-1] == "cloud-init clean --logs"
     assert "shutdown -c" in bench.calls
     assert "systemctl disable --now condor.service" in bench.calls

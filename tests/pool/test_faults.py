@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.pool.watching import (
     processes_with,
     told,
 )
-from trialfleet import InputError, RunState
+from trialfleet import InputError, Run, RunState
 from trialfleet.infra.pool import Pool
 
 
@@ -40,11 +41,22 @@ def test_killing_the_service_again_and_again_loses_nothing(
     assert_exactly_once(run, 6)
 
 
+@pytest.fixture
+def begin(make_run: MakeRun, wait_for: WaitFor) -> Callable[..., Run]:
+    """Submit a run, of four trials by default; return it once it knows a value."""
+
+    def begun(**settings: Any) -> Run:
+        run = make_run(SLOW, **{"budget": {"trials": 4, "lanes": 2}, **settings})
+        run.submit()
+        wait_for(lambda: told(run) >= 1)
+        return run
+
+    return begun
+
+
 @pytest.mark.usefixtures("pool")
-def test_killing_dagman_loses_nothing(make_run: MakeRun, wait_for: WaitFor) -> None:
-    run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
-    run.submit()
-    wait_for(lambda: told(run) >= 1)
+def test_killing_dagman_loses_nothing(begin: Callable[..., Run]) -> None:
+    run = begin()
     victims = dagmans(run)
     assert len(victims) == 2  # the graph's and the region's
     for process in victims:
@@ -62,12 +74,10 @@ def kill_all(pool: Pool, wait_for: WaitFor) -> None:
 
 
 def test_killing_the_whole_pool_loses_nothing(
-    make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
+    begin: Callable[..., Run], make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:
-        run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
-        run.submit()
-        wait_for(lambda: told(run) >= 1)
+        run = begin()
         kill_all(pool, wait_for)
         assert run.status().state is RunState.UNKNOWN
         assert "can't be read" in (run.status().notice or "")
@@ -77,12 +87,10 @@ def test_killing_the_whole_pool_loses_nothing(
 
 
 def test_a_run_whose_queue_is_lost_is_resumed_from_what_the_study_knows(
-    make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
+    begin: Callable[..., Run], make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:
-        run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
-        run.submit()
-        wait_for(lambda: told(run) >= 1)
+        run = begin()
         kill_all(pool, wait_for)
         for file in (pool.folder / "spool").glob("job_queue.log*"):
             file.unlink()
@@ -97,11 +105,9 @@ def test_a_run_whose_queue_is_lost_is_resumed_from_what_the_study_knows(
 
 @pytest.mark.usefixtures("pool")
 def test_a_region_whose_dagman_is_removed_is_shown_as_stopped(
-    make_run: MakeRun, wait_for: WaitFor
+    begin: Callable[..., Run], wait_for: WaitFor
 ) -> None:
-    run = make_run(SLOW, regions=["A", "B"], budget={"trials": 2, "lanes": 1})
-    run.submit()
-    wait_for(lambda: told(run) >= 1)
+    run = begin(regions=["A", "B"], budget={"trials": 2, "lanes": 1})
     job = f'TrialfleetFolder == "{run.folder}" && TrialfleetRegion == "A" && JobUniverse == 7'
     subprocess.run(["condor_rm", "-constraint", job], check=True)
     wait_for(lambda: run.status().regions[0].state is RunState.STOPPED)
@@ -115,12 +121,10 @@ def test_a_region_whose_dagman_is_removed_is_shown_as_stopped(
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_stopped_run_goes_on_from_its_rescue_file(make_run: MakeRun, wait_for: WaitFor) -> None:
-    run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
-    run.submit()
+def test_a_stopped_run_goes_on_from_its_rescue_file(begin: Callable[..., Run]) -> None:
+    run = begin()
     with pytest.raises(InputError, match="submitted before"):
         run.submit()
-    wait_for(lambda: told(run) >= 1)
     stopped = run.stop()
     before = {r.node: (r.trial, r.params) for r in run.trials()}
     assert stopped.state is RunState.STOPPED

@@ -24,7 +24,7 @@ from .namespaces import NEW, first_process
 
 FIRMWARE = ("-m", "tests.fleet.lab.machine")
 POLL = 0.1  # seconds between looks at what AWS has
-PATIENCE = 30.0  # seconds from the power button to the plug, as EC2 gives or more
+PATIENCE = 45.0  # seconds from the power button to the plug: services have 30 of them
 Describe = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
 
@@ -37,7 +37,8 @@ class Machine:
         self.going = threading.Event()
         file = folder / f"{spec.id}.json"
         file.write_text(json.dumps(dataclasses.asdict(spec)))
-        self.console = folder / f"{spec.id}.console"
+        self._console = folder / f"{spec.id}.console"
+        self._console.touch()
         master, slave = pty.openpty()
         tty.setraw(slave)
         self.process = subprocess.Popen(
@@ -48,7 +49,8 @@ class Machine:
             start_new_session=True,
         )
         os.close(slave)
-        threading.Thread(target=self._copy_console, args=(master,), daemon=True).start()
+        self._copier = threading.Thread(target=self._copy_console, args=(master,), daemon=True)
+        self._copier.start()
         self.pid = first_process(self.process.pid)
         switch.connect(spec.address, self.pid)
 
@@ -56,6 +58,12 @@ class Machine:
     def alive(self) -> bool:
         """True until its first process has ended."""
         return self.process.poll() is None
+
+    def said(self) -> bytes:
+        """Return what its console has printed; of a machine that is off, to the last word."""
+        if not self.alive:
+            self._copier.join(PATIENCE)
+        return self._console.read_bytes()
 
     def power_off(self) -> None:
         """Press the power button; pull the plug when it is still on much later."""
@@ -82,7 +90,7 @@ class Machine:
             os.kill(self.pid, number)
 
     def _copy_console(self, master: int) -> None:
-        with self.console.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        with self._console.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while text := os.read(master, 65_536):  # OSError once nobody has the other end
                 file.write(text)
         os.close(master)
@@ -144,7 +152,7 @@ class Hypervisor:
         }
         region = instance.ec2_backend.region_name
         made = Machine(Spec(**self._describe(instance, spec)), region, self._folder)
-        moto_side.CONSOLES[instance.id] = made.console
+        moto_side.CONSOLES[instance.id] = made.said
         return made
 
     def _name(self, address: str, name: str) -> None:

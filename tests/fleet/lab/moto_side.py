@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -170,7 +170,7 @@ def mend_instances() -> None:
     EC2Backend.run_instances = run_instances  # type: ignore[method-assign]
 
 
-CONSOLES: dict[str, Path] = {}  # what each machine's console has printed
+CONSOLES: dict[str, Callable[[], bytes]] = {}  # what tells what a machine's console has printed
 
 
 def mend_console() -> None:
@@ -183,8 +183,7 @@ def mend_console() -> None:
 
     def get_console_output(self: Any) -> ActionResult:
         instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
-        path = CONSOLES.get(instance.id)
-        text = path.read_bytes()[-65_536:] if path and path.exists() else b""
+        text = CONSOLES[instance.id]()[-65_536:] if instance.id in CONSOLES else b""
         return ActionResult(
             {
                 "InstanceId": instance.id,

@@ -16,6 +16,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LOGS = Path("/var/log/services")
 VARIABLES = Path("/etc/environment")
 NOT_EXECUTED = 203  # systemd's own exit status for a command that can't be run
+LEFT_ALONE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}  # systemd has the last one ignored
 
 
 class Service:
@@ -118,7 +119,8 @@ def prepare(unit: units.Unit) -> None:
     """Give a new process what the unit says: log, folder, user."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for caught in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    # All of them: whoever started the lab in the background had SIGINT ignored, which is inherited.
+    for caught in signal.valid_signals() - LEFT_ALONE:
         signal.signal(caught, signal.SIG_DFL)
     log = os.open(LOGS / f"{unit.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
     for number, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
