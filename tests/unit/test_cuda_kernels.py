@@ -678,7 +678,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("fault", "said"),
     [
         ("beyond", "heap-buffer-overflow"),
-        ("beyond shared", "global-buffer-overflow"),
+        ("beyond shared", "index 256 out of bounds"),
         ("misaligned", "misaligned address"),
         ("unsynchronised", "nan"),
         ("left", "255 threads wait in __syncthreads, 0 in a shuffle, 1 have returned"),

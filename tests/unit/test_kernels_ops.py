@@ -417,7 +417,7 @@ def a_step(x: Tensor, bias: Tensor, rng: Tensor, target: Tensor, of_step: dict[s
         pytest.param("inductor", marks=pytest.mark.slow),  # calls a C++ compiler
     ],
 )
-@pytest.mark.filterwarnings("default")  # the compiler's own
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_compiled_functions_come_to_the_same(backend: str) -> None:
     x, bias, rng, _, _ = cases.arguments()["bias_relu_dropout"]
     target = cases.arguments()["softmax_cross_entropy"][1]

@@ -65,7 +65,7 @@ struct Tiling {
   int64_t stripes;  // down the rows: gridDim.y
 };
 
-constexpr int64_t kRowsOfAThread = 4;  // at least, or the sums would cost as much as the rows
+constexpr int64_t kRowsOfAThread = 4;    // at least, or the sums would cost as much as the rows
 constexpr int64_t kEnoughBlocks = 1024;  // for any GPU
 
 Tiling tile(int64_t rows, int64_t columns, int width) {
