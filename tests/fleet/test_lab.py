@@ -252,9 +252,10 @@ def connected(machine: Machine, other: Machine) -> str:
         f"import socket; s=socket.create_connection(('{other.instance()['address']}', 7000));"
         "import time; time.sleep(1000)"
     )
-    for at, code in ((other, f"{listen}"), (machine, talk)):
-        line = f'nohup sh -c "sleep 1000 | python3 -c \\"{code}\\"" >/dev/null 2>&1 &'
-        at.run(line, check=True)
+    line = 'nohup sh -c "sleep 1000 | python3 -c \\"{}\\"" >/dev/null 2>&1 &'
+    other.run(line.format(listen), check=True)
+    other.lab.wait_for(lambda: other.run("ss -Hltn sport = 7000").stdout, "the listener")
+    machine.run(line.format(talk), check=True)
     look = "ss -Htn state all sport = 7000 | grep -v LISTEN | awk '{print $1}'"
     other.lab.wait_for(lambda: other.run(look).stdout.strip() == "ESTAB", "the connection")
     return look

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
@@ -403,6 +403,9 @@ def batch_of(samples: on.Samples, cursor: int, rows: int) -> Array:
     seed=seeds,
     target=st.sampled_from([np.float32, np.int64]),
 )
+@example((4, [2, 3], 6), 33, 1, Type.FLOAT32, on.ALIGNED, 0, np.float32)  # rows end within packs
+@example((6, [2, 3], 4), 33, 1, Type.FLOAT32, on.ALIGNED, 0, np.float32)
+@example((4, [2, 3], 8), 33, 1, Type.FLOAT32, on.ALIGNED, 0, np.int64)
 @few
 def test_a_batch_is_gathered_and_embedded(
     kernels: Kernels,
