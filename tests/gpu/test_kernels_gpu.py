@@ -287,37 +287,14 @@ def test_each_operator_is_captured_in_a_graph(name: str, by: Callable[[str], Cal
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def large() -> dict[str, tuple[Any, ...]]:
-    """Return arguments that keep a GPU busy, by operator."""
-    of_step = list(cases.step([(2000, 1000), (1000,)], shadows=torch.bfloat16).values())
-    x, y = cases.normal(3000, 1000).float(), cases.normal(3000, 1000, seed=1).float()
-    flat, target = cases.normal(3_000_000).float(), cases.normal(3_000_000, seed=1).float()
-    codes = torch.randint(0, 9000, (3000, 4), generator=cases.random()).sort(1)[0].int()
-    codes = (codes % 2000 + 2000 * torch.arange(4)).int()  # no two columns share one
-    return {
-        "mulc_": (x, 1.01),
-        "exp": (x,),
-        "bias_relu_dropout": (x, x[0].clone(), torch.tensor([1, 2]), 3, 0.5),
-        "bias_relu_dropout_backward": (x, y, 0.5),
-        "softmax_cross_entropy": (x, torch.arange(3000) % 1000),
-        "sigmoid_bce": (flat, target),
-        "mean_squared_error": (flat, target),
-        "gather_embed": tuple(cases.batch(30_000, 9, 4, 16).values()),
-        "gather_embed_backward": (cases.normal(3000, 196).float(), codes, 4, 9000, 48),
-        "adamw_step_": (*of_step, 0.9, 0.999, 1e-8),
-        "sgd_step_": (*of_step[:3], *of_step[4:], 0.9),
-        "tick_": cases.arguments()["tick_"],
-    }
-
-
 @names
 def test_two_streams_at_once_and_every_run_give_the_same_bits(name: str) -> None:
     streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
-    alone = list(cases.on(GPU, large()[name]))
+    alone = list(cases.on(GPU, cases.large(3000, 1000)[name]))
     with torch.no_grad():
         for _ in range(20):
             alone_result = by_kernel(name)(alone)
-        together = [list(cases.on(GPU, large()[name])) for _ in streams]
+        together = [list(cases.on(GPU, cases.large(3000, 1000)[name])) for _ in streams]
         results: list[Any] = [None, None]
         torch.cuda.synchronize()
         for _ in range(20):

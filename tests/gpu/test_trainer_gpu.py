@@ -7,7 +7,6 @@ tests/unit/test_train_fused.py has the same steps without a capture, on any mach
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -16,12 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
 
 from tests.unit.small_trials import (
+    losses_of,
     make_sandbox,
     make_table,
     progress,
@@ -36,7 +35,7 @@ from trialfleet.nodes import feed, region, settings, train, trial
 from trialfleet.nodes.fused import FusedSteps
 from trialfleet.nodes.network import Network
 from trialfleet.nodes.ranks import Ranks
-from trialfleet.nodes.steps import PlainSteps, Steps
+from trialfleet.nodes.steps import PlainSteps
 
 SEED = 11
 GPU = torch.device("cuda", 0)
@@ -80,19 +79,6 @@ def steps_on(
     if chunk:
         source = feed.Streamed(data.train, orders, device, chunk)
     return FusedSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, capture=capture)
-
-
-def losses_of(steps: Steps, data: region.Region, chosen: settings.Settings) -> Tensor:
-    """Take all steps; return the loss of each."""
-    losses = []
-    for epoch in range(chosen.epochs):
-        steps.begin(epoch, 0, 0.0)
-        sums = [0.0]
-        for _ in range(0, len(data.train), chosen.batch_size):
-            steps.take()
-            sums.append(steps.loss_sum())
-        losses += [after - before for before, after in itertools.pairwise(sums)]
-    return torch.tensor(losses)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

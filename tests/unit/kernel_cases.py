@@ -144,6 +144,29 @@ def arguments(dtype: torch.dtype = torch.float32) -> dict[str, tuple[Any, ...]]:
     }
 
 
+def large(rows: int, units: int) -> dict[str, tuple[Any, ...]]:
+    """Arguments of such a size that threads, or a GPU's blocks, share the work, by operator."""
+    of_step = list(step([(rows, units), (units,)], shadows=torch.bfloat16).values())
+    x, y = normal(rows, units).float(), normal(rows, units, seed=1).float()
+    flat, target = x.flatten(), y.flatten()
+    codes = torch.randint(0, 2000, (rows, 4), generator=random())
+    codes = (codes + 2000 * torch.arange(4)).int()  # no two columns share one
+    return {
+        "mulc_": (x, 1.01),
+        "exp": (x,),
+        "bias_relu_dropout": (x, x[0].clone(), torch.tensor([1, 2]), 3, 0.5),
+        "bias_relu_dropout_backward": (x, y, 0.5),
+        "softmax_cross_entropy": (x, torch.arange(rows) % units),
+        "sigmoid_bce": (flat, target),
+        "mean_squared_error": (flat, target),
+        "gather_embed": tuple(batch(10 * rows, 9, 4, 16).values()),
+        "gather_embed_backward": (normal(rows, 196).float(), codes, 4, 9000, 48),
+        "adamw_step_": (*of_step, 0.9, 0.999, 1e-8),
+        "sgd_step_": (*of_step[:3], *of_step[4:], 0.9),
+        "tick_": arguments()["tick_"],
+    }
+
+
 def on(device: str | torch.device, value: Any) -> Any:
     """Return a copy of arguments, its tensors on a device, with whatever wish for gradients."""
     if isinstance(value, Tensor):

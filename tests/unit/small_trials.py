@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from trialfleet import nodes
-from trialfleet.nodes import table, train
+from trialfleet.nodes import region, settings, table, train
+from trialfleet.nodes.steps import Steps
 
 ROWS = 600
 
@@ -105,3 +108,16 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def progress(folder: Path) -> list[Any]:
     lines = (folder / "progress.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
+
+
+def losses_of(steps: Steps, data: region.Region, chosen: settings.Settings) -> Tensor:
+    """Take all steps; return the loss of each."""
+    losses = []
+    for epoch in range(chosen.epochs):
+        steps.begin(epoch, 0, 0.0)
+        sums = [0.0]
+        for _ in range(0, len(data.train), chosen.batch_size):
+            steps.take()
+            sums.append(steps.loss_sum())
+        losses += [after - before for before, after in itertools.pairwise(sums)]
+    return torch.tensor(losses)

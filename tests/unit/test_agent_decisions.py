@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trialfleet.nodes.agent.decisions import (
@@ -237,12 +237,24 @@ def test_a_job_is_cut_off_by_nothing_but_a_lease_that_is_long_over(
     busy = starter if startd is None else startd.claimed > 0
     sight = seen(startd, busy=busy, failures=FAILURES, rebalance="soon" if notice else None)
     decision = decided(memory, sight)
-    if decision.power_off and busy:
-        assert decision.memory.leaving is not None
-        assert decision.memory.leaving.cause == "lease"
-        assert sight.uptime - decision.memory.leaving.since >= RULES.lease_grace
-    if decision.power_off and startd is not None and not busy:
+    if not decision.power_off:
+        return
+    leaving = decision.memory.leaving
+    assert leaving is not None
+    if leaving.cause == "lease" and sight.uptime - leaving.since >= RULES.lease_grace:
+        return
+    assert not busy
+    if startd is not None:
         assert startd.draining is not None  # no job can come between the look and the end
+
+
+@example(leaving("lease", since=0.0), Startd(claimed=0, draining=None, started=100.0))
+@given(memories, startds)
+def test_a_lease_that_is_long_over_ends_the_node_whatever_it_does(
+    memory: Memory, startd: Startd | None
+) -> None:
+    over = replace(memory, leaving=Leaving("lease", "why", 0.0))
+    assert decided(over, seen(startd, uptime=RULES.lease_grace)).power_off
 
 
 def test_what_happened_is_told_once() -> None:

@@ -258,7 +258,7 @@ def test_tick_moves_the_clock_and_adds_up_the_loss() -> None:
 def test_the_number_of_threads_changes_no_bit(name: str) -> None:
     results = []
     usual = torch.get_num_threads()
-    given_now = large_arguments()[name]
+    given_now = cases.large(700, 300)[name]
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
@@ -271,28 +271,6 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
     for others in results[1:]:
         for one, other in zip(results[0], others, strict=True):
             assert torch.equal(one, other)
-
-
-def large_arguments() -> dict[str, tuple[Any, ...]]:
-    """Return arguments of which several threads take their part."""
-    of_step = list(cases.step([(400, 300), (300,)], shadows=torch.bfloat16).values())
-    x, y = cases.normal(700, 300).float(), cases.normal(700, 300, seed=1).float()
-    flat, target = cases.normal(100_000).float(), cases.normal(100_000, seed=1).float()
-    codes = torch.randint(0, 9000, (700, 2), generator=cases.random()).int()
-    return {
-        "mulc_": (x, 3.0),
-        "exp": (x,),
-        "bias_relu_dropout": (x, x[0].clone(), torch.tensor([1, 2]), 3, 0.5),
-        "bias_relu_dropout_backward": (x, y, 0.5),
-        "softmax_cross_entropy": (x, torch.arange(700) % 300),
-        "sigmoid_bce": (flat, target),
-        "mean_squared_error": (flat, target),
-        "gather_embed": tuple(cases.batch(3000, 9, 4, 16).values()),
-        "gather_embed_backward": (cases.normal(700, 100).float(), codes, 4, 9000, 48),
-        "adamw_step_": (*of_step, 0.9, 0.999, 1e-8),
-        "sgd_step_": (*of_step[:3], *of_step[4:], 0.9),
-        "tick_": cases.arguments()["tick_"],
-    }
 
 
 def backward(value: Tensor, grad: Tensor | None = None) -> None:

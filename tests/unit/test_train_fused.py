@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from tests.unit.small_trials import (
+    losses_of,
     make_sandbox,
     make_table,
     progress,
@@ -85,19 +86,6 @@ def fused_steps(
     source = source or resident(data, chosen)
     network = network_of(data, chosen)
     return FusedSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype)
-
-
-def losses_of(steps: Steps, data: region.Region, chosen: settings.Settings) -> Tensor:
-    """Take all steps; return the loss of each."""
-    losses = []
-    for epoch in range(chosen.epochs):
-        steps.begin(epoch, 0, 0.0)
-        sums = [0.0]
-        for _ in range(0, len(data.train), chosen.batch_size):
-            steps.take()
-            sums.append(steps.loss_sum())
-        losses += [after - before for before, after in itertools.pairwise(sums)]
-    return torch.tensor(losses)
 
 
 def assert_close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
