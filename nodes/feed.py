@@ -201,7 +201,8 @@ class CudaLane(Lane):
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:
         """See `Lane`."""
-        with torch.cuda.stream(self._stream):
+        # A thread begins on GPU 0, and would go back there to take memory for nothing.
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._released)
             super().send(waiting, places, turn)
             self._there[turn].record(self._stream)

@@ -140,6 +140,8 @@ def steps_of(
         from trialfleet.nodes.fused import FusedSteps
     elif not TYPE_CHECKING:
         from fused import FusedSteps
+    # Beside its feed, a step takes 4 bytes for each value of a column and 256 rows of the batch:
+    # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = feed.feed_of(data, chosen, device, t, team)
     dtype = precision_of(chosen, device)
     return FusedSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)

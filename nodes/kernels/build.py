@@ -358,7 +358,8 @@ def compile_commands(recipe: Recipe, chosen: Compilers, objects: Path) -> dict[s
     if chosen.nvcc:
         # Compiled by nvcc for its include paths; what it does with a .cpp is call the C++ compiler.
         commands["cuda.cpp"] = [*nvcc, *HOST_FLAGS, *DEFINES, *include]
-        kernels = [*nvcc, *KERNEL_FLAGS, *code_for(recipe.architectures)]
+        codes = code_for(recipe.architectures, known_to(chosen.nvcc))
+        kernels = [*nvcc, *KERNEL_FLAGS, *codes]
         commands |= {f"cuda/{path.name}": kernels for path in sorted(SOURCES.glob("cuda/*.cu"))}
     return {
         unit: [*command, "-c", str(SOURCES / unit), "-o", str(objects / f"{Path(unit).name}.o")]
@@ -366,12 +367,24 @@ def compile_commands(recipe: Recipe, chosen: Compilers, objects: Path) -> dict[s
     }
 
 
-def code_for(architectures: Sequence[str]) -> list[str]:
-    """Return nvcc's options: machine code for each, and PTX of the highest for later GPUs."""
-    numbers = sorted(int(name.removeprefix("sm_")) for name in architectures)
-    codes = [f"arch=compute_{number},code=sm_{number}" for number in numbers]
-    codes.append(f"arch=compute_{numbers[-1]},code=compute_{numbers[-1]}")
-    return [option for code in codes for option in ("-gencode", code)]
+def known_to(nvcc: str) -> list[int]:
+    """Return the architectures that an nvcc compiles for: 90 for sm_90."""
+    said = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
+    return [int(number) for number in re.findall(r"compute_(\d+)\b", said.stdout)]
+
+
+def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
+    """Return nvcc's options: machine code for each, and PTX of the highest for later GPUs.
+
+    A GPU that is later than those that nvcc knows has the PTX of the latest one before it.
+    """
+    codes = []
+    for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
+        latest = max((other for other in known if other <= number), default=number)
+        code = "sm" if latest == number else "compute"
+        codes.append(f"arch=compute_{latest},code={code}_{latest}")
+    codes.append(f"arch=compute_{latest},code=compute_{latest}")
+    return [option for code in dict.fromkeys(codes) for option in ("-gencode", code)]
 
 
 def loaded_libraries() -> list[str]:

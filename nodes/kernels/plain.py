@@ -98,7 +98,9 @@ def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tenso
     scores = functional.log_softmax(_wide(logits), 1)
     of_target = target.unsqueeze(1)
     loss = -scores.gather(1, of_target).mean()
-    gradient = scores.exp_().scatter_add_(1, of_target, -torch.ones_like(scores[:, :1]))
+    # scatter_add_ copies from the host where torch must be deterministic: no graph captures that.
+    classes = torch.arange(scores.shape[1], device=target.device)
+    gradient = scores.exp_() - (classes == of_target).to(scores.dtype)
     return loss, (gradient / max(1, len(target))).to(logits.dtype)
 
 

@@ -18,7 +18,10 @@ from tests.kernels import operations as on
 from tests.kernels.stand_in import Kernels, Type
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 255, 257, 1025, 4097, 12_289, 30_001)
-SHAPES = ((0, 3), (1, 1), (3, 1), (5, 3), (7, 8), (2, 32), (33, 33), (130, 20), (9, 520), (1100, 4))
+SHAPES = (
+    *((0, 3), (1, 1), (3, 1), (5, 3), (7, 8), (2, 32), (33, 33), (130, 20), (9, 520), (1100, 4)),
+    *((3, 0), (3, 77), (3, 259), (3, 1016), (3, 1032)),
+)
 OFFSETS = (on.ALIGNED, (1,) * 5, (4,) * 5, *(tuple(np.eye(5, dtype=int)[i]) for i in range(5)))
 random = np.random.default_rng(0)
 

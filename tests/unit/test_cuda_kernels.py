@@ -314,6 +314,12 @@ def torch_loss(
     seed=seeds,
     spread=st.sampled_from([1.0, 100.0]),
 )
+@example(33, 77, Type.FLOAT32, on.ALIGNED, 0, 1.0)  # single elements, several a lane
+@example(33, 259, Type.BFLOAT16, on.ALIGNED, 0, 1.0)  # too many of them for the registers
+@example(9, 1024, Type.FLOAT32, on.ALIGNED, 0, 100.0)  # as many packs as the registers hold
+@example(9, 1016, Type.BFLOAT16, on.ALIGNED, 0, 1.0)  # some lanes have a pack less
+@example(9, 1016, Type.FLOAT16, (1,) * 5, 0, 1.0)
+@example(9, 1032, Type.FLOAT32, on.ALIGNED, 0, 1.0)
 @few
 def test_softmax_cross_entropy_is_torchs(
     kernels: Kernels,
@@ -340,6 +346,26 @@ def test_a_class_that_does_not_exist_makes_the_loss_nan(kernels: Kernels, wrong:
     loss, grad = on.softmax_cross_entropy(kernels, np.zeros((3, 3)), target, Type.FLOAT32)
     assert np.isnan(loss).all()
     assert np.isnan(grad).all(axis=1).tolist() == [False, True, False]
+
+
+@given(rows=some_rows.filter(bool), classes=some_columns, kind=kinds, seed=seeds)
+@example(9, 1016, Type.BFLOAT16, 0)
+@few
+def test_the_bits_of_softmax_hang_on_no_alignment(
+    kernels: Kernels, rows: int, classes: int, kind: Type, seed: int
+) -> None:
+    logits = normal(seed, rows, classes)
+    target = np.random.default_rng(seed).integers(0, classes, rows)
+    results = [
+        on.softmax_cross_entropy(kernels, logits, target, kind, offsets)
+        for offsets in (on.ALIGNED, (1,) * 5, (0, 1, 0, 0, 0))
+    ]
+    assert len({(loss.tobytes(), grad.tobytes()) for loss, grad in results}) == 1
+
+
+def test_without_classes_every_target_is_wrong(kernels: Kernels) -> None:
+    loss, _ = on.softmax_cross_entropy(kernels, np.zeros((3, 0)), np.zeros(3), Type.FLOAT32)
+    assert np.isnan(loss).all()
 
 
 def test_logits_beyond_exp_are_no_matter(kernels: Kernels) -> None:
@@ -406,6 +432,7 @@ def batch_of(samples: on.Samples, cursor: int, rows: int) -> Array:
 @example((4, [2, 3], 6), 33, 1, Type.FLOAT32, on.ALIGNED, 0, np.float32)  # rows end within packs
 @example((6, [2, 3], 4), 33, 1, Type.FLOAT32, on.ALIGNED, 0, np.float32)
 @example((4, [2, 3], 8), 33, 1, Type.FLOAT32, on.ALIGNED, 0, np.int64)
+@example((4, [], 6), 33, 1, Type.FLOAT32, on.ALIGNED, 0, np.int64)  # packs all the same
 @few
 def test_a_batch_is_gathered_and_embedded(
     kernels: Kernels,

@@ -328,14 +328,35 @@ def test_nvcc_is_the_one_of_torchs_cuda(tmp_path: Path, monkeypatch: pytest.Monk
     assert f"{of_home} (12.4), {on_path} (13.0)" in str(missing.value)
 
 
-def test_each_architecture_has_its_code_and_the_highest_its_ptx() -> None:
-    codes = [option for option in build.code_for(["sm_90", "sm_100", "sm_75"]) if "=" in option]
-    assert codes == [
+def codes_for(architectures: list[str], known: list[int]) -> list[str]:
+    return [word for word in build.code_for(architectures, known) if word != "-gencode"]
+
+
+@pytest.mark.parametrize("known", [[75, 80, 90, 100, 120], []])  # [] of an nvcc that doesn't say
+def test_each_architecture_has_its_code_and_the_highest_its_ptx(known: list[int]) -> None:
+    assert codes_for(["sm_90", "sm_100", "sm_75"], known) == [
         "arch=compute_75,code=sm_75",
         "arch=compute_90,code=sm_90",
         "arch=compute_100,code=sm_100",
         "arch=compute_100,code=compute_100",
     ]
+
+
+def test_a_gpu_later_than_nvcc_has_the_ptx_of_the_latest_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        "#!/bin/sh\nprintf 'compute_75\\ncompute_100\\ncompute_100a\\ncompute_120\\n'\n"
+    )
+    nvcc.chmod(0o755)
+    known = build.known_to(str(nvcc))
+    assert known == [75, 100, 120]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", [(10, 3), (13, 0)].__getitem__)
+    ptx = ["arch=compute_100,code=compute_100", "arch=compute_120,code=compute_120"]
+    assert codes_for([*build.architectures()], known) == ptx
+    assert codes_for(["sm_70"], known)[0] == "arch=compute_70,code=sm_70"  # nvcc says that it can't
 
 
 @pytest.mark.parametrize(

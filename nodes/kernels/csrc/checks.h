@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <initializer_list>
+#include <limits>
 #include <ostream>
 #include <string>
 
@@ -238,6 +239,13 @@ inline void gather_embed_backward(const Tensor& grad, const Tensor& codes, int64
   arguments.tensor("codes", codes, {at::kInt}, {kAny, kAny});
   arguments.tensor("grad", grad, {at::kFloat, at::kBFloat16, at::kHalf},
                    {codes.size(0), numeric + codes.size(1) * embedding});
+  if (device != at::kCUDA) return;
+  // There a column is a row of the grid, and places in rows of 256 are numbered by 31 bits.
+  const int64_t places = (codes.size(0) + 255) / 256 * 256 * codes.size(1);
+  const bool counted = codes.size(1) < (1 << 16) && places < std::numeric_limits<int32_t>::max();
+  TRIALFLEET_REQUIRE(arguments, counted, "codes",
+                     "of fewer than 2^16 columns and, rows rounded up to 256, 2^31 - 1 elements",
+                     "of shape " + written(codes.sizes()));
 }
 
 // What the two optimisers' arguments have in common.

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
   for (; first < size; first += stride) {
     float value[n], offset[n];
     load<wide>(x, first, size, value);
-    int64_t column = first % columns;
+    int64_t column = first % columns;  // nvcc divides 32 bits where the upper halves are 0 (SASS)
     if (in_row) {
       load<true>(bias, column, columns, offset);
     } else {

@@ -75,7 +75,8 @@ template <typename T, typename Target>
 cudaError_t gather(const Gather& g, const Target* target, T* joined, Target* batch_target,
                    cudaStream_t stream) {
   const bool packed = aligned<kPack>(g.numeric) && aligned<kPack>(g.weight) &&
-                      aligned<kPack>(joined) && g.numbers % kPack == 0 && g.embedding % kPack == 0;
+                      aligned<kPack>(joined) && g.numbers % kPack == 0 &&
+                      (g.categories == 0 || g.embedding % kPack == 0);
   const int64_t width = g.numbers + g.categories * g.embedding;
   const int lanes = power_of_two((packed ? width / kPack : width) + g.categories + 1, kThreads);
   const dim3 block(lanes, kThreads / lanes);

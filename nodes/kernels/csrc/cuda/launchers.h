@@ -66,7 +66,8 @@ int64_t bias_relu_dropout_backward_workspace(int64_t rows, int64_t columns, Type
 // off first;   grad = (softmax(logits) - one_hot(target)) / rows
 //   logits, grad [rows, classes] of type     target int64 [rows]
 // A target outside [0, classes) makes its row of grad and the loss NaN: a kernel can't raise.
-// Moves 2 * rows * classes elements and 8 bytes a row; logits are read twice more, from the cache.
+// Moves 2 * rows * classes elements and 8 bytes a row. With more than 1024 classes (256, if a row
+// is no multiple of 16 bytes) logits are read twice more, from the cache.
 cudaError_t softmax_cross_entropy(const void* logits, const int64_t* target, float* loss,
                                   void* grad, void* workspace, int64_t rows, int64_t classes,
                                   Type type, cudaStream_t stream);

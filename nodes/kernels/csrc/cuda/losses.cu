@@ -46,8 +46,8 @@ cudaError_t add_parts(const double* parts, unsigned count, int64_t rows, float* 
 
 // --- softmax and cross-entropy
 
-// `lanes` neighbours of a warp share a row: as many as it has classes, up to the whole warp.
-int lanes_for(int64_t classes) { return power_of_two(classes, kWarp); }
+// `lanes` neighbours of a warp share a row: as many as it has packs, up to the whole warp.
+int lanes_for(int64_t packs) { return power_of_two(packs, kWarp); }
 
 template <typename Combine>
 __device__ float over_lanes(float value, int lanes, Combine combine) {
@@ -57,10 +57,114 @@ __device__ float over_lanes(float value, int lanes, Combine combine) {
   return value;
 }
 
-// Single loads: with as many lanes as classes, a warp reads 32 neighbours at once all the same.
+// Packs of n that a lane can hold of a row; single ones cost more registers, for addresses.
+template <int n>
+constexpr int kHeld = n == 1 ? 8 : 32 / n;
+
+// A lane's part of a row in its registers: read once, one exponential for each element. The row's
+// packs of n go round the lanes. `wide`: a pack is one access.
+template <bool wide, int n, int packs, typename T>
+class HeldRow {
+ public:
+  __device__ HeldRow(const T* logits, int64_t begin, int64_t classes, int lane, int /*lanes*/)
+      : begin_(begin), classes_(static_cast<int>(classes)), lane_(lane) {
+#pragma unroll
+    for (int pack = 0; pack < packs; ++pack) {
+      // Past the row's end its begin is read, for nothing: without a branch all loads go at once.
+      const int column = column_of(pack) < classes_ ? column_of(pack) : 0;
+      load<wide>(logits, begin_ + column, begin_ + classes_, value_[pack]);
+    }
+  }
+
+  __device__ float largest() const {
+    float found = -INFINITY;
+    each_pack([&](int pack, int /*column*/) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) found = fmaxf(found, value_[pack][i]);
+    });
+    return found;
+  }
+
+  // Makes exp(x - largest) of each x, and returns their sum.
+  __device__ float to_exponentials(float largest) {
+    float sum = 0.0f;
+    each_pack([&](int pack, int /*column*/) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+        value_[pack][i] = expf(value_[pack][i] - largest);
+        sum += value_[pack][i];
+      }
+    });
+    return sum;
+  }
+
+  // Writes slope(column, exponential) for each element.
+  template <typename Slope>
+  __device__ void write(T* grad, Slope slope) {
+    each_pack([&](int pack, int column) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) value_[pack][i] = slope(column + i, value_[pack][i]);
+      store<wide>(grad, begin_ + column, begin_ + classes_, value_[pack]);
+    });
+  }
+
+ private:
+  // Where lanes are fewer than a warp, there is one pack.
+  __device__ int column_of(int pack) const { return (pack * kWarp + lane_) * n; }
+
+  template <typename Body>
+  __device__ void each_pack(Body body) const {
+#pragma unroll
+    for (int pack = 0; pack < packs; ++pack) {
+      if (column_of(pack) < classes_) body(pack, column_of(pack));
+    }
+  }
+
+  float value_[packs][n];
+  int64_t begin_;
+  int classes_, lane_;
+};
+
+// The same of a longer row: it is read three times, twice from the cache. Single loads: a warp
+// reads 32 neighbours at once all the same.
+template <typename T>
+class ReadRow {
+ public:
+  __device__ ReadRow(const T* logits, int64_t begin, int64_t classes, int lane, int lanes)
+      : logits_(logits + begin), begin_(begin), classes_(classes), lane_(lane), lanes_(lanes) {}
+
+  __device__ float largest() const {
+    float found = -INFINITY;
+    for (int64_t j = lane_; j < classes_; j += lanes_) found = fmaxf(found, to_float(logits_[j]));
+    return found;
+  }
+
+  __device__ float to_exponentials(float largest) {
+    largest_ = largest;
+    float sum = 0.0f;
+    for (int64_t j = lane_; j < classes_; j += lanes_) sum += exponential(j);
+    return sum;
+  }
+
+  template <typename Slope>
+  __device__ void write(T* grad, Slope slope) {
+    for (int64_t j = lane_; j < classes_; j += lanes_) {
+      grad[begin_ + j] = from_float<T>(slope(j, exponential(j)));
+    }
+  }
+
+ private:
+  __device__ float exponential(int64_t j) const { return expf(to_float(logits_[j]) - largest_); }
+
+  const T* logits_;
+  int64_t begin_, classes_;
+  int lane_, lanes_;
+  float largest_ = 0.0f;
+};
+
 // Every thread goes round as often as the others, because all lanes take part in a shuffle: where
 // the rows have run out it looks at the last one again, and writes nothing.
-template <typename T>
+template <typename Row, typename T>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const T* logits, const int64_t* target, T* grad, double* parts, int64_t rows,
                    int64_t classes, int lanes, float rows_inverse) {
@@ -73,31 +177,66 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t mine = begin + threadIdx.x / lanes;
     const bool real = mine < rows;
     const int64_t row = real ? mine : rows - 1;
-    const T* x = logits + row * classes;
 
-    float largest = -INFINITY;
-    for (int64_t j = lane; j < classes; j += lanes) largest = fmaxf(largest, to_float(x[j]));
-    largest = over_lanes(largest, lanes, [](float a, float b) { return fmaxf(a, b); });
-    float sum = 0.0f;
-    for (int64_t j = lane; j < classes; j += lanes) sum += expf(to_float(x[j]) - largest);
-    sum = over_lanes(sum, lanes, [](float a, float b) { return a + b; });
+    Row x(logits, row * classes, classes, lane, lanes);
+    const float largest =
+        over_lanes(x.largest(), lanes, [](float a, float b) { return fmaxf(a, b); });
+    const float sum =
+        over_lanes(x.to_exponentials(largest), lanes, [](float a, float b) { return a + b; });
     const float sum_inverse = 1.0f / sum;  // sum is at least 1, the largest's own
 
     const int64_t wanted = target[row];
     const bool known = wanted >= 0 && wanted < classes;
     if (real && lane == 0) {
-      loss += known ? logf(sum) + (largest - to_float(x[wanted])) : NAN;
+      loss += known ? logf(sum) + (largest - to_float(logits[row * classes + wanted])) : NAN;
     }
     if (real) {
-      for (int64_t j = lane; j < classes; j += lanes) {
-        const float share = expf(to_float(x[j]) - largest) * sum_inverse;
-        const float slope = share - (j == wanted ? 1.0f : 0.0f);
-        grad[row * classes + j] = from_float<T>(known ? slope * rows_inverse : NAN);
-      }
+      x.write(grad, [&](int64_t column, float exponential) {
+        const float slope = exponential * sum_inverse - (column == wanted ? 1.0f : 0.0f);
+        return known ? slope * rows_inverse : NAN;
+      });
     }
   }
   const double total = sum_of_block(loss);
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
+}
+
+// What softmax_kernel starts with.
+template <typename T>
+struct Softmax {
+  const T* logits;
+  const int64_t* target;
+  T* grad;
+  double* parts;
+  int64_t rows, classes;
+  cudaStream_t stream;
+};
+
+template <typename Row, typename T>
+cudaError_t start(const Softmax<T>& s, int lanes, unsigned& blocks) {
+  blocks = blocks_for(s.rows, kThreads / lanes, kMostParts);
+  return launch(softmax_kernel<Row, T>, blocks, kThreads, s.stream, s.logits, s.target, s.grad,
+                s.parts, s.rows, s.classes, lanes,
+                static_cast<float>(1.0 / static_cast<double>(s.rows)));
+}
+
+template <bool wide, int n, typename T>
+cudaError_t start_packs(const Softmax<T>& s, unsigned& blocks) {
+  const int64_t packs = divide_up(s.classes, n);
+  const int lanes = lanes_for(packs);
+  if (packs <= kWarp) return start<HeldRow<wide, n, 1, T>>(s, lanes, blocks);
+  if (packs <= kWarp * kHeld<n>) return start<HeldRow<wide, n, kHeld<n>, T>>(s, lanes, blocks);
+  return start<ReadRow<T>>(s, lanes, blocks);
+}
+
+// The shape alone decides which lane has what, and so the order of the sums; where the arrays lie
+// decides how they are read.
+template <typename T>
+cudaError_t start_softmax(const Softmax<T>& s, unsigned& blocks) {
+  constexpr int n = kWidth<T>;
+  if (s.classes % n != 0 || s.classes == 0) return start_packs<false, 1>(s, blocks);
+  return with_flag(aligned<n>(s.logits) && aligned<n>(s.grad),
+                   [&](auto wide) { return start_packs<wide, n>(s, blocks); });
 }
 
 // --- losses of one output
@@ -174,17 +313,17 @@ cudaError_t softmax_cross_entropy(const void* logits, const int64_t* target, flo
   if (rows < 0 || classes < 0) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   auto* parts = static_cast<double*>(workspace);
-  const int lanes = lanes_for(classes);
-  const unsigned blocks = blocks_for(rows, kThreads / lanes, kMostParts);
+  unsigned blocks = 0;
   const cudaError_t error = with_type(type, [&](auto kind) {
     using T = decltype(kind);
-    return launch(softmax_kernel<T>, blocks, kThreads, stream, static_cast<const T*>(logits),
-                  target, static_cast<T*>(grad), parts, rows, classes, lanes,
-                  static_cast<float>(1.0 / static_cast<double>(rows)));
+    const Softmax<T> softmax = {static_cast<const T*>(logits), target, static_cast<T*>(grad),
+                                parts, rows, classes, stream};
+    return start_softmax(softmax, blocks);
   });
   return error != cudaSuccess ? error : add_parts(parts, blocks, rows, loss, stream);
 }
 
+// For single elements; with packs the lanes are fewer, and so are the blocks.
 int64_t softmax_cross_entropy_workspace(int64_t rows, int64_t classes) {
   const int64_t rows_at_once = kThreads / lanes_for(classes);
   return workspace_of(blocks_for(rows, rows_at_once, kMostParts));

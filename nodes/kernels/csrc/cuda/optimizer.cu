@@ -206,8 +206,8 @@ cudaError_t step(const Parameter* parameters, int64_t count, const Rule& rule,
       table.first_block[table.count] = static_cast<int32_t>(blocks);
       table.entry[table.count++] = entry_of(p);
       blocks += divide_up(p.size, kChunk);
+      if (blocks > INT32_MAX) return cudaErrorInvalidValue;  // 4 * 10^12 elements
     }
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue;  // 4 * 10^12 elements
     if (blocks == 0) continue;
     const cudaError_t error =
         launch(step_kernel<Rule>, static_cast<unsigned>(blocks), kThreads, stream, table, rule);
