@@ -252,7 +252,16 @@ def by_kernel(name: str) -> Call:
 
 
 def by_plain(name: str) -> Call:
-    return lambda values: getattr(plain, name)(*values)
+    """Plain torch as the trainer has it: told to be deterministic, it takes other ways."""
+
+    def call(values: list[Any]) -> Any:
+        torch.use_deterministic_algorithms(mode=True)
+        try:
+            return getattr(plain, name)(*values)
+        finally:
+            torch.use_deterministic_algorithms(mode=False)
+
+    return call
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

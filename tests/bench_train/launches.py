@@ -1,0 +1,146 @@
+"""What a step asks of the device, counted: `python -m tests.bench_train.launches [--json]`.
+
+Needs no GPU, and its figures are the same on every machine. Each operation that is no view is at
+least one launch on a GPU, and reads its inputs from memory and writes its outputs there: so the
+counts say what fusing saves, before anything is timed. Dropout is counted as a CPU has it, in three
+operations; on a GPU eager torch takes one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.bench_train import rivals, workloads
+from tests.bench_train.workloads import SEED, Workload
+from trialfleet.nodes import feed, region
+from trialfleet.nodes.fused import FusedSteps
+from trialfleet.nodes.network import loss_of
+from trialfleet.nodes.ranks import Ranks
+
+CPU = torch.device("cpu")
+# What only hands out memory, or another name for it.
+NO_LAUNCH = ("aten.empty", "aten.new_empty", "aten.detach", "aten._unsafe_view", "aten.lift_fresh")
+# What reads of a table only the rows that it returns.
+GATHERS = ("aten.index_select", "aten.embedding", "trialfleet.gather_embed")
+
+
+class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations and the bytes of their arguments and results while it is active.
+
+    Attributes:
+        operations: how many of each name.
+        bytes: that each name moved, in all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call an operation, and count it."""
+        result = func(*args, **(kwargs or {}))
+        name = str(func.overloadpacket)
+        if not func.is_view and not name.startswith(NO_LAUNCH):
+            self.operations[name] += 1
+            written = args[:1] if result is None else result  # None: in place
+            read = written if name in GATHERS else args
+            self.bytes[name] += sum(tensor.nbytes for tensor in tensors((read, written)))
+        return result
+
+    def described(self) -> dict[str, Any]:
+        """Return all of it as plain data, the most bytes first."""
+        names = sorted(self.operations, key=lambda name: -self.bytes[name])
+        return {
+            "launches": self.operations.total(),
+            "bytes": self.bytes.total(),
+            "operations": {
+                name: {"launches": self.operations[name], "bytes": self.bytes[name]}
+                for name in names
+            },
+        }
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in arguments or results."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+
+
+def counted(workload: Workload) -> dict[str, Any]:
+    """Return what one step of each way asks for, in float32."""
+    data = workloads.make_data(workload)
+    return {
+        "workload": workload.name,
+        "eager": eager_step(data, workload).described(),
+        "ours": fused_step(data, workload).described(),
+    }
+
+
+def eager_step(data: region.Region, workload: Workload) -> Count:
+    """Count a step as people write it: rows by index, autograd, torch's fused AdamW."""
+    network = rivals.network_of(data, workload, CPU)
+    optimizer = rivals.adamw_of(network, workload)
+    index = torch.arange(workload.batch)
+    network.train()
+
+    def step() -> None:
+        batch = data.train.at(index)
+        optimizer.zero_grad()
+        outputs = network(batch.numeric, batch.categorical)
+        loss_of(outputs, batch.target, data.kind).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    step()  # the optimiser makes its state
+    count = Count()
+    with count:
+        step()
+    return count
+
+
+def fused_step(data: region.Region, workload: Workload) -> Count:
+    """Count a step of the trainer as a GPU has it; there all of it is one CUDA graph."""
+    network = rivals.network_of(data, workload, CPU)
+    orders = feed.Orders(SEED, len(data.train), workload.batch, Ranks())
+    rows = feed.Resident(data.train, orders)
+    steps = FusedSteps(network, workload.settings, data.kind, rows, seed=SEED, capture=False)
+    steps.begin(0, 0, 0.0)
+    count = Count()
+    with count:
+        steps.take()
+    return count
+
+
+def main() -> None:
+    """Count and print."""
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--json", action="store_true", help="every operation, as one object")
+    chosen = reader.parse_args()
+    results = [counted(workload) for workload in workloads.workloads(CPU)]
+    if chosen.json:
+        print(json.dumps(results, indent=1))
+        return
+    for result in results:
+        print(f"\n{result['workload']}")
+        for way in ("eager", "ours"):
+            found = result[way]
+            print(f"  {way:6} {found['launches']:4} launches, {found['bytes'] / 1e6:8.1f} MB")
+            for name, part in [*found["operations"].items()][:8]:
+                print(f"    {name:44} {part['launches']:4} {part['bytes'] / 1e6:10.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
