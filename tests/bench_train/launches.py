@@ -26,8 +26,15 @@ from trialfleet.nodes.network import loss_of
 from trialfleet.nodes.ranks import Ranks
 
 CPU = torch.device("cpu")
-# What only hands out memory, or another name for it.
-NO_LAUNCH = ("aten.empty", "aten.new_empty", "aten.detach", "aten._unsafe_view", "aten.lift_fresh")
+# What hands out memory or another name for it, or only takes notes.
+NO_LAUNCH = (
+    "aten.empty",
+    "aten.new_empty",
+    "aten.detach",
+    "aten._unsafe_view",
+    "aten.lift_fresh",
+    "profiler.",
+)
 # What reads of a table only the rows that it returns.
 GATHERS = ("aten.index_select", "aten.embedding", "trialfleet.gather_embed")
 
