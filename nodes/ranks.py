@@ -3,7 +3,7 @@
 The process that HTCondor started launches the ranks by torch.distributed.launcher (what torchrun
 itself calls), hands SIGTERM on, and leaves with the exit code that they agreed on; torchrun would
 make a 1 of HTCondor's 85. Every rank reads the trial and the table, and trains its part of each
-batch. Rank 0 alone writes: progress, checkpoints, model, result.
+batch. Rank 0 alone writes: progress, checkpoints, model, result; any of them may reject the trial.
 
 Nothing listens outside of this machine: ranks meet by a file, NCCL and gloo talk by loopback.
 """
@@ -11,6 +11,7 @@ Nothing listens outside of this machine: ranks meet by a file, NCCL and gloo tal
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -149,6 +150,8 @@ def launch(count: int) -> NoReturn:
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             why = f"rank {rank} of {count} failed with exit code {failure.exitcode}"
+        finally:  # the ranks are gone, so there is nothing left to save
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         told = Path(folder) / CODE
         sys.exit(int(told.read_text()) if told.exists() else why)
 

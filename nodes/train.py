@@ -59,6 +59,8 @@ def main() -> None:
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
+        if t.gpu_share < 1:  # a neighbour may have had it: that is no fault of the parameters
+            sys.exit(f"out of GPU memory, on a GPU that is shared: {error}")
         t.reject(f"out of GPU memory: {error}")
 
 

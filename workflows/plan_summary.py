@@ -50,4 +50,6 @@ def plan_text(run: Run) -> str:
 
 def _gpus(resources: Resources) -> str:
     shares = resources.trials_per_gpu
-    return f"1/{shares} GPU" if shares > 1 else f"{resources.gpus} GPU(s)"
+    if shares > 1:
+        return f"1/{shares} GPU (on nodes whose TrialfleetTrialsPerGpu is {shares})"
+    return f"{resources.gpus} GPU(s)"

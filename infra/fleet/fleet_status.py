@@ -273,12 +273,3 @@ def _look(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:
 
 def _minutes(since: datetime, now: datetime) -> float:
     return (now - since) / timedelta(minutes=1)
-
-
-def waits_for(nodes: Sequence[NodeStatus]) -> list[str]:
-    """Return a line for each living node that takes no trials yet, and why."""
-    return [
-        f"{node.instance} ({node.type} in {node.zone}): {node.why}"
-        for node in nodes
-        if node.stage in {"asked", "booted", "sick"}
-    ]

@@ -60,12 +60,6 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
     return {pair: price for pair, (_, price) in sorted(newest.items())}
 
 
-def on_demand(aws_region: str, instance_type: str) -> float | None:
-    """Return what an instance costs on-demand in USD per hour; None if no table has it."""
-    price = table().get(aws_region, {}).get(instance_type)
-    return price.usd if price else None
-
-
 def table() -> Table:
     """Return all known on-demand prices, refreshed ones before shipped ones."""
     shipped, refreshed = _shipped(), _refreshed()

@@ -96,8 +96,10 @@ class Condor:
             CondorError: the configuration can't be written, or the startd not be asked to read it.
         """
         # Where packages have a folder of theirs, the machine's own is the last of the list.
-        folder = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()[-1]
-        file = Path(folder) / PurePath(OFFLINE).name
+        folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
+        if not folders:
+            raise CondorError("HTCondor's configuration has no LOCAL_CONFIG_DIR")
+        file = Path(folders[-1]) / PurePath(OFFLINE).name
         beside = file.with_name(f".{file.name}")  # HTCondor reads no hidden files
         try:
             beside.write_text(

@@ -65,7 +65,7 @@ class Agent:
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._told = tell_probe, float("-inf")
         self._memory = memory.load(state)
-        self._answers, self._problem = True, ""
+        self._answers, self._problem, self._offline_problem = True, "", ""
 
     def run(self) -> None:
         """Go on until the machine is switched off."""
@@ -76,9 +76,9 @@ class Agent:
     def step(self) -> bool:
         """Look, decide and act once; True when the machine has been told to shut down."""
         decision = decide(self._memory, self._look(), self._rules)
+        decision = self._take_offline(self._cancel(decision))
         for line in changes(self._memory, decision.memory):
             log.info("%s", line)
-        decision = self._take_offline(self._cancel(decision))
         self._remember(decision)
         self._drain(decision)
         self._tell()
@@ -128,9 +128,12 @@ class Agent:
         try:
             self._pool.take_offline(decision.offline)
         except CondorError as error:
-            log.warning("%s can't be taken offline: %s", ", ".join(decision.offline), error)
+            if str(error) != self._offline_problem:  # it is tried again each second
+                log.warning("sick GPUs can't be taken offline: %s", error)
+            self._offline_problem = str(error)
             before = replace(decision.memory, offline=self._memory.offline)
             return replace(decision, memory=before)
+        self._offline_problem = ""
         return decision
 
     def _tell(self) -> None:

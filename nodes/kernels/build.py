@@ -45,13 +45,19 @@ SYSTEM = Path("/var/lib/trialfleet/kernels")  # root's, built when the node boot
 CXX_FLAGS = ("-std=c++20", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp")
 NVCC_FLAGS = ("-O3", "-lineinfo", "-Xcompiler", "-fPIC")
 HOST_FLAGS = (*NVCC_FLAGS, "-std=c++20")  # of cuda.cpp
-KERNEL_FLAGS = (*NVCC_FLAGS, "-std=c++17", "--threads", "0")  # of cuda/*.cu
+KERNEL_FLAGS = (*NVCC_FLAGS, "-std=c++17")  # of cuda/*.cu
 # c10's CUDA headers include a file that a CPU torch lacks, and that matters on Windows alone.
 DEFINES = (
     "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
     f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
 )
 ERROR_LINES = 6  # of a compiler's errors are told
+# A machine that was short of something says nothing about the next time.
+PASSING = re.compile(
+    r"[Kk]illed|[Kk]ill signal|No space left|[Oo]ut of memory|[Cc]annot allocate memory|"
+    r"virtual memory exhausted"
+)
+REMEMBERED = 6 * 3600  # s; by then somebody may have mended the compiler
 
 
 class BuildError(RuntimeError):
@@ -190,7 +196,26 @@ def find_or_build() -> Path:
         OSError: the cache can't be written.
     """
     recipe = Recipe.here()
-    return find_usable(recipe) or build(recipe, cache())
+    found = find_usable(recipe)
+    if found is None and SYSTEM in places() and waited_for(SYSTEM / f"{recipe.folder}.lock"):
+        found = find_usable(recipe)
+    return found or build(recipe, cache())
+
+
+def waited_for(lock: Path) -> bool:
+    """Wait for a build of somebody else's that is under way; tell whether there was one."""
+    try:
+        file = lock.open("rb")
+    except OSError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("this machine's own are being built; waiting for them")
+            fcntl.flock(file, fcntl.LOCK_SH)
+            return True
+    return False
 
 
 def load(library: Path) -> None:
@@ -221,7 +246,7 @@ def find_usable(recipe: Recipe) -> Path | None:
 
 def _heed_failure(recipe: Recipe, place: Path) -> None:
     failed = place / f"{recipe.folder}.failed"
-    if failed.is_file():
+    if failed.is_file() and time.time() - failed.stat().st_mtime < REMEMBERED:
         raise CompileError(f"{failed.read_text(encoding='utf-8')}\n(so says {failed})")
 
 
@@ -336,7 +361,7 @@ def _make(recipe: Recipe, chosen: Compilers, work: Path) -> None:
     say(f"compiling for torch {recipe.torch}, {', '.join(recipe.architectures)}")
     with tempfile.TemporaryDirectory(dir=work) as objects:
         units = compile_commands(recipe, chosen, Path(objects))
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(compilers_at_once()) as pool:
             running = [pool.submit(_run, unit, command) for unit, command in units.items()]
             for done, finished in enumerate(as_completed(running), 1):
                 unit, seconds = finished.result()
@@ -349,6 +374,11 @@ def _make(recipe: Recipe, chosen: Compilers, work: Path) -> None:
     (work / "build.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
+def compilers_at_once() -> int:
+    """Return how many compilers may run at once: in an HTCondor job one, within its memory."""
+    return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
+
+
 def compile_commands(recipe: Recipe, chosen: Compilers, objects: Path) -> dict[str, list[str]]:
     """Return how to compile each file of csrc/, by its name, into a folder for objects."""
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
@@ -359,7 +389,7 @@ def compile_commands(recipe: Recipe, chosen: Compilers, objects: Path) -> dict[s
         # Compiled by nvcc for its include paths; what it does with a .cpp is call the C++ compiler.
         commands["cuda.cpp"] = [*nvcc, *HOST_FLAGS, *DEFINES, *include]
         codes = code_for(recipe.architectures, known_to(chosen.nvcc))
-        kernels = [*nvcc, *KERNEL_FLAGS, *codes]
+        kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(compilers_at_once()), *codes]
         commands |= {f"cuda/{path.name}": kernels for path in sorted(SOURCES.glob("cuda/*.cu"))}
     return {
         unit: [*command, "-c", str(SOURCES / unit), "-o", str(objects / f"{Path(unit).name}.o")]
@@ -407,7 +437,7 @@ def _run(unit: str, command: list[str]) -> tuple[str, float]:
         lines = said.splitlines() or [f"exit code {ended.returncode}"]
         errors = [line for line in lines if re.search(r"\berror\b", line)] or lines
         told = "\n".join(f"    {line}" for line in errors[:ERROR_LINES])
-        passing = ended.returncode < 0 or re.search(r"[Kk]ill(ed)? signal|No space left", said)
+        passing = ended.returncode < 0 or PASSING.search(said)
         kind = BuildError if passing else CompileError
         raise kind(f"{command[0]} can't compile {unit}:\n{told}")
     return unit, time.monotonic() - start

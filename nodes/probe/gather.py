@@ -24,6 +24,8 @@ PCI = Path("/sys/bus/pci/devices")
 MEASURED = ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth", "matmul_error")
 NVIDIA = "0x10de"  # the maker's number on the PCI bus
 IN_USE = "in use by other programs"
+LOOK_AGAIN = 1.5  # s for nvidia-smi after the measurement, when the driver is awake
+HUNG = "hung"
 
 Line = dict[str, Any]
 
@@ -37,9 +39,20 @@ def gather(seconds: float) -> Readings:
     root = told.read()
     readings = with_xids(readings, told.xids(root))
     readings = replace(readings, parameters=kernel_log.read_options(), pool=root.pool)
-    if any(gpu.processes for gpu in readings.gpus):
+    if used(readings):
         return replace(readings, not_measured=IN_USE)
-    return measured(readings, ends)
+    look_again = min(LOOK_AGAIN, seconds / 6)
+    found = measured(readings, ends - look_again)
+    # A trial that came meanwhile slowed everything down: that is no sickness. But what hangs may be
+    # the measurement itself, which the driver then lists.
+    if any(gpu.problem.startswith(HUNG) for gpu in found.gpus):
+        return found
+    return replace(readings, not_measured=IN_USE) if used(driver_readings(look_again)) else found
+
+
+def used(readings: Readings) -> bool:
+    """Tell whether programs use a GPU."""
+    return any(gpu.processes for gpu in readings.gpus)
 
 
 def driver_readings(seconds: float) -> Readings:
@@ -133,7 +146,7 @@ def with_measurements(gpu: Gpu, told: Iterable[Line], *, ended: bool) -> tuple[G
     doing = last.get("doing", "start")
     if doing in {"start", "import torch"} and not ended:
         return after, "torch was not yet imported"
-    return replace(after, problem=f"{'died' if ended else 'hung'} when about to {doing}"), ""
+    return replace(after, problem=f"{'died' if ended else HUNG} when about to {doing}"), ""
 
 
 def kernels_load(code: int | None, said: str) -> bool | None:

@@ -11,7 +11,7 @@ from tests.fleet.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet import fleet_status, inventory, ledger, pool_nodes, up
 from trialfleet.infra.fleet.boot_words import Words, last_line
-from trialfleet.infra.fleet.fleet_status import FleetStatus, waits_for
+from trialfleet.infra.fleet.fleet_status import FleetStatus
 from trialfleet.infra.fleet.pool_nodes import (
     Demand,
     Group,
@@ -96,9 +96,10 @@ def test_a_node_that_has_not_joined_tells_the_last_line_of_its_log(
             Body=LOG.encode(),
         )
         status = seen(account, monkeypatch, minutes=5)
-        (line,) = waits_for(status.nodes)
-        assert line == (
-            f"{name} (g5.xlarge in eu-west-1a): not in the pool 5 minutes after its launch;"
+        (node,) = status.nodes
+        assert (node.instance, node.type, node.zone) == (name, "g5.xlarge", "eu-west-1a")
+        assert node.why == (
+            "not in the pool 5 minutes after its launch;"
             " its log ends: 2026-11-20T12:00:09Z htcondor failed:"
             " no version 25.14.1 for this release"
         )

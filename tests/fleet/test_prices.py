@@ -63,10 +63,11 @@ def test_larger_types_of_a_family_cost_more_in_the_shipped_table() -> None:
 
 
 def test_an_on_demand_price_is_that_of_the_table() -> None:
-    assert prices.on_demand("us-east-1", "g5.xlarge") == 1.006
-    assert prices.on_demand("eu-west-1", "g4dn.xlarge") == 0.587
-    assert prices.on_demand("us-east-1", "m5.large") is None
-    assert prices.on_demand("mars-north-1", "g5.xlarge") is None
+    table = prices.table()
+    assert table["us-east-1"]["g5.xlarge"].usd == 1.006
+    assert table["eu-west-1"]["g4dn.xlarge"].usd == 0.587
+    assert "m5.large" not in table["us-east-1"]
+    assert "mars-north-1" not in table
 
 
 def test_a_refreshed_price_wins_and_the_others_stay(aws: Aws) -> None:
@@ -77,9 +78,9 @@ def test_a_refreshed_price_wins_and_the_others_stay(aws: Aws) -> None:
         prices.refresh(aws, [HOME], ["m5.large"])
     table = prices.table()
     assert table[HOME]["g5.xlarge"] == prices.Price(0.9, f"{TODAY:%Y-%m-%d}")
-    assert prices.on_demand(HOME, "m5.large") == 0.107
-    assert prices.on_demand(HOME, "g4dn.xlarge") == 0.587
-    assert prices.on_demand("us-east-1", "g5.xlarge") == 1.006
+    assert table[HOME]["m5.large"].usd == 0.107
+    assert table[HOME]["g4dn.xlarge"].usd == 0.587
+    assert table["us-east-1"]["g5.xlarge"].usd == 1.006
     assert path == prices.cache_file()
 
 
@@ -100,7 +101,7 @@ def test_what_a_region_does_not_sell_is_left_out(aws: Aws) -> None:
     with Stubber(aws.pricing()) as stub:
         answers(stub, "p6-b300.48xlarge")
         prices.refresh(aws, [HOME], ["p6-b300.48xlarge"])
-    assert prices.on_demand(HOME, "p6-b300.48xlarge") is None
+    assert "p6-b300.48xlarge" not in prices.table()[HOME]
 
 
 def test_a_denied_refresh_is_told_and_keeps_the_table(aws: Aws, cache: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_denied_refresh_is_told_and_keeps_the_table(aws: Aws, cache: Path) -> 
 def test_a_damaged_cache_is_worth_no_more_than_none(text: str) -> None:
     prices.cache_file().parent.mkdir(parents=True)
     prices.cache_file().write_text(text)
-    assert prices.on_demand(HOME, "g5.xlarge") == 1.123
+    assert prices.table()[HOME]["g5.xlarge"].usd == 1.123
 
 
 def test_spot_prices_are_told_by_type_and_zone(cloud: Account) -> None:

@@ -67,10 +67,18 @@ def test_killing_dagman_loses_nothing(begin: Callable[..., Run]) -> None:
 
 
 def kill_all(pool: Pool, wait_for: WaitFor) -> None:
-    for process in pool.processes():
-        with contextlib.suppress(ProcessLookupError):  # ended with its parent, killed just before
-            os.kill(process.pid, signal.SIGKILL)
-    wait_for(lambda: not pool.processes())
+    """Kill what there is, and what was being started meanwhile: it would live on for long."""
+
+    def none_left() -> bool:
+        processes = pool.processes()
+        for process in processes:
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # ended with its parent, killed just before
+                os.kill(process.pid, signal.SIGKILL)
+        return not processes
+
+    wait_for(none_left)
 
 
 def test_killing_the_whole_pool_loses_nothing(

@@ -105,6 +105,34 @@ def test_who_comes_second_waits_and_says_so(
     assert capfd.readouterr().err.count("another process is building them; waiting") == 3
 
 
+def test_a_trial_waits_for_the_build_that_its_node_has_under_way(
+    tmp_path: Path,
+    compiler: Put,
+    calls: Path,
+    recipe: build.Recipe,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TRIALFLEET_PLAIN", raising=False)
+    monkeypatch.delenv("TRIALFLEET_KERNELS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of_the_trial"))
+    monkeypatch.setattr(build, "SYSTEM", tmp_path / "of_the_node")
+    compiler("sleep 0.5")
+    with ThreadPoolExecutor(1) as pool:
+        node = pool.submit(build.build, recipe, build.SYSTEM)
+        while not calls.exists():
+            time.sleep(0.01)
+        assert build.find_or_build() == node.result()
+    assert len(calls.read_text().splitlines()) == 3
+    assert not (tmp_path / "of_the_trial").exists()
+
+
+def test_in_a_job_one_compiler_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CONDOR_SCRATCH_DIR", "/somewhere")
+    assert build.compilers_at_once() == 1
+    monkeypatch.delenv("_CONDOR_SCRATCH_DIR")
+    assert build.compilers_at_once() == len(os.sched_getaffinity(0))
+
+
 def test_a_killed_builder_leaves_nothing_in_the_way(
     place: Path, compiler: Put, recipe: build.Recipe
 ) -> None:
@@ -180,6 +208,18 @@ def test_a_refused_file_is_told_with_the_compilers_words_and_remembered(
     assert not list(place.glob("*.failed"))
 
 
+def test_a_refusal_is_forgotten_after_a_while(
+    place: Path, compiler: Put, recipe: build.Recipe
+) -> None:
+    compiler("echo error: no >&2; exit 1")
+    with pytest.raises(build.CompileError):
+        build.find_or_build()
+    compiler("")
+    long_ago = time.time() - build.REMEMBERED
+    os.utime(place / f"{recipe.folder}.failed", (long_ago, long_ago))
+    assert build.find_or_build().is_file()
+
+
 def test_who_waited_for_a_failure_does_not_repeat_it(
     place: Path, compiler: Put, calls: Path
 ) -> None:
@@ -200,6 +240,7 @@ def test_who_waited_for_a_failure_does_not_repeat_it(
         ("kill -9 $$", "exit code -9"),
         ("echo 'c++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1", "Killed"),
         ("echo 'error: cannot write x.o: No space left on device' >&2; exit 1", "No space"),
+        ("echo 'virtual memory exhausted: Cannot allocate memory' >&2; exit 1", "exhausted"),
     ],
 )
 def test_what_may_pass_is_not_taken_for_a_refusal(

@@ -52,6 +52,22 @@ def test_a_gpu_in_use_is_not_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     assert readings.not_measured == gather.IN_USE
 
 
+def test_what_a_trial_that_came_meanwhile_made_slow_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "before").write_text(TURING)
+    (tmp_path / "after").write_text(AMPERE)  # with processes
+    twice = f'cd "{tmp_path}"; [ -e seen ] && exec cat after; touch seen; exec cat before'
+    program(tmp_path, monkeypatch, twice)
+    slow = {"found": {"launch_microseconds": 9_000.0}}
+    monkeypatch.setattr(gather, "MEASURE", measuring(tmp_path, slow, {"done": True}))
+    monkeypatch.setattr(gather, "KERNELS", ("false",))
+    readings = gather.gather(9)
+    assert readings.not_measured == gather.IN_USE
+    assert readings.gpus[0].launch_microseconds is None
+    assert "slow (" not in verdict(readings).reason
+
+
 def test_without_torch_the_drivers_word_is_all_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
