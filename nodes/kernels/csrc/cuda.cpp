@@ -17,6 +17,7 @@
 #include "autograd.h"
 #include "checks.h"
 #include "cuda/launchers.h"
+#include "implementations.h"
 
 namespace trialfleet {
 namespace {
@@ -129,30 +130,30 @@ std::tuple<Tensor, Tensor> softmax_cross_entropy(const Tensor& logits, const Ten
   return {loss, gradient};
 }
 
+// A loss of one output for each row, by its kernel.
+std::tuple<Tensor, Tensor> loss_by_row(const char* operation, const Tensor& outputs,
+                                       const Tensor& target, decltype(cuda::sigmoid_bce)* kernel,
+                                       int64_t workspace_bytes) {
+  const Launch launch(operation, outputs);
+  Tensor loss = loss_of(outputs), gradient = at::empty_like(outputs);
+  const Tensor scratch = workspace(outputs, workspace_bytes);
+  launch.check(kernel(outputs.const_data_ptr(), target.const_data_ptr<float>(),
+                      loss.mutable_data_ptr<float>(), gradient.mutable_data_ptr(),
+                      scratch.mutable_data_ptr(), outputs.size(0), type_of(outputs),
+                      launch.stream()));
+  return {loss, gradient};
+}
+
 std::tuple<Tensor, Tensor> sigmoid_bce(const Tensor& logits, const Tensor& target) {
   check::sigmoid_bce(logits, target, kHere);
-  const Launch launch("sigmoid_bce", logits);
-  const int64_t rows = logits.size(0);
-  Tensor loss = loss_of(logits), gradient = at::empty_like(logits);
-  const Tensor scratch = workspace(logits, cuda::sigmoid_bce_workspace(rows));
-  launch.check(cuda::sigmoid_bce(logits.const_data_ptr(), target.const_data_ptr<float>(),
-                                 loss.mutable_data_ptr<float>(), gradient.mutable_data_ptr(),
-                                 scratch.mutable_data_ptr(), rows, type_of(logits),
-                                 launch.stream()));
-  return {loss, gradient};
+  return loss_by_row("sigmoid_bce", logits, target, cuda::sigmoid_bce,
+                     cuda::sigmoid_bce_workspace(logits.size(0)));
 }
 
 std::tuple<Tensor, Tensor> mean_squared_error(const Tensor& outputs, const Tensor& target) {
   check::mean_squared_error(outputs, target, kHere);
-  const Launch launch("mean_squared_error", outputs);
-  const int64_t rows = outputs.size(0);
-  Tensor loss = loss_of(outputs), gradient = at::empty_like(outputs);
-  const Tensor scratch = workspace(outputs, cuda::mean_squared_error_workspace(rows));
-  launch.check(cuda::mean_squared_error(outputs.const_data_ptr(), target.const_data_ptr<float>(),
-                                        loss.mutable_data_ptr<float>(), gradient.mutable_data_ptr(),
-                                        scratch.mutable_data_ptr(), rows, type_of(outputs),
-                                        launch.stream()));
-  return {loss, gradient};
+  return loss_by_row("mean_squared_error", outputs, target, cuda::mean_squared_error,
+                     cuda::mean_squared_error_workspace(outputs.size(0)));
 }
 
 std::tuple<Tensor, Tensor, Tensor> gather_embed(const Tensor& numeric, const Tensor& categorical,
@@ -246,18 +247,7 @@ void tick_(const Tensor& clock, const Tensor& loss, const Tensor& loss_sum, int6
 }  // namespace
 
 TORCH_LIBRARY_IMPL(trialfleet, CUDA, m) {
-  m.impl("mulc_", &mulc_);
-  m.impl("exp", &exp);
-  m.impl("bias_relu_dropout", &bias_relu_dropout);
-  m.impl("bias_relu_dropout_backward", &bias_relu_dropout_backward);
-  m.impl("softmax_cross_entropy", &softmax_cross_entropy);
-  m.impl("sigmoid_bce", &sigmoid_bce);
-  m.impl("mean_squared_error", &mean_squared_error);
-  m.impl("gather_embed", &gather_embed);
-  m.impl("gather_embed_backward", &gather_embed_backward);
-  m.impl("adamw_step_", &adamw_step_);
-  m.impl("sgd_step_", &sgd_step_);
-  m.impl("tick_", &tick_);
+  TRIALFLEET_IMPLEMENTATIONS(m)
 }
 
 }  // namespace trialfleet
