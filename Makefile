@@ -1,38 +1,57 @@
-# make demo    the flights example on an HTCondor pool of this machine's own
+# make demo    the flights example on an HTCondor pool of this machine's own; once: then shows it again
+#              DEMO=another   a new run of it
 # make test    every test, with a real pool
 # make check   format, lint, types, fast tests: green at every commit
+# make fuzz    new examples for the properties, and generated studies and command lines: MINUTES=60
+# make lint    format, lint, types alone
+# make lock    pins every package anew in requirements.lock; LOCK=--upgrade takes the newest versions
+# make vendor  fetches the report's JavaScript libraries anew, as templates/report/vendor pins them
 # make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
+#              REAL=1, as root: nodes boot Debian with systemd, cloud-init and apt (needs mmdebstrap)
+# make storm   kills 500 processes of a pool and proves that no run is stuck, no trial lost or doubled
 # make bench   what the parts cost, as ratios within one run
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+MINUTES ?= 10
 FLIGHTS := workflows/examples/flights
+VENDOR := templates/report/vendor
+NPM := https://registry.npmjs.org
+DEMO ?= demo
 
-.PHONY: demo test check format lab bench bench-kernels bench-train clean
+.PHONY: demo test fuzz check lint format lock vendor lab storm bench bench-kernels bench-train clean
 .DEFAULT_GOAL := check
 
 demo: $(VENV)/ready
 	$(BIN)/trialfleet pool up
 	$(BIN)/python $(FLIGHTS)/prepare.py
-	$(BIN)/trialfleet run $(FLIGHTS)/study.yaml
+	$(BIN)/trialfleet run $(FLIGHTS)/study.yaml --run-id $(DEMO)
 
 test: $(VENV)/ready
-	$(BIN)/pytest -n 4 --dist loadfile
+	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder
 
-check: $(VENV)/ready
+fuzz: $(VENV)/ready
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+check: lint
+	$(BIN)/pytest -q -n 2 tests/unit -m "not browser and not postgres and not slow"
+
+lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy src tests
-	$(BIN)/pytest -q -n 2 tests/unit -m "not browser and not postgres and not slow"
 
 format: $(VENV)/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 lab: $(VENV)/ready
-	$(BIN)/python -m tests.fleet.lab
+	$(BIN)/python -m tests.fleet.lab $(if $(REAL),--real)
+
+storm: $(VENV)/ready
+	$(BIN)/python -m tests.storm
 
 bench: $(VENV)/ready
 	$(BIN)/python -m tests.bench
@@ -43,12 +62,36 @@ bench-kernels: $(VENV)/ready
 bench-train: $(VENV)/ready
 	$(BIN)/python -m tests.bench_train
 
-# torch first and by its exact version: a range would pull gigabytes of CUDA onto a manager.
-$(VENV)/ready: pyproject.toml constraints.txt
+# The lock has a hash for every file but torch's: which build of it is right depends on the machine.
+$(VENV)/ready: pyproject.toml requirements.lock constraints.txt infra/install_torch.py infra/pip_progress.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flights,postgresql,test]'
+	$(BIN)/python infra/pip_progress.py --require-hashes --requirement requirements.lock
+	$(BIN)/python infra/install_torch.py constraints.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+# For every platform and every Python that pyproject.toml allows; a version stays as long as it may.
+lock:
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet uv==0.13.9
+	build/lock/bin/uv pip compile --quiet $(LOCK) pyproject.toml \
+		--extra flights --extra postgresql --extra test --group lock --excludes constraints.txt \
+		--universal --python-version 3.11 --generate-hashes --annotation-style line \
+		--custom-compile-command "make lock" --output-file requirements.lock
+
+# A newer version: change its file's name and SHA-256 in packages.sha256. The page holds each
+# package's licence; those that have no script of their own are part of the two that have one.
+vendor:
+	rm -rf build/vendor && mkdir -p build/vendor
+	cut -c67- $(VENDOR)/packages.sha256 | while read -r package; do \
+		curl -fsSL --create-dirs -o build/vendor/$$package $(NPM)/$$package || exit 1; done
+	cd build/vendor && sha256sum --check --quiet $(CURDIR)/$(VENDOR)/packages.sha256
+	cut -c67- $(VENDOR)/packages.sha256 | while read -r package; do \
+		name=$$(basename $${package%-*}); \
+		tar -xOf build/vendor/$$package package/LICENSE > $(VENDOR)/$$name.LICENSE || exit 1; done
+	tar -xOf build/vendor/d3/-/d3-*.tgz package/dist/d3.min.js > $(VENDOR)/d3.min.js
+	tar -xOf build/vendor/@observablehq/plot/-/plot-*.tgz package/dist/plot.umd.min.js \
+		> $(VENDOR)/plot.umd.min.js
 
 clean:
 	rm -rf build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -179,18 +179,7 @@ def mirrors() -> list[str]:
     Raises:
         PoolError: there is none, as on relatives of Debian.
     """
-    fields = "$(REPO_URI)|$(ORIGIN)|$(SITE)"
-    listing = subprocess.run(
-        ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = []
-    for line in listing.stdout.splitlines():
-        uri, origin, _ = line.split("|")
-        if origin == "Debian" or (not origin and uri.rstrip("/").endswith("/debian")):
-            found.append(uri.rstrip("/"))
+    found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
     mirrors = list(dict.fromkeys([named, *usable] if named else usable))
@@ -200,6 +189,29 @@ def mirrors() -> list[str]:
             f" it: name one in {MIRROR_VARIABLE}, or install HTCondor as htcondor.org says"
         )
     return mirrors
+
+
+def _mirrors_of_lists() -> list[str]:
+    """The repositories of Debian whose lists apt has downloaded."""
+    fields = "$(REPO_URI)|$(ORIGIN)|$(SITE)"
+    listing = _apt_get("indextargets", "--format", fields, "Created-By: Packages")
+    found = []
+    for line in listing.splitlines():
+        uri, origin, _ = line.split("|")
+        if origin == "Debian" or (not origin and uri.rstrip("/").endswith("/debian")):
+            found.append(uri.rstrip("/"))
+    return found
+
+
+def _mirrors_of_sources() -> list[str]:
+    """What looks like Debian's repository among those that apt would ask: no list is needed."""
+    asked = _apt_get("update", "--print-uris")
+    return re.findall(r"^'(\S+/debian)/dists/[^']+/InRelease'", asked, re.MULTILINE)
+
+
+def _apt_get(*words: str) -> str:
+    done = subprocess.run(["apt-get", *words], capture_output=True, text=True, check=False)
+    return done.stdout
 
 
 def extract(packages: list[Path], folder: Path) -> None:

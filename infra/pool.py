@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,6 +41,8 @@ LOGS = {  # a daemon's log file
     "condor_schedd": "SchedLog",
     "condor_startd": "StartLog",
 }
+PORTS = (20000, 32000)
+_put: set[str] = set()  # what `use` set CONDOR_CONFIG to where no person had: no error names it
 POLL = 0.1  # seconds between two looks at a pool that starts
 KILL_SECONDS = 10.0  # for the kernel to remove processes after SIGKILL
 
@@ -106,7 +110,7 @@ class Pool:
                 progress(f"the pool in {self.folder} is up already")
                 return running
             self._clean(progress)
-            self._write(text, settings.installation)
+            self._write(text, settings)
             progress(f"starting HTCondor {settings.installation.version} in {self.folder}")
             self._start(settings.installation)
             return self._started(seconds)
@@ -203,6 +207,7 @@ class Pool:
             folder=self.folder,
             installation=installation,
             account=who.account,
+            port=free_port(),
             root=who.root,
             cpus=self._cpus,
             memory_mb=self._memory_mb,
@@ -230,11 +235,14 @@ class Pool:
         for stale in (*self.folder.glob("log/.*address*"), *self.folder.glob("spool/.*address*")):
             stale.unlink(missing_ok=True)
 
-    def _write(self, text: str, installation: Installation) -> None:
+    def _write(self, text: str, settings: pool_config.PoolSettings) -> None:
+        installation = settings.installation
         for name in SUBFOLDERS:
             (self.folder / name).mkdir(exist_ok=True, mode=0o700)
         (self.folder / "execute").mkdir(exist_ok=True, mode=0o755)  # as the startd wants it
         write_atomic(self.condor_config, text)
+        script = pool_config.supervise_script(settings)
+        write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}
         write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
 
@@ -326,6 +334,19 @@ class Pool:
         return installation.version if installation else ""
 
 
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on.
+
+    Below those that the kernel gives to outgoing connections: it stays free while the daemon that
+    listens on it is away for a moment.
+    """
+    while True:
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", random.randrange(*PORTS)))  # noqa: S311 - no secret
+            port: int = tried.getsockname()[1]
+            return port
+
+
 def connect(folder: Path | str | None = None) -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command shall talk to.
 
@@ -357,10 +378,12 @@ def named_by_environment(configured: str) -> dict[str, str]:
     pool = Pool(folder)
     if pool.is_up():
         return pool.environment()
-    raise PoolError(
-        f"CONDOR_CONFIG names the pool in {pool.folder}, which is not up:"
-        f" start it by `{FOLDER_VARIABLE}={shlex.quote(str(pool.folder))} trialfleet pool up`"
-    )
+    is_default = pool.folder == default_folder().expanduser().resolve()
+    other = "" if is_default else f"{FOLDER_VARIABLE}={shlex.quote(str(pool.folder))} "
+    where = f"the pool in {pool.folder} is not up"
+    if configured not in _put:
+        where = f"CONDOR_CONFIG names the pool in {pool.folder}, which is not up"
+    raise PoolError(f"{where}: start it by `{other}trialfleet pool up`")
 
 
 def machines_own() -> dict[str, str] | None:
@@ -374,8 +397,11 @@ def machines_own() -> dict[str, str] | None:
 
 def use(environment: Mapping[str, str]) -> None:
     """Put `connect()`'s answer into this process, also where htcondor2 is imported already."""
-    if "CONDOR_CONFIG" not in environment:  # the machine's own: HTCondor knows where it is
+    config = environment.get("CONDOR_CONFIG")
+    if config is None:  # the machine's own: HTCondor knows where it is
         os.environ.pop("CONDOR_CONFIG", None)
+    elif os.environ.get("CONDOR_CONFIG") != config:
+        _put.add(config)
     os.environ.update(environment)
     bindings = sys.modules.get("htcondor2")
     if bindings is not None:

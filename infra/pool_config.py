@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import jinja2
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
 from trialfleet.infra.htcondor_package import Installation
+
+if TYPE_CHECKING:
+    import jinja2
 
 TEMPLATE = "embedded.conf.j2"
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -35,6 +38,7 @@ class PoolSettings:
         folder: the pool's own folder, absolute.
         installation: the HTCondor to run.
         account: name of the user whom the daemons see as the pool's owner.
+        port: the one on which all daemons listen.
         root: True when the daemons run in a user namespace of root's.
         cpus: number of cpus to offer; 0: what this process may use, at least 2.
         memory_mb: memory to offer in MiB; 0: what the machine has.
@@ -48,6 +52,7 @@ class PoolSettings:
     folder: Path
     installation: Installation
     account: str
+    port: int
     root: bool = False
     cpus: int = 0
     memory_mb: int = 0
@@ -94,6 +99,8 @@ def templates(folder: str = "condor") -> jinja2.Environment:
     Args:
         folder: theirs below trialfleet's templates; by default that of HTCondor's configurations.
     """
+    import jinja2  # a pool is asked for its state without it
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES / folder),
         undefined=jinja2.StrictUndefined,
@@ -118,6 +125,7 @@ def render(settings: PoolSettings) -> str:
             library=installation.library,
             libexec=installation.libexec,
             account=settings.account,
+            port=settings.port,
             root=settings.root,
             cpus=settings.cpus or max(LEAST_CPUS, len(os.sched_getaffinity(0))),
             memory_mb=settings.memory_mb,
@@ -126,6 +134,13 @@ def render(settings: PoolSettings) -> str:
             extra=settings.extra.strip(),
         )
     )
+
+
+def supervise_script(settings: PoolSettings) -> str:
+    """Return the text of the program by which condor_master runs the supervisor of runs."""
+    values = {"folder": str(settings.folder), "python": sys.executable}
+    quoted = {name: shlex.quote(value) for name, value in values.items()}
+    return templates().get_template("supervise.j2").render(quoted)
 
 
 def job_environment(config: Path) -> str:

@@ -8,6 +8,7 @@ TABULAR = (  # the reference trainer; the first one runs
     "fused.py",
     "judge.py",
     "network.py",
+    "pace.py",
     "ranks.py",
     "region.py",
     "settings.py",

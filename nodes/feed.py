@@ -38,13 +38,13 @@ class Feed(Protocol):
         rows: rows on the device.
         order: [m] int64, on the device.
         sizes: b of each step of an epoch.
-        shares: what part of the step's batch, all ranks', that is.
+        batches: the rows of each step's batch, all ranks' together.
     """
 
     rows: region.Rows
     order: Tensor
     sizes: list[int]
-    shares: list[float]
+    batches: list[int]
 
     def begin(self, epoch: int) -> None:
         """Take the order of an epoch."""
@@ -66,9 +66,8 @@ class Orders:
         self._seed, self._rows, self._batch, self._team = seed, rows, batch, team
         self._next: tuple[int, Future[Tensor]] | None = None
         self._thread = ThreadPoolExecutor(1)
-        batches = [min(batch, rows - begin) for begin in range(0, rows, batch)]
-        self.sizes = [end - begin for begin, end in map(team.part, batches)]
-        self.shares = [mine / all_ for mine, all_ in zip(self.sizes, batches, strict=True)]
+        self.batches = [min(batch, rows - begin) for begin in range(0, rows, batch)]
+        self.sizes = [end - begin for begin, end in map(team.part, self.batches)]
 
     def take(self, epoch: int) -> Tensor:
         """Return this rank's rows in the epoch's order [m], on the host."""
@@ -90,7 +89,7 @@ class Resident:
     """All rows lie on the device; an epoch brings its order."""
 
     def __init__(self, rows: region.Rows, orders: Orders) -> None:
-        self.rows, self.sizes, self.shares = rows, orders.sizes, orders.shares
+        self.rows, self.sizes, self.batches = rows, orders.sizes, orders.batches
         self.order = torch.zeros(sum(orders.sizes), dtype=torch.int64, device=rows.target.device)
         self._orders = orders
 
@@ -111,7 +110,7 @@ class Streamed:
     def __init__(
         self, rows: region.Rows, orders: Orders, device: torch.device, chunk_bytes: int
     ) -> None:
-        self.sizes, self.shares = orders.sizes, orders.shares
+        self.sizes, self.batches = orders.sizes, orders.batches
         per_step = max(1, rows.bytes // len(rows) * self.sizes[0])
         self.steps = max(1, chunk_bytes // per_step)  # per chunk
         self.chunk = self.steps * self.sizes[0]  # c

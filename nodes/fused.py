@@ -1,4 +1,6 @@
-"""The steps of an epoch on a GPU: a whole step is one CUDA graph of a few fused kernels.
+"""The steps of an epoch on a GPU: a whole step is one CUDA graph.
+
+Its matrix products are cuBLAS's; all between them is a few fused kernels of our own.
 
 A step gathers its batch, goes forward and back, and moves the weights, all of it by what lies on
 the device: `clock` says which batch of `order` it is, which row of `schedule` holds its learning
@@ -9,10 +11,14 @@ The weights are float32. With bfloat16 each hidden layer's weight has a shadow i
 the optimiser's kernel writes beside it and which the matrix products read; accumulation, biases,
 embeddings, the last layer and the loss stay float32.
 
-With several ranks DistributedDataParallel adds up the gradients of the ranks' parts of the batch,
-in the types that they have, while the rest is still computed. Such a step is not captured.
+With several ranks each takes its part of the batch. When the way back is done, gradients and losses
+of the parts are added up in the types that they have: one all_reduce for each type, captured with
+the rest. Nothing of it overlaps, but networks for a table are small, and launches are what their
+steps cost. NCCL lets its calls be captured once the rehearsals have connected the ranks; and the
+process group's end waits for the graphs, so `close` drops them first.
 
-Everything but the capture works on a CPU too, which is how tests see it.
+Everything but the capture works on a CPU too, which is how tests see it. The capture of several
+ranks has not been seen on GPUs; tests/gpu has its test.
 """
 
 from __future__ import annotations
@@ -23,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
 if __package__:
     from trialfleet.nodes import settings
@@ -31,6 +36,7 @@ if __package__:
     from trialfleet.nodes.feed import Feed
     from trialfleet.nodes.kernels import ops
     from trialfleet.nodes.network import Network
+    from trialfleet.nodes.pace import Pace
     from trialfleet.nodes.ranks import Ranks
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import settings
@@ -38,10 +44,11 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     from feed import Feed
     from kernels import ops
     from network import Network
+    from pace import Pace
     from ranks import Ranks
 
 WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
-AHEAD = 32  # steps between two looks at how far the device is
+AHEAD = 32  # steps between two looks at how far the device is, at most
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "binary": lambda outputs, target: ops.sigmoid_bce(outputs.squeeze(1), target),
@@ -120,7 +127,7 @@ class FusedSteps:
         seed: of dropout.
         dtype: of the hidden layers, float32 or bfloat16.
         team: the ranks, where there are several.
-        capture: whether a rank that is alone captures its steps, on a GPU.
+        capture: whether to capture the steps, on a GPU.
     """
 
     def __init__(
@@ -142,11 +149,15 @@ class FusedSteps:
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._descent = Descent(network, chosen)
         self._forward = Forward(network, chosen, kind, feed, self._clock, dtype)
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by rows of the batch
+        # By a batch's rows, all ranks' together: this rank's rows, and what share they are.
+        self._parts = {
+            batch: (rows, torch.tensor(rows / batch, device=device))
+            for batch, rows in {*zip(feed.batches, feed.sizes, strict=True)}
+        }
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # the same
         self._near: torch.cuda.Event | None = None
-        if self._team.count > 1:
-            self._parallel = DistributedDataParallel(self._forward)
-        elif capture and device.type == "cuda":
+        self._pace = Pace(AHEAD)
+        if capture and device.type == "cuda":
             self._capture()
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
@@ -158,25 +169,25 @@ class FusedSteps:
         # Each rank drops units of its own.
         seed = (self._seed + (self._team.rank << 32)) % (1 << 63)
         self._clock.copy_(torch.tensor([sum(sizes[:step]), step, seed, taken]))
-        self._loss_sum.fill_(loss_sum if self._team.first else 0.0)
+        self._loss_sum.fill_(loss_sum)
 
     def take(self) -> None:
         """See `Steps`."""
         step = self._next
         self._feed.ready(step)
-        rows = self._feed.sizes[step]
-        if rows in self._graphs:
-            self._graphs[rows].replay()
+        batch = self._feed.batches[step]
+        if batch in self._graphs:
+            self._graphs[batch].replay()
         else:
-            self._step(rows, self._feed.shares[step])
+            self._step(batch)
         self._descent.steps += 1
         self._next += 1
-        if self._clock.is_cuda and step % AHEAD == 0:
+        if self._clock.is_cuda and self._pace.due():
             self._stay_near()
 
     def loss_sum(self) -> float:
         """See `Steps`."""
-        return self._team.total(self._loss_sum.item())
+        return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
         """See `Steps`."""
@@ -190,28 +201,22 @@ class FusedSteps:
             if shadow.numel():
                 shadow.copy_(weight)
 
+    def close(self) -> None:
+        """See `Steps`."""
+        self._graphs.clear()
+
     # One step
 
-    def _step(self, rows: int, share: float = 1.0) -> None:
-        """Ask the device for a step, with this rank's share of the batch."""
-        if self._team.count == 1:
-            loss = self._forward(rows)
-            gradients = [*torch.autograd.grad(loss, list(self._forward.leaves))]
-        else:
-            loss, gradients = self._back_with_others(rows, share)
+    def _step(self, batch: int) -> None:
+        """Ask the device for a step: this rank's part of a batch of so many rows, all ranks'."""
+        rows, share = self._parts[batch]
+        loss = self._forward(max(1, rows))  # of a small tail a rank may have nothing
+        gradients = [*torch.autograd.grad(loss, list(self._forward.leaves), share)]
+        loss = loss.detach()
+        if self._team.count > 1:
+            *gradients, loss = self._team.sums([*gradients, loss * share])
         self._move([gradient.contiguous() for gradient in gradients])
-        ops.tick_(self._clock, loss.detach(), self._loss_sum, rows)
-
-    def _back_with_others(self, rows: int, share: float) -> tuple[Tensor, list[Tensor]]:
-        """Return this rank's part of the loss, and the gradients of the whole batch."""
-        loss = self._parallel(max(1, rows)) * share  # of a small tail a rank may have nothing
-        # The shares make it a sum, and DistributedDataParallel takes the mean.
-        (loss * self._team.count).backward()
-        gradients = []
-        for leaf in self._forward.leaves:
-            gradients.append(leaf.grad)
-            leaf.grad = None
-        return loss, gradients
+        ops.tick_(self._clock, loss, self._loss_sum, rows)
 
     @torch.no_grad()
     def _move(self, gradients: list[Tensor]) -> None:
@@ -231,17 +236,20 @@ class FusedSteps:
         """Capture a step for every size of batch, leaving everything as it is."""
         pool = torch.cuda.graph_pool_handle()  # for all, as one is replayed at a time
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        for rows in sorted({*self._feed.sizes}, reverse=True):
+        for batch in sorted(self._parts, reverse=True):  # on all ranks in the same order
             aside.wait_stream(here)
             with torch.cuda.stream(aside):
-                self._rehearse(rows)
+                self._rehearse(batch)
             here.wait_stream(aside)
-            self._graphs[rows] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graphs[rows], pool=pool):
-                self._step(rows)
+            self._graphs[batch] = torch.cuda.CUDAGraph()
+            # NCCL's watchdog asks after its events meanwhile: another thread's business.
+            with torch.cuda.graph(
+                self._graphs[batch], pool=pool, capture_error_mode="thread_local"
+            ):
+                self._step(batch)
 
     @torch.no_grad()
-    def _rehearse(self, rows: int) -> None:
+    def _rehearse(self, batch: int) -> None:
         """Take steps and take them back: libraries choose algorithms and get their memory."""
         descent = self._descent
         state = [*descent.weights, *descent.m, *descent.v, *self._forward.shadows]
@@ -249,17 +257,18 @@ class FusedSteps:
         before = [tensor.clone() for tensor in state]
         for _ in range(WARM_UPS):
             with torch.enable_grad():
-                self._step(rows)
+                self._step(batch)
         for tensor, former in zip(state, before, strict=True):
             tensor.copy_(former)
 
     def _stay_near(self) -> None:
-        """Wait until the device is where the host was AHEAD steps ago.
+        """Wait until the device is where the host was at its last look.
 
-        It still has that many to do, so it never stands idle; and when a checkpoint is wanted, what
-        has been asked of it already is soon done.
+        It still has the steps since then to do, so it never stands idle; and when a checkpoint is
+        wanted, what has been asked of it already is soon done, however long a step takes.
         """
         former, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()
         if former:
             former.synchronize()
+        self._pace.begin(self._pace.proposal())

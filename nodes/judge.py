@@ -14,15 +14,11 @@ from torch import Tensor
 if __package__:
     from trialfleet.nodes import region
     from trialfleet.nodes.network import Network, loss_of, outputs_of
+    from trialfleet.nodes.settings import METRICS
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import region
     from network import Network, loss_of, outputs_of
-
-METRICS = {  # beside the loss; of the validation rows "val_…", of the test rows "test_…"
-    "binary": ("auc", "accuracy"),
-    "multiclass": ("accuracy",),
-    "regression": ("rmse", "mae", "r2"),
-}
+    from settings import METRICS
 
 
 def evaluate(
@@ -30,12 +26,15 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the loss and METRICS of `rows`, their names prefixed; regression in its own unit.
 
-    In float32 on every device: the numbers of a GPU compare with those of a CPU.
+    In float32 on every device: the numbers of a GPU compare with those of a CPU. Where the loss is
+    NaN all of them are: outputs that are no numbers have no order and no class.
     """
     outputs = outputs_of(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
     metrics = {"loss": loss_of(outputs, target, data.kind).item()}
-    if data.kind == "regression":
+    if math.isnan(metrics["loss"]):
+        metrics |= dict.fromkeys(METRICS[data.kind], math.nan)
+    elif data.kind == "regression":
         error = (outputs.squeeze(1) - target).double() * data.target_scale.deviation.item()
         spread = (target.double() - target.double().mean()).square().mean()
         spread = spread * data.target_scale.deviation.item() ** 2

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 if __package__:
-    from trialfleet.nodes import region, settings, table
+    from trialfleet.nodes import settings, table
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import region
     import settings
     import table
 
-EVALUATION_ROWS = 65536  # at once, which bounds the memory
+EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the memory
 
 
 class Network(nn.Module):
@@ -44,7 +43,7 @@ class Network(nn.Module):
         for _ in range(chosen.layers):
             layers += [nn.Linear(width, chosen.hidden), nn.ReLU(), nn.Dropout(chosen.dropout)]
             width = chosen.hidden
-        outputs = len(columns.classes) if region.kind_of(columns) == "multiclass" else 1
+        outputs = len(columns.classes) if columns.kind == "multiclass" else 1
         self.layers = nn.Sequential(*layers, nn.Linear(width, outputs))
 
     def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
@@ -72,14 +71,18 @@ def copy_weights(network: Network) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
-    """Return the outputs [n, o] for all rows, in the network's evaluation mode.
+    """Return the outputs [n, o] for all rows, without dropout; the network stays in its own mode.
 
     The rows may lie elsewhere than the network; the outputs are where the network is.
     """
+    device, training = network.first_code.device, network.training
+    widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)
+    rows = max(1, EVALUATION_NUMBERS // widest)
+    parts = [slice(start, start + rows) for start in range(0, len(numeric), rows)]
     network.eval()
-    device = network.first_code.device
-    starts = range(0, len(numeric), EVALUATION_ROWS)
-    parts = [slice(start, start + EVALUATION_ROWS) for start in starts]
-    return torch.cat(
-        [network(numeric[part].to(device), categorical[part].to(device)) for part in parts]
-    )
+    try:
+        return torch.cat(
+            [network(numeric[part].to(device), categorical[part].to(device)) for part in parts]
+        )
+    finally:
+        network.train(training)

@@ -10,11 +10,12 @@ Nothing listens outside of this machine: ranks meet by a file, NCCL and gloo tal
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -24,12 +25,17 @@ from torch import distributed
 
 if __package__:
     from trialfleet.nodes import trial
+    from trialfleet.nodes.pace import Pace
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import trial
+    from pace import Pace
 
 MEETING = "TRIALFLEET_RANKS"  # in a rank's environment: the folder by which the ranks meet
 CODE = "code"  # in that folder: the exit code for HTCondor
+FIRST = "first"  # there: number and exit code of the rank that was the first to fail
 PATIENCE = timedelta(minutes=10)  # for a rank that reads its table, or waits for rank 0's judgement
+STEPS = 1024  # between two votes at most
+_ENDS = (signal.SIGTERM, signal.SIGABRT)  # the launcher's; a rank's own, when it misses another
 TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes with which all ranks leave at once
 
 
@@ -48,6 +54,7 @@ class Ranks:
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
+        self._pace = Pace(STEPS)
         self._vote: tuple[distributed.Work, torch.Tensor] | None = None
 
     @staticmethod
@@ -77,28 +84,42 @@ class Ranks:
     def agree(self, *, wish: bool) -> bool:
         """Tell whether a rank wishes to stop: the same answer to all at the same step.
 
-        With several ranks, the answer is to the wishes of the step before: votes travel while the
-        GPUs work, and nobody waits for them. To be called once a step.
+        With several ranks they vote every few steps, all after the same number of them: a vote
+        takes longer than a small step. It travels while the GPUs work, nobody waits for it, and
+        it is counted when the next one is cast. To be called once a step.
         """
         if self.count == 1:
             return wish
-        agreed = False
+        if not self._pace.due():
+            return False
+        agreed, steps = False, 1
         if self._vote:
             work, votes = self._vote
             work.wait()
-            agreed = bool(votes.item())
-        votes = torch.tensor([int(wish)])
+            agreed, steps = bool(votes[0]), -int(votes[1])
+        # The most of a negative is the least: as many steps as the slowest rank proposes.
+        votes = torch.tensor([int(wish), -self._pace.proposal()])
         work = distributed.all_reduce(votes, distributed.ReduceOp.MAX, async_op=True)
         self._vote = (work, votes)
+        self._pace.begin(steps)
         return agreed
 
-    def total(self, value: float) -> float:
-        """Return the sum of what every rank has."""
+    def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the sums of what all ranks have, the same bits to each.
+
+        All tensors of a type travel as one. On GPUs nothing waits for the device, so that it can be
+        captured in a CUDA graph once the ranks have been connected by a first call.
+        """
         if self.count == 1:
-            return value
-        values = torch.tensor([value], dtype=torch.float64)
-        distributed.all_reduce(values)
-        return values.item()
+            return [*tensors]
+        sums: dict[int, torch.Tensor] = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            same = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            joined = torch.cat([tensors[i].reshape(-1) for i in same])
+            distributed.all_reduce(joined)
+            parts = torch.split(joined, [tensors[i].numel() for i in same])
+            sums |= {i: part.view_as(tensors[i]) for i, part in zip(same, parts, strict=True)}
+        return [sums[i] for i in range(len(tensors))]
 
     def of_first(self, value: float) -> float:
         """Return what rank 0 has, so that all decide alike."""
@@ -110,7 +131,8 @@ class Ranks:
 
     def meet(self) -> None:
         """Wait until all ranks are here."""
-        self.total(0.0)
+        if self.count > 1:
+            distributed.all_reduce(torch.zeros(1))
 
 
 # The process that launches them
@@ -148,12 +170,32 @@ def launch(count: int) -> NoReturn:
         except SignalException as error:  # the ranks had it too, and half a minute to save
             why = 128 + error.sigval
         except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
-            why = f"rank {rank} of {count} failed with exit code {failure.exitcode}"
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            why = blame(codes, count, Path(folder))
         finally:  # the ranks are gone, so there is nothing left to save
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         told = Path(folder) / CODE
         sys.exit(int(told.read_text()) if told.exists() else why)
+
+
+def blame(codes: dict[int, int], count: int, folder: Path) -> str:
+    """Return which rank failed: the first, for the others fail because they miss it.
+
+    Args:
+        codes: exit codes of those that have ended, by rank.
+        count: how many there are.
+        folder: by which they meet.
+    """
+    said = folder / FIRST
+    # Killed from outside, by want of memory for example: such a rank could not say so.
+    killed = [rank for rank, code in codes.items() if code < 0 and -code not in _ENDS]
+    if killed:
+        rank, code = killed[0], codes[killed[0]]
+    elif said.exists():
+        rank, code = map(int, said.read_text().split())
+    else:
+        rank, code = next(iter(codes.items()))
+    return f"rank {rank} of {count} failed with exit code {code}"
 
 
 def run(main: Callable[[], None]) -> None:
@@ -171,12 +213,28 @@ def run(main: Callable[[], None]) -> None:
         if left.code == trial.EXIT_REJECTED or (together and os.environ["RANK"] == "0"):
             _tell(str(left.code))
         if not together:
+            _accuse(left.code if isinstance(left.code, int) else 1)
             raise
         distributed.destroy_process_group()
+    except BaseException:
+        if inside():
+            _accuse(1)
+        raise
+
+
+def _accuse(code: int) -> None:
+    """Leave word that this rank failed, unless another one did so before."""
+    with contextlib.suppress(FileExistsError):
+        os.link(_note(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST))
 
 
 def _tell(code: str) -> None:
-    told = Path(os.environ[MEETING]) / CODE
-    beside = told.with_name(f"{CODE}-{os.environ['RANK']}")
-    beside.write_text(code)
-    beside.replace(told)
+    """Leave word of the exit code for HTCondor."""
+    _note(CODE, code).replace(Path(os.environ[MEETING], CODE))
+
+
+def _note(name: str, text: str) -> Path:
+    """Write a file of this rank's own, to be put whole in place of that name."""
+    own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
+    own.write_text(text)
+    return own

@@ -116,7 +116,7 @@ class Region:
     @property
     def kind(self) -> str:
         """Return "binary", "multiclass" or "regression"."""
-        return kind_of(self.columns)
+        return self.columns.kind
 
     @property
     def bytes(self) -> int:
@@ -127,13 +127,6 @@ class Region:
         """Return the region with its rows on the device."""
         parts = {name: getattr(self, name).to(device) for name in ("train", "validation", "test")}
         return dataclasses.replace(self, **parts)
-
-
-def kind_of(columns: table.Columns) -> str:
-    """Return "binary", "multiclass" or "regression"."""
-    if columns.task == "regression":
-        return "regression"
-    return "binary" if len(columns.classes) == 2 else "multiclass"
 
 
 def load(t: trial.Trial, chosen: settings.Settings) -> Region:
@@ -148,7 +141,7 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Region:
     trained = (split == table.TRAIN).nonzero().flatten()
     if t.mode == "tune":
         trained = sample(trained, chosen.tune_fraction)
-    kind = kind_of(source.columns)
+    kind = source.columns.kind
     numeric_scale = Scale.of(numeric[trained])
     target_scale = Scale(mean=torch.zeros(1).double(), deviation=torch.ones(1).double())
     if kind == "regression":

@@ -77,6 +77,23 @@ class Settings:
         return cls(**params)
 
 
+METRICS = {  # beside the loss; of the validation rows "val_…", of the test rows "test_…"
+    "binary": ("auc", "accuracy"),
+    "multiclass": ("accuracy",),
+    "regression": ("rmse", "mae", "r2"),
+}
+
+
+def metrics_of(kind: str) -> list[str]:
+    """Return every metric that a trial of the trainer tells.
+
+    Args:
+        kind: "binary", "multiclass" or "regression".
+    """
+    names = ("loss", *METRICS[kind])
+    return [part + name for part in ("val_", "test_") for name in names]
+
+
 _CHOICES = {"optimizer": ("adamw", "sgd"), "precision": ("auto", "float32", "bfloat16")}
 _TINY = 1e-12  # stands for "above zero"
 _RANGES: dict[str, tuple[float, float]] = {

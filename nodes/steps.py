@@ -40,6 +40,9 @@ class Steps(Protocol):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `state`; the weights have been restored."""
 
+    def close(self) -> None:
+        """Let go of what other libraries wait for at the end; no step is taken any more."""
+
 
 class PlainSteps:
     """Steps by autograd, one operation after the other."""
@@ -56,7 +59,6 @@ class PlainSteps:
         order = feed.order_of(self._seed, epoch, len(self._data.train))
         self._batches = torch.split(order, self._settings.batch_size)
         self._loss_sum = torch.tensor(loss_sum, dtype=torch.float64)
-        self._network.train()
 
     def take(self) -> None:
         """See `Steps`."""
@@ -81,3 +83,6 @@ class PlainSteps:
     def restore(self, state: dict[str, Any]) -> None:
         """See `Steps`."""
         self._descent.restore(state)
+
+    def close(self) -> None:
+        """See `Steps`."""

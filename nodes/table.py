@@ -12,11 +12,10 @@ The file is a .npz without pickled objects:
 from __future__ import annotations
 
 import json
-import math
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +37,9 @@ class Columns:
         target: name of the column to predict.
         task: "classification" or "regression".
         classes: the names of the classes; empty for regression.
+        kinds: what the cells of a column hold where it isn't numbers or text: "date", "time" or
+            "boolean". A model reads new rows as its table was read.
+        null_values: texts that stand for a missing value.
     """
 
     numeric: list[str]
@@ -45,44 +47,26 @@ class Columns:
     target: str
     task: Task
     classes: list[str]
+    kinds: dict[str, str] = field(default_factory=dict)
+    null_values: list[str] = field(default_factory=list)
 
-    def encode(
-        self, rows: Sequence[Mapping[str, str]], first_row: int = 1
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Turn rows of text into numeric [rows, d] float32 and categorical [rows, k] int32.
-
-        An empty number is missing (NaN); a value that the vocabulary doesn't have is 0, unknown.
-
-        Raises:
-            ValueError: a row lacks a column or a number can't be read; rows are counted from
-                `first_row`.
-        """
-        numeric = np.empty((len(rows), len(self.numeric)), np.float32)
-        categorical = np.empty((len(rows), len(self.categorical)), np.int32)
-        codes = [_codes_of(vocabulary) for vocabulary in self.categorical.values()]
-        for i, row in enumerate(rows):
-            cells = [row.get(name) for name in self.needed]
-            if None in cells:
-                self.check_header([*row], f"row {first_row + i}: ")
-                raise ValueError(f"row {first_row + i} is shorter than the header")
-            texts = [str(cell) for cell in cells]
-            for j, name in enumerate(self.numeric):
-                numeric[i, j] = _number(first_row + i, name, texts[j])
-            for j, code in enumerate(codes):
-                categorical[i, j] = code.get(texts[len(self.numeric) + j], 0)
-        return numeric, categorical
+    @property
+    def kind(self) -> str:
+        """Return "binary", "multiclass" or "regression"."""
+        if self.task == "regression":
+            return "regression"
+        return "binary" if len(self.classes) == 2 else "multiclass"
 
     @property
     def needed(self) -> list[str]:
         """Return the names of all columns that a prediction needs."""
         return [*self.numeric, *self.categorical]
 
-    def check_header(self, names: Sequence[str], where: str = "") -> None:
+    def check_header(self, names: Sequence[str]) -> None:
         """Raise ValueError unless `names` has every column that a prediction needs."""
         if missing := [name for name in self.needed if name not in names]:
             raise ValueError(
-                f"{where}there is no column {', '.join(missing)}; "
-                f"the model needs {', '.join(self.needed)}"
+                f"there is no column {', '.join(missing)}; the model needs {', '.join(self.needed)}"
             )
 
 
@@ -134,14 +118,44 @@ def write_table(
     )
     values = _encode(arrays[target], classes) - 1 if classes else arrays[target]
     codes = [_encode(arrays[name], vocabulary) for name, vocabulary in vocabularies.items()]
-    _save(
-        path,
-        numeric=_stack([arrays[name] for name in numeric], len(parts), np.float32),
-        categorical=_stack(codes, len(parts), np.int32),
+    table = Table(
+        columns=meta,
+        numeric=stack([arrays[name] for name in numeric], len(parts), np.float32),
+        categorical=stack(codes, len(parts), np.int32),
         target=values.astype(np.float32),
         split=parts.astype(np.int8),
-        meta=np.array(json.dumps(asdict(meta), ensure_ascii=False)),
     )
+    save_table(path, table)
+
+
+def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
+    """Write a table beside `path`, fsync, rename; the same table gives the same bytes.
+
+    Args:
+        path: the .npz to write or replace, whole or not at all.
+        table: what to write.
+        compressed: takes half the space and a hundred times as long.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    save = np.savez_compressed if compressed else np.savez
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            save(
+                file,
+                numeric=table.numeric,
+                categorical=table.categorical,
+                target=table.target,
+                split=table.split,
+                meta=np.array(json.dumps(asdict(table.columns), ensure_ascii=False)),
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def read_table(path: Path) -> Table:
@@ -231,32 +245,6 @@ def _codes_of(vocabulary: Sequence[str]) -> dict[str, int]:
     return {value: code for code, value in enumerate(vocabulary, start=1)}
 
 
-def _number(row: int, name: str, text: str) -> float:
-    """Return the number in a cell, NaN for an empty one."""
-    if not text.strip():
-        return math.nan
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"row {row}, column {name!r}: {text!r} is not a number") from None
-    if abs(value) > float(np.finfo(np.float32).max):
-        raise ValueError(f"row {row}, column {name!r}: {text!r} is too large")
-    return value
-
-
-def _stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
+def stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
     """Return [rows, len(arrays)], which may have no column."""
     return np.stack(arrays, 1).astype(dtype) if arrays else np.zeros((rows, 0), dtype)
-
-
-def _save(path: Path, **arrays: npt.NDArray[Any]) -> None:
-    """Write the .npz beside `path`, fsync, rename."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

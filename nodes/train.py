@@ -17,6 +17,7 @@ import json
 import math
 import os
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,10 +116,12 @@ def train(
 ) -> None:
     """Train, and leave with the result."""
     data = feed.place(region.load(t, chosen), device, t.gpu_share)
+    if len(data.train) < team.count:
+        t.reject(f"{len(data.train)} training rows are too few for {team.count} GPUs to share")
     torch.manual_seed(t.seed)
     network = Network(data.columns, chosen).to(device)
-    steps = steps_of(t, chosen, network, data, team)
-    Run(t, chosen, network, data, steps, team).fit()
+    with closing(steps_of(t, chosen, network, data, team)) as steps:
+        Run(t, chosen, network, data, steps, team).fit()
     if not team.first:
         sys.exit(0)
     if t.mode == "final":
@@ -219,9 +222,10 @@ class Run:
         """Measure the epoch on the validation rows, report it, remember it if it is the best."""
         progress, t = self.progress, self.trial
         train_loss = progress.loss_sum / self.steps_per_epoch
-        if not math.isfinite(train_loss):
-            t.reject(f"the training loss is {train_loss} in epoch {progress.epoch}")
         metrics = evaluate(self.network, self.data.validation, self.data, "val_")
+        for name, loss in (("training", train_loss), ("validation", metrics["val_loss"])):
+            if not math.isfinite(loss):
+                t.reject(f"the {name} loss is {loss} in epoch {progress.epoch}")
         if self.team.first:
             t.report(progress.epoch, train_loss=train_loss, **metrics)
         # The study's own objective decides where it is measured on the validation rows.

@@ -21,6 +21,9 @@ One that may be moved to another machine at any moment and goes on where it was:
             t.yield_node()
     t.complete(loss=model.loss)
 
+Of several processes that train together, each may start and restore; only rank 0, by $RANK or
+$LOCAL_RANK, cuts the progress to what the checkpoint had. Rank 0 alone should write.
+
 Everything lies beside `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
     trial.json       what to train, read by start()
@@ -37,6 +40,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 import zlib
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 EXIT_CHECKPOINTED = 85  # HTCondor takes the checkpoint to the access point and starts us again
 EXIT_REJECTED = 64  # these parameters can't be trained: told as failed, no retry
+NEWS_SECONDS = 5.0  # between two reports that HTCondor carries, which looks as often at a job
 CHECKPOINT_SECONDS = 300.0  # unless the study has a constant `checkpoint_seconds`
 
 _IMPORTED = time.monotonic()
@@ -91,8 +96,8 @@ class Trial:
         mode: "tune", or "final" for the full training that leaves `model`.
         data: the data files of the region, in the study's order.
         accelerator: "gpu" or "cpu".
-        gpus: how many GPUs the trial has, 1 also where it has a share of one; without a meaning
-            where the accelerator is "cpu".
+        gpus: how many GPUs the trial has, 1 also where it has a share of one; 0 where the
+            accelerator is "cpu".
         gpu_share: what part of each of them is its own: 1, or 1/N where N trials share a GPU.
             It sees all of the GPU's memory, and takes what is its neighbours' if it isn't careful.
         metric: the name of the objective among the metrics, or None when tried by hand.
@@ -120,8 +125,10 @@ class Trial:
         self._checkpoints = folder / "checkpoint"
         self._interrupted = False
         self._saved_at = time.monotonic()
+        self._news = _News()
         self._manifest = self._read_manifest()
-        _truncate(self._progress, self._manifest["progress_bytes"])
+        if _is_first_rank():  # the others may begin when it has reported already
+            _truncate(self._progress, self._manifest["progress_bytes"])
 
     # What to go on from, and when to save
 
@@ -184,9 +191,11 @@ class Trial:
 
     def report(self, step: int, **metrics: float) -> None:
         """Add a line to `progress.jsonl`; lines after the restored checkpoint have been removed."""
-        line = {"step": step, "metrics": _finite_or_none(metrics), "time": time.time()}
+        values = _finite_or_none(metrics)
+        line = {"step": step, "metrics": values, "time": time.time()}
         with self._progress.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+        self._news.tell(step, values.get(self.metric or ""))
 
     def complete(self, **metrics: float) -> NoReturn:
         """Write the result and leave with 0. An objective that is NaN or infinite is rejected.
@@ -228,24 +237,86 @@ class Trial:
         _write_json(self._folder / "result.json", {**result, "device": self.device, **rest})
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the complete checkpoint's manifest, an empty one where none is whole."""
-        none: dict[str, Any] = {"folder": None, "files": {}, "progress_bytes": 0, "seconds": 0.0}
+        """Return the complete checkpoint's manifest, an empty one where none is whole.
+
+        Any number of processes may read at once, and one may save meanwhile: its checkpoint is
+        read then.
+        """
+        while True:
+            text = _read(self._checkpoints / "complete.json")
+            manifest, problem = self._check(text)
+            if manifest or _read(self._checkpoints / "complete.json") == text:
+                break
+        if problem:
+            print(problem, file=sys.stderr)
+        return manifest or {"folder": None, "files": {}, "progress_bytes": 0, "seconds": 0.0}
+
+    def _check(self, text: str | None) -> tuple[dict[str, Any] | None, str | None]:
+        """Return the manifest that `text` is, if its files are whole, or what is wrong with it."""
+        if text is None:
+            return None, None
         try:
-            text = (self._checkpoints / "complete.json").read_text(encoding="utf-8")
             manifest: dict[str, Any] = json.loads(text)
             folder = self._checkpoints / manifest["folder"]
             for name in set(_files(folder)) - set(manifest["files"]):
-                (folder / name).unlink()  # HTCondor's spool adds files and never removes any
+                # HTCondor's spool adds files and never removes any
+                (folder / name).unlink(missing_ok=True)
             sums = {name: _checksum(folder / name) for name in manifest["files"]}
-        except FileNotFoundError:
-            return none
         except (OSError, ValueError, LookupError, TypeError) as error:
-            print(f"checkpoint/complete.json is ignored: {error!r}", file=sys.stderr)
-            return none
+            return None, f"checkpoint/complete.json is ignored: {error!r}"
         if sums != manifest["files"]:
-            print("The checkpoint is damaged; starting from the beginning.", file=sys.stderr)
-            return none
-        return manifest
+            return None, "The checkpoint is damaged; starting from the beginning."
+        return manifest, None
+
+
+class _News:
+    """Tells HTCondor of the last report, for `trialfleet status`: it takes some seconds to arrive.
+
+    Nothing is lost without it, so the first failure ends it. Every job may set attributes of its
+    own ad whose names begin with Chirp, and more it may not: HTCondor's manual, condor_chirp.
+    """
+
+    def __init__(self) -> None:
+        self._proxy = os.environ.get("_CONDOR_CHIRP_CONFIG")
+        self._next = 0.0
+
+    def tell(self, step: int, value: float | None) -> None:
+        if self._proxy is None or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + NEWS_SECONDS
+        news = {"ChirpTrialfleetStep": int(step), "ChirpTrialfleetValue": value}
+        try:
+            self._send(Path(self._proxy), news)
+        except (OSError, ValueError):
+            self._proxy = None
+
+    def _send(self, proxy: Path, news: dict[str, float | None]) -> None:
+        host, port, cookie = proxy.read_text(encoding="utf-8").split()
+        known = {
+            name: "undefined" if value is None else repr(value) for name, value in news.items()
+        }
+        words = [f"set_job_attr_delayed {name} {text}" for name, text in known.items()]
+        with (
+            socket.create_connection((host, int(port)), timeout=1) as connection,
+            connection.makefile("rwb") as lines,
+        ):
+            for line in (f"cookie {cookie}", *words):
+                lines.write(f"{line}\n".encode())
+                lines.flush()
+                if int(lines.readline()) != 0:
+                    raise ValueError(line)
+
+
+def _is_first_rank() -> bool:
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+
+
+def _read(path: Path) -> str | None:
+    """Return the text of a file, None where it is missing or no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
 
 
 def _finite_or_none(metrics: dict[str, Any]) -> dict[str, float | None]:

@@ -10,10 +10,14 @@ the standard library, without its slower modules (socket, json and contextlib ta
 A request is the length of what follows and a newline, then the words, a NUL after each. A reply
 is exit code, length and a newline, then the message. Both are UTF-8. A service that dies before
 it replies in full is started again and asked again: its operations are idempotent.
+
+Of many clients that find no service, the one that gets the service's lock starts it and hands the
+lock over as its standard input; the others wait for it to listen.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from _socket import AF_UNIX, SOCK_STREAM  # socket's own part in C
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     import subprocess
 
 SOCKET = "service.sock"
+LOCK = "service.lock"  # held by the service, and by the client that starts it
 LOG = "service.log"
 POLL_SECONDS = 0.02
 START_SECONDS = 120.0  # for a service to listen, its imports included
@@ -32,6 +37,7 @@ FAILED_STARTS = 3
 REPLY_SECONDS = 600.0
 ATTEMPTS = 5
 EXIT_NO_SERVICE = 75
+FULL = {errno.ENOSPC, errno.EDQUOT}  # a disk: that may pass by itself
 DYING_SECONDS = 0.1  # a killed process may accept connections for a moment
 LOG_TAIL_BYTES = 2000
 USAGE = "usage: client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..."
@@ -56,11 +62,14 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
     Raises:
         ServiceError: the folder is missing, no service can be started, or none replies.
     """
+    parent = os.getppid()
     for attempt in range(ATTEMPTS):
         if attempt:
             _sleep(DYING_SECONDS * attempt)
         connection = _connect(folder) or _start_and_connect(folder, start)
         try:
+            if os.getppid() != parent:  # its successor asks for itself, and may be further on
+                raise ServiceError("the DAGMan whose script this is has ended")
             reply = _exchange(connection, words)
         finally:
             connection.close()
@@ -126,8 +135,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
         if service is None and time.monotonic() >= next_start:
             service = _start(folder, start)
         elif service is not None and service.poll() is not None:
-            # 0: another service holds the lock and will listen soon, unless it dies
-            failed += service.returncode != 0
+            failed += service.returncode != 0  # 0: it was told to end before it listened
             if failed == FAILED_STARTS:
                 code = service.returncode
                 message = f"the service ends with exit code {code}{_log_tail(folder)}"
@@ -140,17 +148,29 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
     raise ServiceError(f"no service within {START_SECONDS:g} s{_log_tail(folder)}", for_now=True)
 
 
-def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes]:
-    """Start the service in a session of its own, its output appended to the folder's log."""
-    import subprocess
+def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
+    """Start the service, None if its lock is taken: another one is there, or about to be.
 
-    with open(os.path.join(folder, LOG), "ab") as log:  # noqa: PTH118, PTH123
-        try:
+    It is in a session of its own, its output appended to the folder's log, the lock its stdin.
+    """
+    import fcntl
+
+    try:
+        with (
+            open(os.path.join(folder, LOCK), "ab") as lock,  # noqa: PTH118, PTH123
+            open(os.path.join(folder, LOG), "ab") as log,  # noqa: PTH118, PTH123
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            import subprocess  # slow, and of many clients only one gets here
+
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, stdin=lock, stdout=log, stderr=log, start_new_session=True
             )
-        except OSError as error:
-            raise ServiceError(f"can't start {command[0]}: {error.strerror}") from error
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        message = f"can't start the service: {error.filename or command[0]}: {error.strerror}"
+        raise ServiceError(message, for_now=error.errno in FULL) from error
 
 
 def _log_tail(folder: str) -> str:

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
+    BeforeValidator,
     Field,
     PlainValidator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from trialfleet.sections import refuse
+from trialfleet.sections import Section, refuse
 
 if TYPE_CHECKING:  # optuna takes a second to import: reading a study file needs none of it
     from optuna.distributions import (
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # optuna takes a second to import: reading a study file needs
         IntDistribution,
     )
 
+MOST_CHOICES = 1_000  # the model has an input for each: with 10,000 a suggestion takes minutes
 Scalar = str | bool | int | float
 
 
@@ -45,10 +45,20 @@ def _scalar(given: object) -> Scalar:
 
 
 GivenScalar = Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]
+
+
+def _as_list(given: object) -> object:
+    return [given] if isinstance(given, Scalar) else given
+
+
+_Values = Annotated[list[GivenScalar], Field(min_length=1, max_length=MOST_CHOICES)]
 Condition = Annotated[
-    dict[str, Annotated[list[GivenScalar], Field(min_length=1)]],
+    dict[
+        str, Annotated[_Values, BeforeValidator(_as_list, json_schema_input_type=Scalar | _Values)]
+    ],
     Field(
-        min_length=1, description="Active only while each parameter named here has a listed value."
+        min_length=1,
+        description="Active only while each parameter named here has the value, or one of those.",
     ),
 ]
 
@@ -56,15 +66,18 @@ LARGEST_INT = 2**53  # beyond it a double, which is what storages and samplers k
 ON_GRID = 1e-6  # of a step: 0.1 + 0.2 counts as 0.3
 
 
+BOUNDS = {"min": "low", "minimum": "low", "lower": "low", "start": "low", "from": "low"} | {
+    "max": "high", "maximum": "high", "upper": "high", "end": "high", "to": "high"
+}  # fmt: skip
+
+
 def same(left: Scalar, right: Scalar) -> bool:
     """Return whether two values are one value to a user: 1 is 1.0, and `true` is not 1."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
-class Parameter(BaseModel, ABC):
+class Parameter(Section, ABC):
     """What the three kinds of parameter have in common."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     if TYPE_CHECKING:  # declared in each kind, where it comes last when dumped
         when: Condition | None
@@ -114,6 +127,7 @@ class Parameter(BaseModel, ABC):
 class FloatParameter(Parameter):
     """A real number between two bounds, both included."""
 
+    other_words: ClassVar[Mapping[str, str]] = BOUNDS
     type: Literal["float"]
     low: float = Field(description="Smallest value.")
     high: float = Field(description="Largest value.")
@@ -187,6 +201,7 @@ class FloatParameter(Parameter):
 class IntParameter(Parameter):
     """A whole number between two bounds, both included."""
 
+    other_words: ClassVar[Mapping[str, str]] = BOUNDS
     type: Literal["int"]
     low: int = Field(ge=-LARGEST_INT, le=LARGEST_INT, description="Smallest value.")
     high: int = Field(ge=-LARGEST_INT, le=LARGEST_INT, description="Largest value.")
@@ -252,6 +267,7 @@ class IntParameter(Parameter):
 class CategoricalParameter(Parameter):
     """One of several values that have no order."""
 
+    other_words: ClassVar[Mapping[str, str]] = {"values": "choices", "options": "choices"}
     type: Literal["categorical"]
     choices: list[GivenScalar] = Field(description="The values, all different.")
     default: GivenScalar | None = Field(None, description="Value of the region's first trial.")
@@ -292,8 +308,12 @@ class CategoricalParameter(Parameter):
         """Yield what is wrong: the field and a sentence."""
         if len(self.choices) < 2:
             yield "choices", "needs two values or more; a single value is given bare, as a constant"
+        if (count := len(self.choices)) > MOST_CHOICES:
+            most = f"{MOST_CHOICES:,} at most, as the optimiser learns each by itself"
+            yield "choices", f"has {count:,} choices; {most}"
         # Optuna finds a choice by ==, so that it would take 1 for true and 1.0 for 1
-        twice = [x for i, x in enumerate(self.choices) if x in self.choices[:i]]
+        first = {x: i for i, x in reversed(list(enumerate(self.choices)))}
+        twice = [x for i, x in enumerate(self.choices) if first[x] != i]
         if twice:
             yield "choices", f"must all differ (true and 1 count as one here): {twice[0]!r} repeats"
         if self.default is not None and self.resolve(self.default) is None:

@@ -6,7 +6,8 @@ trial with node, parameters and seed in one transaction: there is no half-asked 
 writes its attributes, which nobody reads before the trial's state says that it is finished, and
 then state and value in one transaction: there is no half-told trial.
 
-One process at a time may write a study; the service's lock sees to that.
+One process at a time may write a study; the service's lock sees to that, and `ownership` where
+several machines use one storage.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import UTC, datetime
+from typing import Any, Literal, Unpack
 
 import optuna
 from optuna.storages import BaseStorage
@@ -24,11 +26,14 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.optimizer.reports import Conduct, store_reports
 from trialfleet.optimizer.space import Scalar, SearchSpace
 from trialfleet.optimizer.storage import storage_errors
+from trialfleet.optimizer.stored_trials import FAILURES, is_repeat
 from trialfleet.optimizer.suggest import stable_seed, suggest
 
-TOLD = ("metrics", "seconds", "device", "attempts", "error")  # the attributes that a tell writes
+# the attributes that a tell writes
+TOLD = ("metrics", "seconds", "device", "attempts", "error", "job")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +150,7 @@ class RegionStudy:
         metrics: Mapping[str, float],
         seconds: float | None,
         device: str | None,
-        attempts: int,
+        **conduct: Unpack[Conduct],
     ) -> None:
         """Store the result of `node`; a trial that was told already stays as it is.
 
@@ -154,7 +159,7 @@ class RegionStudy:
             metrics: every metric; the study's own decides.
             seconds: training time.
             device: what it ran on.
-            attempts: how often the job was started.
+            conduct: how it ran.
 
         Raises:
             InputError: the study's metric is missing, or a metric is not a finite number.
@@ -162,18 +167,61 @@ class RegionStudy:
         """
         value = self._value(node, metrics)
         told = {"metrics": dict(metrics), "seconds": seconds, "device": device}
-        self._tell(node, TrialState.COMPLETE, value, told | {"attempts": attempts})
+        self._tell(node, TrialState.COMPLETE, value, told, conduct)
 
     def tell_failed(
-        self, node: str, *, error: str, attempts: int, seconds: float | None = None
+        self, node: str, *, error: str, seconds: float | None = None, **conduct: Unpack[Conduct]
     ) -> None:
         """Store that `node` failed for good; a trial that was told already stays as it is.
 
         Raises:
             OptimizerError: the node was never asked, or the storage can't be used.
         """
-        told = {"error": error, "seconds": seconds, "attempts": attempts}
-        self._tell(node, TrialState.FAIL, None, told)
+        self._tell(node, TrialState.FAIL, None, {"error": error, "seconds": seconds}, conduct)
+
+    def note_failure(self, node: str, *, attempt: int, error: str) -> None:
+        """Keep why an attempt at `node` failed, whether or not it is tried again.
+
+        Noting it again changes nothing; of a trial that was told there is nothing left to note.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+        """
+        with self._storage_errors():
+            trial = self._find(node)
+            if trial is None or trial.state.is_finished():
+                return
+            noted = trial.user_attrs.get(FAILURES, {})
+            if noted.get(str(attempt), {}).get("error") == error:
+                return
+            when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
+            failure = {"time": when, "error": error}
+            noted = {**noted, str(attempt): failure}
+            self._storage.set_trial_user_attr(trial._trial_id, FAILURES, noted)
+            self._refresh(trial)
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return every trial in the order in which they were asked.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+        """
+        with self._storage_errors():
+            return list(self._trials())
+
+    def give_up(self, node: str, *, reason: str, **conduct: Unpack[Conduct]) -> None:
+        """Store that `node` is not trained to its end, through no fault of its parameters.
+
+        It counts neither as a failure nor as a result. A trial that was told already stays as it
+        is; of a node that was never asked there is nothing to store.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+        """
+        with self._storage_errors():
+            asked = self._find(node) is not None
+        if asked:
+            self._tell(node, TrialState.PRUNED, None, {"error": reason}, conduct)
 
     def best(self) -> Assignment | None:
         """Return the best complete trial, the earliest among equals; None if there is none."""
@@ -229,8 +277,22 @@ class RegionStudy:
         """Return every trial in the order in which they were asked."""
         if self._cached is None:
             trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
-            self._cached = sorted(trials, key=lambda trial: trial.number)
+            self._cached = self._once_each(trials)
         return self._cached
+
+    def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
+        """Return one trial per node, by number; another that still runs is closed as PRUNED.
+
+        Where a database's answer to a commit was lost, Optuna has committed the same trial again.
+        """
+        kept: dict[str, FrozenTrial] = {}
+        for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):
+            if is_repeat(trial):
+                continue
+            is_first = kept.setdefault(trial.user_attrs["node"], trial) is trial
+            if not is_first and not trial.state.is_finished():
+                self._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED)
+        return sorted(kept.values(), key=lambda trial: trial.number)
 
     def _find(self, node: str) -> FrozenTrial | None:
         return next((t for t in self._trials() if t.user_attrs.get("node") == node), None)
@@ -273,6 +335,9 @@ class RegionStudy:
         )
         created = self._storage.create_new_trial(self._study_id, template)  # one transaction
         trial = self._storage.get_trial(created)
+        if trial.number != len(trials):
+            self._cached = None  # there is another of this node
+            return next(t for t in self._trials() if t.user_attrs["node"] == node)
         trials.append(trial)
         return trial
 
@@ -308,7 +373,12 @@ class RegionStudy:
         return float(metrics[metric])
 
     def _tell(
-        self, node: str, state: TrialState, value: float | None, told: Mapping[str, Any]
+        self,
+        node: str,
+        state: TrialState,
+        value: float | None,
+        told: Mapping[str, Any],
+        conduct: Conduct,
     ) -> None:
         with self._storage_errors():
             trial = self._find(node)
@@ -318,11 +388,17 @@ class RegionStudy:
                 return
             # a tell that crashed midway with another outcome may have left attributes behind
             left = dict.fromkeys(key for key in TOLD if key in trial.user_attrs)
-            for key, content in {**left, **told}.items():
+            ran = {key: content for key, content in conduct.items() if key in TOLD}
+            for key, content in {**left, **told, **ran}.items():
                 self._storage.set_trial_user_attr(trial._trial_id, key, content)
+            store_reports(self._storage, trial, conduct.get("reports", {}))
             values = None if value is None else [value]
             self._storage.set_trial_state_values(trial._trial_id, state, values)
-            self._trials()[trial.number] = self._storage.get_trial(trial._trial_id)
+            self._refresh(trial)
+
+    def _refresh(self, trial: FrozenTrial) -> None:
+        """Read a trial again that was just written."""
+        self._trials()[self._trials().index(trial)] = self._storage.get_trial(trial._trial_id)
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:

@@ -2,7 +2,8 @@
 
 It listens on a Unix socket in the run's folder and holds an exclusive lock on a file beside it, so
 that a run has at most one and the studies one writer. It may be killed at any moment: the lock
-goes with the process, and the next client starts another service. See `client` for the protocol.
+goes with the process, and the next client starts another service, handing it the lock as its
+standard input. See `client` for the protocol.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import select
 import selectors
 import signal
 import socket
@@ -24,9 +26,8 @@ from pathlib import Path
 from typing import Protocol
 
 from trialfleet.errors import OptimizerError, TrialfleetError
-from trialfleet.optimizer.client import EXIT_NO_SERVICE, SOCKET
+from trialfleet.optimizer.client import EXIT_NO_SERVICE, LOCK, SOCKET
 
-LOCK = "service.lock"
 LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
 SILENT_SECONDS = 60.0  # a client that has sent no request by then is dropped
@@ -34,6 +35,7 @@ SEND_SECONDS = 5.0  # a client that doesn't read its reply by then is dropped
 QUIET_SECONDS = 0.1  # without a request before background work: scripts come in bursts
 TICK_SECONDS = 1.0  # between looks at the clock, at the socket's file and for a signal
 BACKLOG = 4096
+STDIN = 0  # its descriptor
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 log = logging.getLogger(__name__)
@@ -134,8 +136,11 @@ def _signals() -> Iterator[_Stop]:
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
     """Hold the folder's lock; yields False if another process holds it and `wait` is not set."""
     with (folder / LOCK).open("ab") as file:
+        is_handed_over = os.path.sameopenfile(STDIN, file.fileno())
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(
+                STDIN if is_handed_over else file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
+            )
         except BlockingIOError:
             yield False
         else:
@@ -300,6 +305,10 @@ class _Loop:
 
     def _serve_next(self) -> None:
         connection, words = self._requests.popleft()
+        if _has_left(connection):  # it gave up, or was killed with its DAGMan: another will ask
+            log.info("%s: nobody waits for it any longer", json.dumps(words))
+            connection.close()
+            return
         begin = time.monotonic()
         reply = self._reply(words)
         self._last_request = time.monotonic()
@@ -351,6 +360,13 @@ def _parse(received: bytes) -> list[str] | None:
     if not content.endswith(b"\0"):
         raise ValueError("its last word has no end")
     return [word.decode("utf-8", "surrogateescape") for word in content[:-1].split(b"\0")]
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Return whether the client has closed its end, and not only stopped sending."""
+    poll = select.poll()
+    poll.register(connection, 0)  # a hang-up is told unasked
+    return bool(poll.poll(0))
 
 
 def _send(connection: socket.socket, reply: Reply) -> None:

@@ -25,7 +25,7 @@ from trialfleet.optimizer.parameters import (
     Scalar,
     same,
 )
-from trialfleet.sections import refuse
+from trialfleet.sections import did_you_mean, refuse
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -38,6 +38,10 @@ KINDS: dict[str, type[Tunable]] = {
     "int": IntParameter,
     "categorical": CategoricalParameter,
 }
+OTHER_KINDS = {"double": "float", "real": "float", "number": "float", "uniform": "float"} | {
+    "integer": "int", "choice": "categorical", "enum": "categorical", "bool": "categorical"
+}  # fmt: skip
+MOST_PARAMETERS = 200  # that are tuned: far beyond what some hundred trials tell apart
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 Problem = tuple[tuple[str | int, ...], str, object]
 
@@ -50,7 +54,8 @@ def _parse(given: Any) -> Any:
         kind = given.get("type")
         if not isinstance(kind, str) or kind not in KINDS:
             place = ("type",) if "type" in given else ()
-            refuse("Parameter", [(place, f"type must be one of {', '.join(KINDS)}", kind)])
+            guess = did_you_mean(kind, KINDS, OTHER_KINDS) if isinstance(kind, str) else ""
+            refuse("Parameter", [(place, f"type must be one of {', '.join(KINDS)}{guess}", kind)])
         return KINDS[kind].model_validate(dict(given))
     if not isinstance(given, str | int | float):
         text = "must be a parameter (with a type) or a constant: text, a number, true or false"
@@ -131,12 +136,18 @@ class SearchSpace(RootModel[dict[str, Entry]]):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        problems = [*self._name_problems(), *self._reference_problems()]
+        problems = list(self._size_problems())
+        if not problems:  # or going through them all takes too long
+            problems = [*self._name_problems(), *self._reference_problems()]
         if not problems:  # the rest takes names for granted
             problems = list(self._cycle_problems()) or list(self._reach_problems())
         if problems:
             refuse("SearchSpace", problems)
         return self
+
+    def _size_problems(self) -> Iterator[Problem]:
+        if (count := len(self.parameters)) > MOST_PARAMETERS:
+            yield (), f"has {count:,} parameters; {MOST_PARAMETERS} at most can be tuned", None
 
     def _name_problems(self) -> Iterator[Problem]:
         for name in self.root:
@@ -152,12 +163,18 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                 place = (name, "when", other)
                 if other not in self.parameters:
                     kind = "a constant" if other in self.root else "no parameter of the space"
-                    others = ", ".join(x for x in self.parameters if x != name)
-                    yield place, f"{other!r} is {kind}; choices: {others}", options
+                    yield place, f"{other!r} is {kind}{self._others(name, other)}", options
                     continue
                 for i, option in enumerate(options):
                     if self.parameters[other].resolve(option) is None:
                         yield (*place, i), f"{other!r} never has the value {option!r}", option
+
+    def _others(self, name: str, meant: str) -> str:
+        """What a condition of `name` may be about, for a message."""
+        others = [x for x in self.parameters if x != name]
+        if not others:
+            return ", and there is no other parameter that a condition could name"
+        return f"{did_you_mean(meant, others)}; choices: {', '.join(others)}"
 
     def _cycle_problems(self) -> Iterator[Problem]:
         for name, entry in self.parameters.items():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,13 @@ from sqlalchemy.engine import URL
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import sync
+from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage, redacted, secrets_of
 
 LOCK_WAIT_SECONDS = 60  # how long SQLite waits for another process before "database is locked"
 CONNECT_SECONDS = 10
 SCHEMA_LOCK = 0x7472_6961_6C66  # PostgreSQL's advisory lock while tables are made: b"trialf"
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # or each new study is announced on stderr
-
-
-def sqlite_url(path: Path) -> str:
-    """Return the storage URL of a SQLite file, whatever characters its path has."""
-    return URL.create("sqlite", database=str(path.absolute())).render_as_string()
-
-
-def redacted(url: str) -> str:
-    """Return `url` without its password, for messages."""
-    try:
-        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
-    except (sqlalchemy.exc.ArgumentError, ValueError):
-        return "(not a URL)"
 
 
 def open_storage(url: str) -> BaseStorage:
@@ -51,23 +39,36 @@ def open_storage(url: str) -> BaseStorage:
         InputError: not a URL, or of a kind for which no driver is installed.
         OptimizerError: the database can't be reached, opened or used; names the URL.
     """
-    try:
-        parsed = sqlalchemy.make_url(url)
-        dialect = parsed.get_backend_name()
-        parsed.get_dialect().import_dbapi()
-    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
-        raise InputError(
-            f"storage: {redacted(url)} is no storage URL; "
-            "such are sqlite:///PATH and postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
-        ) from error
-    except ImportError as error:
-        raise InputError(f"storage: no driver for {redacted(url)} is installed: {error}") from error
-    with storage_errors(f"storage {redacted(url)}", secret=parsed.password):
+    parsed = _parsed(url)
+    dialect = parsed.get_backend_name()
+    with _errors_of(parsed):
         if dialect == "sqlite":
             return _open_sqlite(parsed)
         if dialect == "postgresql":
             return _open_postgresql(parsed)
         return _open(parsed, pool_pre_ping=True)
+
+
+@contextmanager
+def storage_to_read(url: str) -> Iterator[BaseStorage | None]:
+    """Open the storage at `url` for as long as the context lasts; None if it was never made.
+
+    Nothing is made or changed: neither a SQLite file nor Optuna's tables.
+
+    Raises:
+        InputError: as `open_storage`.
+        OptimizerError: it can't be reached or read, by then or in the context.
+    """
+    parsed = _parsed(url)
+    with _errors_of(parsed):
+        if not _has_tables(parsed):
+            yield None
+            return
+        storage = _open(parsed, skip_table_creation=True)
+        try:
+            yield storage
+        finally:
+            close_storage(storage)
 
 
 def close_storage(storage: BaseStorage) -> None:
@@ -78,44 +79,81 @@ def close_storage(storage: BaseStorage) -> None:
 
 
 @contextmanager
-def storage_errors(what: str, *, secret: str | None = None) -> Iterator[None]:
+def storage_errors(what: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
     """Turn whatever a database raises into an error for people.
 
     Args:
         what: beginning of the message.
-        secret: a password to leave out, should the database repeat it.
+        secrets: what to leave out, should the database repeat it.
 
     Raises:
-        OptimizerError: in place of a database's error.
+        OptimizerError: in place of a database's error, which no traceback then shows: it may
+            repeat the secrets.
     """
     try:
         yield
     except (
         optuna.exceptions.StorageInternalError,
         sqlalchemy.exc.SQLAlchemyError,
+        UnicodeError,
         OSError,
     ) as error:
-        reason = _reason(error)
-        raise OptimizerError(
-            f"{what} can't be used: {reason.replace(secret, '***') if secret else reason}"
-        ) from error
+        raise OptimizerError(f"{what} can't be used: {_reason(error, secrets)}") from None
 
 
-def _reason(error: BaseException) -> str:
-    """Return the first line of what the driver said."""
+def _errors_of(url: URL) -> AbstractContextManager[None]:
+    return storage_errors(f"storage {redacted(url)}", secrets=secrets_of(url))
+
+
+def _reason(error: BaseException, secrets: Iterable[str]) -> str:
+    """Return the first line of what the driver said, without the secrets."""
     if isinstance(error, optuna.exceptions.StorageInternalError) and error.__cause__:
         error = error.__cause__
     original = getattr(error, "orig", None) or error
-    return (str(original).strip() or type(original).__name__).splitlines()[0]
+    said = str(original).strip()
+    for secret in sorted(secrets, key=len, reverse=True):
+        said = said.replace(secret, "***")
+    return (said or type(original).__name__).splitlines()[0]
 
 
-def _open(url: URL, **engine_options: Any) -> RDBStorage:
-    # percent-encoded: Optuna passes it through str.format(), where a brace would count
-    text = url.render_as_string(hide_password=False)
+def _parsed(url: str) -> URL:
     try:
-        return RDBStorage(text, engine_kwargs=engine_options)
+        parsed = parse_storage(url)
+    except ValueError as error:
+        raise InputError(f"storage: {error}") from None
+    try:
+        parsed.get_dialect().import_dbapi()
+    except sqlalchemy.exc.NoSuchModuleError:
+        raise InputError(
+            f"storage: {redacted(parsed)} is no storage URL; write {STORAGE_FORMS}"
+        ) from None
+    except ImportError as error:
+        raise InputError(
+            f"storage: no driver for {redacted(parsed)} is installed: {error}"
+        ) from error
+    return parsed
+
+
+def _has_tables(url: URL) -> bool:
+    """Whether Optuna's tables are there; opening them through Optuna would make them."""
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        return False
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    try:
+        return sqlalchemy.inspect(engine).has_table("trials")
+    finally:
+        engine.dispose()
+
+
+def _open(url: URL, *, skip_table_creation: bool = False, **engine_options: Any) -> RDBStorage:
+    # Optuna passes the text through str.format(): a brace must stand for itself
+    text = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
+    try:
+        return RDBStorage(
+            text, engine_kwargs=engine_options, skip_table_creation=skip_table_creation
+        )
     except RuntimeError as error:  # another release of Optuna made the tables
-        raise OptimizerError(f"storage {redacted(text)} can't be used: {error}") from error
+        raise OptimizerError(f"storage {redacted(url)} can't be used: {error}") from None
 
 
 def _open_sqlite(url: URL) -> BaseStorage:
@@ -147,7 +185,7 @@ def _create_sqlite(url: URL, path: Path) -> None:
 
 
 def _open_postgresql(url: URL) -> BaseStorage:
-    options = {"connect_args": {"connect_timeout": CONNECT_SECONDS}}
+    options: dict[str, Any] = {"connect_args": {"connect_timeout": CONNECT_SECONDS}}
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, **options)
     with engine.connect() as connection:  # two runs may make the tables of one database at a time
         connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_lock(SCHEMA_LOCK)))

@@ -8,6 +8,7 @@ How a history becomes what the sampler is told:
 
 COMPLETE   its value
 FAIL       the worst value seen: the sampler ignores failed trials and proposes their point again
+PRUNED     nothing: it was given up through no fault of its parameters
 RUNNING    pending: qLogEI (https://arxiv.org/abs/2310.20708, eq. 10) integrates over its outcome
 """
 
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING, Literal
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
+
+from trialfleet.optimizer.startup import results_awaited
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
@@ -103,7 +106,7 @@ def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     results, since with many lanes the first results would otherwise steer all further trials.
     """
     complete = sum(trial.state == TrialState.COMPLETE for trial in history)
-    return len(history) < startup_trials or complete < max(1, startup_trials // 2)
+    return len(history) < startup_trials or complete < results_awaited(startup_trials)
 
 
 def _from_model(
@@ -147,6 +150,8 @@ def _study_of(
     )
     study = optuna.create_study(direction=direction, sampler=sampler)
     for trial, point in zip(history, told, strict=True):
+        if trial.state == TrialState.PRUNED:
+            continue
         if trial.state == TrialState.RUNNING:
             study.add_trial(_as_told(TrialState.RUNNING, point, None, seen_by_model))
         else:

@@ -23,7 +23,11 @@ import psutil
 
 from trialfleet import Run, Study, plan
 from trialfleet.infra.pool import Pool
+from trialfleet.optimizer.region_study import RegionSettings, RegionStudy
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.storage import study_name
 
 TRIALS = 12
 TRAINER = """\
@@ -43,6 +47,7 @@ def main() -> None:
     (base / "go.sh").write_text(TRAINER)
     try:
         bench_plan(base)
+        bench_status(base)
         with one_slot_pool(base):
             bench_turnaround(base)
             bench_ask(base)
@@ -94,6 +99,46 @@ def bench_plan(base: Path) -> None:
     copies = (base / f"copy{i}" for i in range(100))
     plain = seconds(lambda: shutil.copytree(base / "plan0", next(copies)), 3)
     line("plan 41 x 100", ours, plain, "s", "copying the folder")
+
+
+# -- status ----------------------------------------------------------------------------------------
+
+
+def bench_status(base: Path) -> None:
+    """`trialfleet status` of three regions with 20 trials each, against Python's own start."""
+    study = make_study(base, regions=3, trials=20, lanes=4)
+    run = plan(study, run="status", out=base / "status")
+    finish_trials(run, 20)
+    program = Path(sys.executable).with_name("trialfleet")
+    command = [str(program), "status", str(run.folder)]
+    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL}
+    ours = seconds(lambda: subprocess.run(command, **quiet), 20)
+    plain = seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], **quiet), 20)
+    line("status of 3 x 20 trials", ours, plain, "s", "python -c pass")
+
+
+def finish_trials(run: Run, number: int) -> None:
+    """Put so many complete trials into each region's study, as the optimiser's service does."""
+    storage = open_storage(sqlite_url(RunFolder(run.folder).database))
+    for region in run.study.region_table:
+        settings = RegionSettings(
+            metric="loss",
+            direction="minimize",
+            region=region,
+            seed=0,
+            trials=number,
+            startup_trials=number,
+            max_failures=0,
+            hours=None,
+        )
+        name = study_name(run.study, run.run_id, region)
+        study = RegionStudy(storage, name, run.study.search_space, settings)
+        for i in range(number):
+            study.ask(f"n{i}")
+            study.tell_complete(
+                f"n{i}", metrics={"loss": i / 10}, seconds=1.0, device=None, attempts=1
+            )
+    close_storage(storage)
 
 
 # -- turnaround ----------------------------------------------------------------------------------
@@ -247,7 +292,7 @@ def bench_ask(base: Path) -> None:
         loss = sum((value - 0.3) ** 2 for value in params.values())
         result = {"schema": 1, "status": "complete", "metrics": {"loss": loss}}
         trial.result.write_text(json.dumps(result))
-        call(folder, "tell", "R00", node, "0", "0", "0")
+        call(folder, "tell", "R00", node, "0", "0", "0", "0")
     asked = iter(nodes[40:])
     at_once = seconds(lambda: call(folder, "ask", "R00", next(asked)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,10 @@ from trialfleet import Run, Study, plan
 MOODY = Path(__file__).parent / "pool" / "trainers" / "moody.py"
 
 
-settings.register_profile("trialfleet", deadline=None)  # machines are shared and noisy
-settings.load_profile("trialfleet")
+# The same examples everywhere, or new ones (`make fuzz`); no deadline, as machines are shared.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("new", deadline=None, derandomize=False, print_blob=True, database=None)
+settings.load_profile(os.environ.get("TRIALFLEET_EXAMPLES", "same"))
 
 
 class MakeRun(Protocol):
@@ -63,7 +66,7 @@ def make_run(work: Path) -> MakeRun:
 def wait_for() -> Callable[..., None]:
     """Wait until something holds; a test fails that waits too long."""
 
-    def wait(holds: Callable[[], object], seconds: float = 90) -> None:
+    def wait(holds: Callable[[], object], seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, f"not so within {seconds} s"

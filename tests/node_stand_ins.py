@@ -13,6 +13,7 @@ from pathlib import Path
 
 TOKEN = "imds-token"  # of the stand-in's session, not a secret
 ROLE = {"AccessKeyId": "AKIDEXAMPLE", "SecretAccessKey": "wJalr/EXAMPLE+KEY", "Token": "se//ss=="}
+HANG_UP = 0
 INSTANCE = {
     "meta-data/instance-id": "i-0123456789abcdef0",
     "meta-data/instance-type": "g5.xlarge",
@@ -22,6 +23,16 @@ INSTANCE = {
     "meta-data/iam/security-credentials/": "trialfleet-demo",
     "meta-data/iam/security-credentials/trialfleet-demo": json.dumps(ROLE),
 }
+
+
+# Stands in for `ip`, which would change this machine's own rules: knows the fence alone.
+IP = """
+case "$1 $2" in
+  "rule add") touch "$ROOT/fence" ;;
+  "route get") test ! -e "$ROOT/fence" && exit 0
+    echo "RTNETLINK answers: Permission denied" >&2; exit 2 ;;
+esac
+"""
 
 
 @dataclass
@@ -51,7 +62,7 @@ class Bench:
 
     def bare_path(self) -> str:
         """Return a PATH with nothing of this machine's own but what the stand-ins call."""
-        for name in ("sh", "cat", "rm", "mkdir", "grep", "test"):
+        for name in ("sh", "cat", "rm", "mkdir", "grep", "test", "touch"):
             (self.bin / name).symlink_to(f"/usr/bin/{name}")
         return str(self.bin)
 
@@ -82,43 +93,65 @@ class Bench:
 
 @dataclass
 class ImdsStandIn:
-    """What an instance's metadata service answers; `expired` refuses the token once."""
+    """What an instance's metadata service answers; `expired` refuses the token once.
+
+    `troubles` come first, one for each request: a status, or HANG_UP in the middle of the answer.
+    """
 
     paths: dict[str, str] = field(default_factory=lambda: dict(INSTANCE))
     expired: int = 0
     tokens: int = 0
+    troubles: list[int] = field(default_factory=list)
     address: str = ""
+
+
+class _Imds(BaseHTTPRequestHandler):
+    stand_in: ImdsStandIn
+
+    def do_PUT(self) -> None:
+        if self.troubled():
+            return
+        self.stand_in.tokens += 1
+        wanted = self.path == "/latest/api/token"
+        lives = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+        self.answer(200 if wanted and lives else 400, TOKEN)
+
+    def do_GET(self) -> None:
+        if self.troubled():
+            return
+        if self.headers.get("X-aws-ec2-metadata-token") != TOKEN or self.stand_in.expired > 0:
+            self.stand_in.expired -= 1
+            self.answer(401, "")
+            return
+        found = self.stand_in.paths.get(self.path.removeprefix("/latest/"))
+        self.answer(404 if found is None else 200, found or "")
+
+    def troubled(self) -> bool:
+        if not self.stand_in.troubles:
+            return False
+        status = self.stand_in.troubles.pop(0)
+        if status == HANG_UP:
+            self.send_response(200)
+            self.send_header("Content-Length", "99")
+            self.end_headers()
+        else:
+            self.answer(status, "")
+        return True
+
+    def answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_words: object) -> None:
+        pass
 
 
 @contextmanager
 def playing_imds(stand_in: ImdsStandIn) -> Iterator[ImdsStandIn]:
     """Serve version 2 of the metadata service on loopback; a request without a token is refused."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            stand_in.tokens += 1
-            wanted = self.path == "/latest/api/token"
-            lives = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
-            self.answer(200 if wanted and lives else 400, TOKEN)
-
-        def do_GET(self) -> None:
-            if self.headers.get("X-aws-ec2-metadata-token") != TOKEN or stand_in.expired > 0:
-                stand_in.expired -= 1
-                self.answer(401, "")
-                return
-            found = stand_in.paths.get(self.path.removeprefix("/latest/"))
-            self.answer(404 if found is None else 200, found or "")
-
-        def answer(self, status: int, text: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_words: object) -> None:
-            pass
-
-    with serving(Handler) as address:
+    with serving(type("Imds", (_Imds,), {"stand_in": stand_in})) as address:
         stand_in.address = address
         yield stand_in
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,20 +16,29 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.files import typed
-from trialfleet.workflows.status import RegionStatus, RunState, RunStatus
+from trialfleet.workflows.states import RunState, Stage
+from trialfleet.workflows.status import RegionStatus, RunStatus
 
 if TYPE_CHECKING:
     from trialfleet.infra.pool_status import PoolStatus
     from trialfleet.workflows.run import BestSettings, Run, TrialRecord
 
-_COLORS = {
+_COLORS: dict[str, str] = {
     RunState.RUNNING: "cyan",
     RunState.DONE: "green",
     RunState.FAILED: "red",
     RunState.STOPPED: "yellow",
     RunState.HELD: "yellow",
+    RunState.LOST: "yellow",
+    Stage.TUNING: "cyan",
+    Stage.TRAINING: "cyan",
+    Stage.PUBLISHING: "cyan",
+    Stage.PUBLISHED: "green",
+    Stage.TUNED: "green",
 }
 _SHOWN_REGIONS = 45
+_SHOWN_MENDS = 3
+_SHOWN_STEPS = 4
 
 
 def run_view(status: RunStatus) -> RenderableType:
@@ -35,30 +46,75 @@ def run_view(status: RunStatus) -> RenderableType:
     title = Text.assemble(
         (status.study, "bold"),
         f"  {status.run}  ",
-        (status.state, _COLORS.get(status.state, "default")),
+        state_text(status.state),
         f"  about {duration(status.seconds_left)} left" if status.seconds_left else "",
     )
     parts: list[RenderableType] = [title, _region_table(status)]
     if status.notice:
         parts.append(Text(status.notice, "yellow"))
+    parts += [Text(line, color) for line, color in _money(status)]
     parts += [
-        Text.assemble((f"{region.name} stopped: ", "red"), region.reason)
+        Text.assemble((f"{region.name} {region.stage}: ", "red"), region.reason)
         for region in status.regions
         if region.reason
     ]
+    parts += [
+        Text.assemble((f"{region.name}: ", "yellow"), str(region.cause))
+        for region in status.regions
+        if region.cause
+    ]
+    parts += [
+        Text(f"{region.name}: {region.not_latest}", "yellow")
+        for region in status.regions
+        if region.not_latest
+    ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
-    if status.rescue:
+    parts += [Text(trouble, "yellow") for trouble in status.troubles]
+    parts += [Text(_mended(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
+    if status.state.can_resume:
         parts.append(Text(f"next: trialfleet resume {typed(Path(status.folder))}"))
     return Group(*parts)
 
 
+def state_text(state: RunState) -> Text:
+    """A state, in its colour."""
+    return Text(state, _COLORS.get(state, "default"))
+
+
+def as_html(view: RenderableType) -> str:
+    """What a notebook shows in place of a terminal's picture."""
+    recorder = Console(record=True, file=io.StringIO(), width=110, highlight=False)
+    recorder.print(view)
+    style = "font-family: monospace; line-height: 1.3; overflow-x: auto"
+    return recorder.export_html(
+        inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
+    )
+
+
+def _mended(mend: dict[str, Any]) -> str:
+    when = datetime.fromisoformat(mend["time"]).astimezone()
+    where = f"{mend['region']}: " if mend["region"] else ""
+    return f"mended at {when:%H:%M:%S}: {where}{mend['what']}"
+
+
+def _money(status: RunStatus) -> list[tuple[str, str]]:
+    """What the fleet costs, and what is wrong there: lines and their colours."""
+    money = status.money
+    if money is None:
+        return []
+    troubles = [f"trials ended: {money.ended}"] if money.ended else []
+    troubles += [f"the fleet's autoscaler: {money.trouble}"] if money.trouble else []
+    return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
+
+
 def _region_table(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("region", "", "trials"):
+    for name in ("region", "state", "", "trials"):
         table.add_column(name)
-    for name in ("running", "queued", "failed", f"best {status.metric}", "left"):
+    steps = any(_steps(region) for region in status.regions)
+    step, best = "step" if steps else "", f"best {status.metric}"
+    for name in ("failed", "running", step, "queued", best, "time left"):
         table.add_column(name, justify="right")
-    table.add_column("")
     for region in status.regions[:_SHOWN_REGIONS]:
         table.add_row(*_region_row(region))
     hidden = len(status.regions) - _SHOWN_REGIONS
@@ -68,26 +124,25 @@ def _region_table(status: RunStatus) -> Table:
 
 
 def _region_row(region: RegionStatus) -> list[RenderableType]:
-    finished = region.done + region.failed
     return [
         Text(region.name[:40]),
-        ProgressBar(total=region.budget, completed=finished, width=16),
-        f"{finished}/{region.budget}",
-        _count(region.running),
-        _count(region.queued),
+        Text(region.stage, _COLORS.get(region.stage, "dim")),
+        ProgressBar(total=region.budget, completed=region.finished, width=16),
+        f"{region.finished}/{region.budget}",
         Text(_count(region.failed), "red" if region.failed else ""),
+        _count(region.running),
+        _steps(region),
+        _count(region.queued),
         "" if region.best is None else f"{region.best:.5g}",
         duration(region.seconds_left),
-        Text(
-            _stage(region),
-            _COLORS.get(region.state, "dim"),
-        ),
     ]
 
 
-def _stage(region: RegionStatus) -> str:
-    """What a region is at, or how it ended."""
-    return region.phase if region.state is RunState.RUNNING else region.state
+def _steps(region: RegionStatus) -> str:
+    """The last steps that its running trials reported, as far as they are known."""
+    steps = [str(trial.step) for trial in region.running_trials if trial.step is not None]
+    more = " …" if len(steps) > _SHOWN_STEPS else ""
+    return " ".join(steps[:_SHOWN_STEPS]) + more
 
 
 def _count(number: int) -> str:
@@ -122,50 +177,86 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
             console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
 
     def show(status: RunStatus) -> None:
-        show_change("run", f"{status.run}: {status.state}")
-        if status.notice:
-            show_change("notice", status.notice)
-        for region in status.regions:
-            show_change(region.slug, _region_line(region, status.metric))
-        for held in status.held:
-            show_change(held.job, f"held: {held.node} (job {held.job}): {held.reason}")
+        for of, line in _lines(status):
+            show_change(of, line)
+        for of, line in _causes(status):
+            if of not in shown:  # once for each error, not for each attempt
+                show_change(of, line)
 
     return show
+
+
+def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
+    """What there is to tell: what a line is of, and the line."""
+    yield "run", f"{status.run}: {status.state}"
+    if status.notice:
+        yield "notice", status.notice
+    for trouble in status.troubles:
+        yield trouble, trouble
+    for mend in status.mends:
+        yield str(mend), _mended(mend)
+    for number, (line, _) in enumerate(_money(status)[1:]):  # the sum changes all the time
+        yield f"money {number}", line
+    for region in status.regions:
+        yield region.slug, _region_line(region, status.metric)
+    for held in status.held:
+        yield held.job, f"held: {held.node} (job {held.job}): {held.reason}"
+
+
+def _causes(status: RunStatus) -> Iterator[tuple[str, str]]:
+    for region in status.regions:
+        if cause := region.cause:
+            yield f"{region.slug}: {cause.kind}", f"{region.name}: {cause}"
 
 
 def _region_line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f", best {metric} {region.best:.5g}"
     failed = f", {region.failed} failed" if region.failed else ""
     why = f" ({region.reason})" if region.reason else ""
-    stage = f"{_stage(region)}{why}"
-    return f"{region.name}: {stage}: {region.done}/{region.budget} trials{failed}{best}"
+    trials = f"{region.finished}/{region.budget} trials"
+    return f"{region.name}: {region.stage}{why}: {trials}{failed}{best}"
 
 
-def trials_table(trials: list[TrialRecord]) -> Table:
-    """The trials of a run, a row each."""
+def trials_table(trials: list[TrialRecord], metric: str) -> Table:
+    """The trials of a run, a row each; other metrics and errors where there are any."""
+    rows = [_trial_cells(trial, metric) for trial in trials]
+    numbers = {"trial", metric, "attempts", "time"}
+    names = ["region", "trial", "state", metric, "attempts", "time", "machine", "parameters"]
+    names += [name for name in ("metrics", "error") if any(row[name] for row in rows)]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("region", "trial", "state", "value", "time", "parameters"):
-        table.add_column(name, justify="right" if name in {"trial", "value", "time"} else "left")
-    for trial in trials:
-        table.add_row(
-            Text(trial.region),
-            str(trial.trial),
-            trial.state,
-            "" if trial.value is None else f"{trial.value:.6g}",
-            duration(trial.seconds),
-            Text(trial.error or _settings(trial.params)),
-        )
+    for name in names:
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[name]) for name in names))
     return table
+
+
+def _trial_cells(trial: TrialRecord, metric: str) -> dict[str, str]:
+    seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
+    others = {name: value for name, value in trial.metrics.items() if name != metric}
+    return {
+        metric: "" if trial.value is None else f"{trial.value:.6g}",
+        "region": trial.region,
+        "trial": str(trial.trial),
+        "state": trial.state,
+        "attempts": str(trial.attempts or ""),
+        "time": duration(seconds),
+        "machine": trial.machine or "",
+        "parameters": _settings(trial.params),
+        "metrics": _settings(others),
+        "error": trial.error or "",
+    }
 
 
 def best_table(best: list[BestSettings], metric: str) -> Table:
     """The best settings of a run's regions, a row each."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("region", "trial", metric, "parameters", "published"):
+    for name in ("region", "state", "trial", metric, "parameters", "model"):
         table.add_column(name, overflow="fold")
     for entry in best:
         table.add_row(
             Text(entry.region),
+            entry.stage,
             str(entry.trial),
             f"{entry.value:.6g}",
             Text(_settings(entry.params)),
@@ -174,7 +265,7 @@ def best_table(best: list[BestSettings], metric: str) -> Table:
     return table
 
 
-def _settings(params: dict[str, object]) -> str:
+def _settings(params: Mapping[str, object]) -> str:
     return "  ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in params.items()

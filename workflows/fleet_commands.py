@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.output import console, print_json
+from trialfleet.workflows.output import console, json_option, print_json, say
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws import Aws
@@ -25,7 +25,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 POLL = 2.0  # seconds between two looks at a fleet that comes up
 
 file_argument = click.argument("file", type=click.Path(path_type=Path), required=False)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -54,13 +53,13 @@ def fleet_plan(file: Path | None, policy: bool, refresh_prices: bool, as_json: b
         print_json(policies(spec, aws.account(spec.home)))
         return
     if refresh_prices:
-        click.echo(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
+        say(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
     result = planned(aws, spec)
     if as_json:
         print_json(asdict(result))
     else:
         console().print(plan_view(result))
-        click.echo(f"next: trialfleet fleet up{_typed(file)}")
+        say(f"next: trialfleet fleet up{_typed(file)}")
 
 
 @fleet.command("up")
@@ -74,16 +73,16 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
     from trialfleet.workflows.fleet_console import status_view
 
     aws, spec = _opened(file)
-    launched = bring_up(aws, spec, nodes, run or "", click.echo)
-    click.echo(f"{len(launched.instances)} node(s)")
+    launched = bring_up(aws, spec, nodes, run or "", say)
+    say(f"{len(launched.instances)} node(s)")
     if spec.autoscale == "off" and launched.instances:
-        click.echo(
+        say(
             f"they end after {spec.lease_minutes:g} minutes unless `trialfleet fleet autoscale` "
             "runs, or up again"
         )
     if wait:
         console().print(status_view(_show_until(aws, spec, run or "", _joined)))
-    click.echo(f"next: trialfleet fleet status{_typed(file)}")
+    say(f"next: trialfleet fleet status{_typed(file)}")
 
 
 @fleet.command("status")
@@ -116,9 +115,9 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
     from trialfleet.infra.fleet.scale import scale
 
     aws, spec = _opened(file)
-    for line in scale(aws, spec, nodes, click.echo):
-        click.echo(line, err=True)
-    click.echo(f"next: trialfleet fleet status{_typed(file)}")
+    for line in scale(aws, spec, nodes, say):
+        say(line, err=True)
+    say(f"next: trialfleet fleet status{_typed(file)}")
 
 
 @fleet.command("autoscale")
@@ -129,7 +128,7 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
     from trialfleet.workflows.fleet_node import loop
 
     aws, spec = _opened(file)
-    loop(aws, spec, run=run or "", progress=click.echo).run()
+    loop(aws, spec, run=run or "", progress=say).run()
 
 
 @fleet.command("bake")
@@ -166,17 +165,17 @@ def fleet_down(file: Path | None, now: bool) -> None:
     from trialfleet.infra.fleet.fleet_status import spent
 
     def drain(instances: list[Instance]) -> None:
-        for line in [] if now else drain_instances(instances, "the fleet goes down", click.echo):
-            click.echo(line, err=True)
+        for line in [] if now else drain_instances(instances, "the fleet goes down", say):
+            say(line, err=True)
 
     aws, spec = _opened(file)
     cost = spent(aws, spec)  # the record of it goes, too
-    left = down(aws, spec, drain=drain, progress=click.echo)
+    left = down(aws, spec, drain=drain, progress=say)
     for line in left:
-        click.echo(line, err=True)
+        say(line, err=True)
     if left:
         sys.exit(1)
-    click.echo(f"nothing is left; the fleet has cost about {cost:.2f} USD")
+    say(f"nothing is left; the fleet has cost about {cost:.2f} USD")
 
 
 @fleet.command("reap")
@@ -191,9 +190,9 @@ def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
     regions = check_regions(aws_regions)
     if dry_run:
         for one in expired(Aws(), regions):
-            click.echo(f"{one.id}  {one.aws_region}  {one.type}  its lease ended {one.expires}")
+            say(f"{one.id}  {one.aws_region}  {one.type}  its lease ended {one.expires}")
     else:
-        click.echo(f"{len(reap(Aws(), regions, click.echo))} terminated")
+        say(f"{len(reap(Aws(), regions, say))} terminated")
 
 
 @fleet.command("doctor")
@@ -239,9 +238,9 @@ def manager_install(user: str | None, address: str | None, port: int, dry_run: b
     """Make this Debian or Ubuntu machine the manager of a pool; harmless when it is one."""
     from trialfleet.infra.manager.install import install, settings_for
 
-    install(settings_for(user, address, port), dry_run=dry_run, progress=click.echo)
+    install(settings_for(user, address, port), dry_run=dry_run, progress=say)
     if not dry_run:
-        click.echo("next: trialfleet fleet plan")
+        say("next: trialfleet fleet plan")
 
 
 @manager.command("config")
@@ -259,7 +258,7 @@ def manager_token() -> None:
     """Make a new token for nodes; `fleet up` hands it to those that come."""
     from trialfleet.infra.manager.tokens import TOKEN_FILE, renew
 
-    click.echo(f"{TOKEN_FILE} is good until {renew():%Y-%m-%d %H:%M} UTC")
+    say(f"{TOKEN_FILE} is good until {renew():%Y-%m-%d %H:%M} UTC")
 
 
 # -- what the commands share ----------------------------------------------------------------------
@@ -302,7 +301,7 @@ def _show_until(
             if terminal.is_terminal:
                 live.update(status_view(current))
             elif said != (said := status_line(current)):
-                click.echo(said)
+                say(said)
             if done(current):
                 return current
             time.sleep(POLL)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.infra.fleet import choice, supplies
+from trialfleet.infra.fleet import choice, pool_nodes, supplies, surroundings, trial_jobs
 from trialfleet.infra.fleet.autoscaler import Autoscaler, Progress, Ways
 from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.provisioning import Graph
-from trialfleet.infra.fleet.scaling_loop import Loop
+from trialfleet.infra.fleet.scaling_loop import LONGEST_PAUSE, Loop
 from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.status import open_run
 from trialfleet.workflows.study_file import load_frozen
 
@@ -25,15 +27,38 @@ def loop(
     fleet: Fleet,
     *,
     run: str = "",
-    report: Path | None = None,
+    folder: RunFolder | None = None,
     graph: Graph | None = None,
     progress: Progress = lambda _: None,
 ) -> Loop:
-    """Return the autoscaler of a fleet as a loop, not started yet; see `Loop`."""
-    ways = Ways(supplies=supplies.gather, choose=choice.candidates)
-    autoscaler = Autoscaler(aws, fleet, ways, run=run, progress=progress)
+    """Return the autoscaler of a fleet as a loop, not started yet; see `Loop`.
+
+    Args:
+        aws: the account.
+        fleet: which fleet.
+        run: the run that pays for it; empty: none.
+        folder: the run's folder, where it is known: for the report, and to tell runs of one name
+            apart.
+        graph: the graph whose provisioner this is, if it is one.
+        progress: told what is done, a line each.
+    """
+    own = str(folder.root) if folder else ""
+    ways = Ways(
+        supplies=supplies.gather,
+        choose=choice.candidates,
+        look=partial(pool_nodes.look, folder=own),
+        end=partial(trial_jobs.end, folder=own),
+    )
+    planned = load_frozen(folder.study).created if folder else None
+    autoscaler = Autoscaler(aws, fleet, ways, run=run, planned=planned, progress=progress)
     return Loop(
-        autoscaler, fleet=fleet.called, run=run, report=report, graph=graph, progress=progress
+        autoscaler,
+        fleet=fleet.called,
+        run=run,
+        report=folder.fleet_state if folder else None,
+        graph=graph,
+        progress=progress,
+        longest_pause=min(LONGEST_PAUSE, fleet.lease_minutes * 60 / 4),
     )
 
 
@@ -49,11 +74,11 @@ def main() -> None:
         if fleet is None:
             raise InputError(f"{folder.study}: the study has no fleet")
         graph = Graph() if fleet.autoscale == "provisioner" else None
-        loop(
-            Aws(), fleet, run=frozen.run, report=folder.fleet_state, graph=graph, progress=_say
-        ).run()
+        aws = surroundings.read(folder.aws).enter()
+        loop(aws, fleet, run=frozen.run, folder=folder, graph=graph, progress=_say).run()
     except TrialfleetError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)
 
 
 def _say(line: str) -> None:

@@ -4,15 +4,29 @@ RUN/study.yaml                    the resolved study, frozen
 RUN/study.dag                     the whole graph
 RUN/study.db                      Optuna's storage, unless the study names another
 RUN/optimizer.sub                 the optimiser's service as a job of the DAG
-RUN/dagman.conf                   DAGMan's configuration
+RUN/publish.sub                   the job that publishes a region's model
+RUN/report.sub                    the job that writes the report at the end
+RUN/study.conf, region.conf       the configuration of the whole graph's DAGMan, and of the regions'
+RUN/submission.json               that the run is to be in HTCondor's queue
 RUN/client                        what the nodes' scripts call
 RUN/start                         what starts the trainer in a trial's sandbox
 RUN/code/                         the trainer's files, as they were when the run was planned
 RUN/service.{lock,sock,log}       the optimiser's service
+RUN/mends.json                    what the supervisor mended
+RUN/checksums.jsonl               the checksums of the data files that were read
 RUN/report.html, report.json      the report
+RUN/fleet.json                    what the fleet's autoscaler did last, and what the fleet costs
+RUN/aws.json                      the AWS account of the run's own fleet, and the way to it
+RUN/unpaid.json                   what of the run its money doesn't pay for any more, and why
+RUN/no-model.json                 that a full training left no model, and whose
+RUN/check/                        the trainer's dry start, if it failed: a trial
 RUN/regions/SLUG/region.dag       a region's graph, submittable alone
 RUN/regions/SLUG/scripts.log      what its nodes' scripts printed
 RUN/regions/SLUG/stopped.json     why the region stopped early, if it did
+RUN/regions/SLUG/published.json   where its model was published, once it was
+RUN/regions/SLUG/tuned.json       that its trials are done, in a study that publishes nothing
+RUN/regions/SLUG/table.npz        the rows of a CSV or Parquet file, for `trainer: tabular`
+RUN/regions/SLUG/table.json       what was found in that file, and its checksum
 RUN/regions/SLUG/trials/NODE/     a trial: see `TrialFolder`
 RUN/regions/SLUG/best/            the full training: the same files, and model/
 """
@@ -50,10 +64,19 @@ class DagFiles:
         return self._beside(".metrics")
 
     @property
-    def rescue(self) -> Path | None:
-        """The newest rescue file, which a resume goes on from, if there is one."""
-        rescues = sorted(self.dag.parent.glob(f"{self.dag.name}.rescue[0-9][0-9][0-9]"))
-        return rescues[-1] if rescues else None
+    def log(self) -> Path:
+        """The events of its DAGMan job."""
+        return self._beside(".dagman.log")
+
+    @property
+    def node_status(self) -> Path:
+        """Where its nodes stand; DAGMan writes it every few seconds."""
+        return self.dag.with_name("node.status")
+
+    @property
+    def aside(self) -> Path:
+        """The folder of what former DAGMans left, set aside so that no other reads it."""
+        return self._beside(".aside")
 
     def _beside(self, ending: str) -> Path:
         return self.dag.with_name(self.dag.name + ending)
@@ -101,6 +124,11 @@ class TrialFolder:
         return self.root / "result.json"
 
     @property
+    def failures(self) -> Path:
+        """Why attempts at a full training failed, by their number; the study keeps a trial's."""
+        return self.root / "failures.json"
+
+    @property
     def progress(self) -> Path:
         """One JSON line per report of the trial; empty at the start."""
         return self.root / "progress.jsonl"
@@ -133,11 +161,6 @@ class RegionFolder:
         return DagFiles(self.dag)
 
     @property
-    def node_status(self) -> Path:
-        """DAGMan's node status file."""
-        return self.root / "node.status"
-
-    @property
     def scripts_log(self) -> Path:
         """What the PRE and POST scripts printed."""
         return self.root / "scripts.log"
@@ -148,9 +171,34 @@ class RegionFolder:
         return self.root / "stopped.json"
 
     @property
+    def restart(self) -> Path:
+        """There while the region's DAGMan is being replaced by another, with the reason."""
+        return self.root / "restart.json"
+
+    @property
+    def table(self) -> Path:
+        """The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data."""
+        return self.root / "table.npz"
+
+    @property
+    def table_found(self) -> Path:
+        """What was found in its data when the run was planned; of `trainer: tabular` alone."""
+        return self.root / "table.json"
+
+    @property
     def published(self) -> Path:
         """Where the region's model was published; absent until then."""
         return self.root / "published.json"
+
+    @property
+    def tuned(self) -> Path:
+        """That its trials are done, in a study that publishes nothing; absent until then."""
+        return self.root / "tuned.json"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the region has what the study asked for: nothing is left to do."""
+        return self.published.exists() or self.tuned.exists()
 
     @property
     def best(self) -> TrialFolder:
@@ -177,6 +225,11 @@ class RunFolder:
         assert self.root.is_absolute(), f"a run's folder is absolute: {self.root}"
 
     @property
+    def check(self) -> TrialFolder:
+        """The trial of the trainer's dry start; absent once that went well."""
+        return TrialFolder(self.root / "check")
+
+    @property
     def study(self) -> Path:
         """The resolved study, frozen."""
         return self.root / "study.yaml"
@@ -185,11 +238,6 @@ class RunFolder:
     def dag(self) -> Path:
         """The whole graph."""
         return self.root / "study.dag"
-
-    @property
-    def node_status(self) -> Path:
-        """DAGMan's node status file of the whole graph."""
-        return self.root / "node.status"
 
     @property
     def database(self) -> Path:
@@ -202,6 +250,16 @@ class RunFolder:
         return self.root / "optimizer.sub"
 
     @property
+    def publish_submit(self) -> Path:
+        """The submit file that publishes a region's model, the same for all."""
+        return self.root / "publish.sub"
+
+    @property
+    def report_submit(self) -> Path:
+        """The submit file that writes the report at the run's end."""
+        return self.root / "report.sub"
+
+    @property
     def fleet_submit(self) -> Path:
         """The submit file of the fleet's autoscaler, in a study that has one."""
         return self.root / "fleet.sub"
@@ -212,9 +270,49 @@ class RunFolder:
         return self.root / "fleet.json"
 
     @property
-    def dagman_config(self) -> Path:
-        """DAGMan's configuration."""
-        return self.root / "dagman.conf"
+    def hand(self) -> Path:
+        """Locked by whoever submits, stops or mends the run, one at a time."""
+        return self.root / "hand.lock"
+
+    @property
+    def mends(self) -> Path:
+        """What was mended while the run went on, and when."""
+        return self.root / "mends.json"
+
+    @property
+    def checksums(self) -> Path:
+        """The checksums of the data files that were read so far, a JSON line each."""
+        return self.root / "checksums.jsonl"
+
+    @property
+    def aws(self) -> Path:
+        """The AWS account of the fleet that the run scales, and the way to it; no secret."""
+        return self.root / "aws.json"
+
+    @property
+    def unpaid(self) -> Path:
+        """Why no more trials, or full trainings, are begun for want of money; absent until then."""
+        return self.root / "unpaid.json"
+
+    @property
+    def no_model(self) -> Path:
+        """That a full training left no model, and whose; absent until then."""
+        return self.root / "no-model.json"
+
+    @property
+    def submission(self) -> Path:
+        """That the run is to be in the queue, from before it is handed over; `mend` writes it."""
+        return self.root / "submission.json"
+
+    @property
+    def study_config(self) -> Path:
+        """The configuration of the whole graph's DAGMan."""
+        return self.root / "study.conf"
+
+    @property
+    def region_config(self) -> Path:
+        """The configuration of the regions' DAGMans."""
+        return self.root / "region.conf"
 
     @property
     def client(self) -> Path:

@@ -25,6 +25,7 @@ class RegionGraph:
     lanes: tuple[tuple[str, ...], ...]
     trials: int
     priority: int
+    publishes: bool
 
     @property
     def best(self) -> str:
@@ -35,6 +36,16 @@ class RegionGraph:
     def publish(self) -> str:
         """The node that publishes the model."""
         return f"{self.slug}.publish"
+
+    @property
+    def tuned(self) -> str:
+        """The node that ends a region whose study publishes nothing; it never has a job."""
+        return f"{self.slug}.tuned"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The nodes behind the trials."""
+        return (self.best, self.publish) if self.publishes else (self.tuned,)
 
     @property
     def trial_nodes(self) -> list[str]:
@@ -54,7 +65,8 @@ class StudyGraph:
     def node_count(self) -> int:
         """Nodes of all graphs: each region and what is in it; optimizer, report, fleet."""
         fleet = self.autoscale != "off"
-        return 2 + fleet + sum(len(region.trial_nodes) + 3 for region in self.regions)
+        own = sum(1 + len(region.trial_nodes) + len(region.ends) for region in self.regions)
+        return 2 + fleet + own
 
 
 def graph_of(study: Study) -> StudyGraph:
@@ -80,6 +92,7 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
         lanes=_lanes(slug, budget.trials, min(budget.lanes, budget.trials)),
         trials=budget.trials,
         priority=study.region_table[name].priority,
+        publishes=study.publishes,
     )
 
 

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import PoolError
+from trialfleet.infra import pool_status
 from trialfleet.infra.pool import connect, use
-from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.ctrl_c import postponed
+from trialfleet.workflows.folder import DagFiles, RunFolder
+from trialfleet.workflows.health import (
+    HELD,
+    IDLE,
+    PROJECTION,
+    RUNNING,
+    SCHEDULER_UNIVERSE,
+    is_dagman,
+)
 from trialfleet.workflows.render import classad_string
+from trialfleet.workflows.running import REPORT_PROJECTION
 
-_IDLE, _RUNNING, _HELD = 1, 2, 5
-_SCHEDULER_UNIVERSE = 7
-_TRANSFERRING, _SUSPENDED = 6, 7
+_TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +54,7 @@ class QueuedRun:
         idle: nodes whose jobs wait for a slot.
         held: jobs on hold, those of DAGMan and the optimiser among them.
         regions: slugs of the regions whose DAGMan job is in the queue.
+        ads: all of its jobs, as `health` and `running` read them.
     """
 
     root: str | None
@@ -52,6 +63,13 @@ class QueuedRun:
     idle: frozenset[str]
     held: tuple[HeldJob, ...]
     regions: frozenset[str]
+    ads: tuple[dict[str, Any], ...]
+
+    @cached_property
+    def running_jobs(self) -> dict[str, dict[str, Any]]:
+        """The ads of the jobs of `running`, by node."""
+        trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
+        return {ad["TrialfleetNode"]: ad for ad in trials if ad["JobStatus"] == RUNNING}
 
 
 def look_up(folder: RunFolder) -> QueuedRun:
@@ -61,37 +79,30 @@ def look_up(folder: RunFolder) -> QueuedRun:
         PoolError: no HTCondor is reachable.
     """
     ads = query(
-        _of_run(folder),
-        [
-            "ClusterId",
-            "ProcId",
-            "JobStatus",
-            "JobUniverse",
-            "DAGManJobId",
-            "HoldReason",
-            "TrialfleetNode",
-            "TrialfleetRegion",
-        ],
+        of_run(folder),
+        [*PROJECTION, *REPORT_PROJECTION, "ProcId", "TrialfleetNode"],
     )
-    dags = [ad for ad in ads if _is_dagman(ad)]
+    dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]
     root = roots[0] if roots else None
     return QueuedRun(
         root=_job_id(root) if root else None,
-        root_held=_hold_reason(root) if root and root["JobStatus"] == _HELD else None,
-        running=_nodes(trials, {_RUNNING, _TRANSFERRING, _SUSPENDED}),
-        idle=_nodes(trials, {_IDLE}),
+        root_held=_hold_reason(root) if root and root["JobStatus"] == HELD else None,
+        running=_nodes(trials, {RUNNING, _TRANSFERRING, _SUSPENDED}),
+        idle=_nodes(trials, {IDLE}),
         held=tuple(
             HeldJob(job=_job_id(ad), node=_node(ad), reason=_hold_reason(ad))
             for ad in sorted(ads, key=lambda ad: ad["ClusterId"])
-            if ad["JobStatus"] == _HELD
+            if ad["JobStatus"] == HELD
         ),
         regions=frozenset(ad["TrialfleetRegion"] for ad in dags if "TrialfleetRegion" in ad),
+        ads=tuple(ads),
     )
 
 
-def _of_run(folder: RunFolder) -> str:
+def of_run(folder: RunFolder) -> str:
+    """Return the ClassAd constraint that a run's jobs satisfy."""
     return f"TrialfleetFolder =?= {classad_string(folder.root)}"
 
 
@@ -105,16 +116,43 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
     import htcondor2
 
     try:
-        return [dict(ad) for ad in schedd.query(constraint=constraint, projection=projection)]
+        with postponed():
+            return [dict(ad) for ad in schedd.query(constraint=constraint, projection=projection)]
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
 
 
-def submit(folder: RunFolder) -> str:
-    """Submit a run's graph, going on from its rescue file if it has one. Returns the job's id.
+def one_idle(folder: RunFolder) -> Any:
+    """Return the whole ad of a trial's job that waits, as HTCondor matches it; None if none does.
 
-    What a DAGMan that is gone left behind is cleared away first. It would send the new one into
-    recovery, to wait for jobs that no queue knows; the study knows what is finished.
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    waits = f"{of_run(folder)} && JobStatus == {IDLE} && TrialfleetMode =!= undefined"
+    schedd = _schedd()
+    import htcondor2
+
+    try:
+        with postponed():
+            return next(iter(schedd.query(constraint=waits, limit=1)), None)
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+
+
+def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
+    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer.
+
+    Args:
+        environment: the pool's, as `Pool.environment` gives it.
+    """
+    dags = f"JobUniverse == {SCHEDULER_UNIVERSE} && TrialfleetFolder =!= undefined"
+    tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
+    ads = pool_status.query([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
+    return sorted({Path(ad["TrialfleetFolder"]) for ad in ads})
+
+
+def submit(files: DagFiles) -> str:
+    """Submit a DAG, going on from its rescue file if it has one. Returns the job's id.
 
     Raises:
         PoolError: no HTCondor is reachable, or it refused the job.
@@ -122,16 +160,15 @@ def submit(folder: RunFolder) -> str:
     schedd = _schedd()
     import htcondor2
 
-    for files in folder.all_dags():
-        files.lock.unlink(missing_ok=True)
-        files.nodes_log.unlink(missing_ok=True)
-    options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": folder.root.name}
+    options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     try:
-        with _quiet():
-            description = htcondor2.Submit.from_dag(str(folder.dag), options)
-        return f"{schedd.submit(description).cluster()}.0"
+        with postponed():
+            with _quiet():
+                description = htcondor2.Submit.from_dag(str(files.dag), options)
+            description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
+            return f"{schedd.submit(description).cluster()}.0"
     except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused {str(folder.dag)!r}: {error}") from error
+        raise PoolError(f"HTCondor refused {str(files.dag)!r}: {error}") from error
 
 
 @contextmanager
@@ -148,16 +185,27 @@ def _quiet() -> Iterator[None]:
         os.close(kept)
 
 
-def remove(folder: RunFolder) -> None:
-    """Ask for the removal of a run's jobs; DAGMan writes a rescue file when it is removed."""
+def act(action: str, constraint: str, reason: str) -> int:
+    """Have the schedd do something to the jobs that satisfy a constraint; return to how many.
+
+    Args:
+        action: a name of htcondor2.JobAction, such as "Remove".
+        constraint: a ClassAd expression.
+        reason: what the jobs' logs say of it.
+
+    Raises:
+        PoolError: no HTCondor is reachable, or it refuses.
+    """
     schedd = _schedd()
     import htcondor2
 
-    own = f"{_of_run(folder)} && DAGManJobId =?= undefined"
+    told: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
     try:
-        schedd.act(htcondor2.JobAction.Remove, own, reason="trialfleet stop")
+        with postponed():
+            done = schedd.act(htcondor2.JobAction[action], constraint, reason=told)
+        return int(done["TotalSuccess"])
     except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused to remove the run's jobs: {error}") from error
+        raise PoolError(f"HTCondor refused to {action} {constraint}: {error}") from error
 
 
 def _schedd() -> Any:
@@ -165,22 +213,17 @@ def _schedd() -> Any:
     import htcondor2
 
     try:
-        return htcondor2.Schedd()
+        with postponed():
+            return htcondor2.Schedd()
     except htcondor2.HTCondorException as error:
         raise PoolError(
             f"HTCondor's schedd can't be found: {error}; start a pool with: trialfleet pool up"
         ) from error
 
 
-def _is_dagman(ad: dict[str, Any]) -> bool:
-    return ad["JobUniverse"] == _SCHEDULER_UNIVERSE and (
-        "DAGManJobId" not in ad or "TrialfleetRegion" in ad
-    )
-
-
 def _node(ad: dict[str, Any]) -> str:
     """The node whose job this is: a trial's, a region's DAGMan, or one of the run's own."""
-    own = "study.dag" if _is_dagman(ad) else "optimizer"
+    own = "study.dag" if is_dagman(ad) else "optimizer"
     return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
 
 
@@ -189,7 +232,7 @@ def _job_id(ad: dict[str, Any]) -> str:
 
 
 def _hold_reason(ad: dict[str, Any]) -> str:
-    return str(ad.get("HoldReason", "no reason given"))
+    return str(ad.get("HoldReason") or "no reason given")
 
 
 def _nodes(ads: list[dict[str, Any]], statuses: set[int]) -> frozenset[str]:

@@ -12,6 +12,8 @@ import re
 import unicodedata
 
 MAX_REGION_NAME = 200
+# Marks after which a terminal or a page shows text in another order than it is written.
+TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _PLAIN_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 # Words that a DAG file would take for its own (DAGMan compares them without regard to case).
 _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "fleet"})
@@ -29,7 +31,7 @@ def check_region_name(name: str) -> str:
         raise ValueError(
             f"region name {name[:40]!r}… has {len(name)} characters; at most {MAX_REGION_NAME}"
         )
-    bad = [c for c in name if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"}]
+    bad = [c for c in name if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"} or c in TURNING]
     if bad:
         raise ValueError(f"region name {name!r} has a character that does not print: {bad[0]!r}")
     return name

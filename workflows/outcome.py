@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trialfleet.infra.fleet.money import NO_MONEY
+from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.folder import TrialFolder
-from trialfleet.workflows.report.reading import clean
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
+# What a shell says, that of RUN/start too: a command can't be executed, or isn't found.
+EXITS_NO_COMMAND = frozenset({126, 127})
+
+# What DAGMan says for an exit code where there was none.
+JOB_UNSUBMITTED, JOB_REMOVED, NO_JOB = -1001, -1002, -1004
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
-# (periodic_hold), memory, and the two time limits. HTCondor's manual, "Hold Reason Codes".
+# (periodic_hold), memory, and the two time limits, that of trainer.minutes among them. HTCondor's
+# manual, "Hold Reason Codes".
 _LIMIT_HOLDS = frozenset({3, 34, 46, 47})
+_BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's own words behind a removal's reason
 _TAIL = 300  # characters of an error that are worth keeping
 _LAST_BYTES = 8192  # of standard error that are looked at
 _LARGEST_RESULT = 1_000_000  # bytes; hundreds of metrics are a hundredth of it
@@ -33,19 +42,33 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The attempt failed; `final` when another with the same parameters would fail too."""
+    """The attempt failed.
+
+    Attributes:
+        error: why.
+        final: another with the same parameters would fail too.
+        never_began: the trainer's command could not be run.
+    """
 
     error: str
     final: bool
+    never_began: bool = False
 
 
-def judge(folder: TrialFolder, return_code: int, metric: str) -> Complete | Failed:
+@dataclass(frozen=True, kw_only=True)
+class Unpaid:
+    """The fleet's autoscaler ended the attempt: nothing pays for it any more."""
+
+    error: str
+
+
+def judge(folder: TrialFolder, return_code: int, metric: str) -> Complete | Failed | Unpaid:
     """Return the outcome of a job that ended.
 
     Args:
         folder: the trial's folder, with what the job left.
         return_code: what DAGMan gives a POST script: the exit code, minus the signal's number, or
-            a number below -999 for a job that was removed or could not be submitted.
+            a number below -999 for a job that was removed.
         metric: the objective's metric, which a result must have.
     """
     if return_code == 0:
@@ -56,20 +79,28 @@ def judge(folder: TrialFolder, return_code: int, metric: str) -> Complete | Fail
         return _judge_removed(folder.log)
     how = f"signal {-return_code}" if return_code < 0 else f"exit code {return_code}"
     said = _own_words(folder)
-    return Failed(error=f"{how}: {said}" if said else how, final=False)
+    never_began = return_code in EXITS_NO_COMMAND
+    error = f"{how}: {said}" if said else how
+    return Failed(error=error, final=never_began, never_began=never_began)
+
+
+class _NoResultError(ValueError):
+    """JSON of another shape than a result's."""
 
 
 def _judge_result(path: Path, metric: str) -> Complete | Failed:
     try:
         result = _load(path)
+    except _NoResultError as error:
+        return Failed(error=_line(f"{error}; {_shape(metric)}"), final=False)
     except ValueError as error:
         return Failed(error=_line(error), final=False)
     if result.get("status") != "complete":
-        said = result.get("error") or f"result.json has status {_line(result.get('status'))}"
-        return Failed(error=_line(said), final=True)
+        said = _line(result.get("error") or "") or _line(_why_not_complete(result, metric))
+        return Failed(error=said, final=True)
     given = result["metrics"]
     if _number(given.get(metric)) is None:
-        return Failed(error=_why_no_objective(given, metric), final=True)
+        return Failed(error=_line(_why_no_objective(result, metric)), final=True)
     return Complete(
         metrics=_finite_metrics(given, metric),
         seconds=_at_least_zero(_number(result.get("seconds"))),
@@ -92,7 +123,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise ValueError(f"result.json is not JSON ({error}): {text[:80]}") from error
     usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
     if not usable:
-        raise ValueError(f"result.json is no result: {text[:80]}")
+        raise _NoResultError(f"result.json is no result: {text[:80]}")
     return {"metrics": {}, **result}
 
 
@@ -109,12 +140,32 @@ def _read(path: Path) -> str:
         raise ValueError(f"result.json can't be read: {error}") from error
 
 
-def _why_no_objective(given: dict[str, Any], metric: str) -> str:
+def _shape(metric: str) -> str:
+    return f'result.json must be like {{"status": "complete", "metrics": {{"{metric}": 0.5}}}}'
+
+
+def _beside(result: dict[str, Any], metric: str) -> str:
+    """What is wrong where the objective's number isn't where it belongs."""
+    found = _number(result.get(metric)) is not None and metric not in result["metrics"]
+    return f', and {metric!r} stands beside "metrics", not in it' if found else ""
+
+
+def _why_not_complete(result: dict[str, Any], metric: str) -> str:
+    status = result.get("status")
+    shown = repr(status) if isinstance(status, str) else _line(status)
+    has = f"has status {shown}" if "status" in result else "has no status"
+    return f"result.json {has}{_beside(result, metric)}; {_shape(metric)}"
+
+
+def _why_no_objective(result: dict[str, Any], metric: str) -> str:
+    given = result["metrics"]
     value = given.get(metric)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return _line(f"{metric} is {value}")
+        return f"{metric} is {_line(value)}"
     there = ", ".join(sorted(_finite_metrics(given))) or "none"
-    return _line(f"the result has no number {metric!r}; it has: {there}")
+    beside = _beside(result, metric)
+    hint = f"{beside}; {_shape(metric)}" if beside else ""
+    return f"the result has no number {metric!r}; it has: {there}{hint}"
 
 
 def _finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
@@ -164,7 +215,7 @@ def _own_words(folder: TrialFolder) -> str:
         said = _load(folder.result).get("error")
     except ValueError:
         said = None
-    return _line(said) if said else last_line(folder.err)
+    return _line(said or "") or last_line(folder.err)
 
 
 def last_line(path: Path) -> str:
@@ -181,21 +232,24 @@ def last_line(path: Path) -> str:
     return ""
 
 
-def _judge_removed(log: Path) -> Failed:
-    """A removed job was held before, as the submit file removes it then; or a person removed it."""
+def _judge_removed(log: Path) -> Failed | Unpaid:
+    """A removed job was held before, as the submit file removes it then; or somebody removed it."""
     import htcondor2
 
-    reason, code = "", None
+    reason, removal, code = "", "", None
     try:
         for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
             if event.type == htcondor2.JobEventType.SUBMIT:
-                reason, code = "", None
+                reason, removal, code = "", "", None
             elif event.type == htcondor2.JobEventType.JOB_HELD:
                 reason, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
-            elif event.type == htcondor2.JobEventType.JOB_ABORTED and not reason:
-                reason = str(event.get("Reason", ""))
+            elif event.type == htcondor2.JobEventType.JOB_ABORTED:
+                removal = str(event.get("Reason", ""))
     except htcondor2.HTCondorException as error:
         words = _line(f"the job was removed; its log can't be read: {error}")
         return Failed(error=words, final=False)
-    words = _line(reason) or "the job was removed, or could not be submitted"
+    if NO_MONEY in removal:
+        words = removal[removal.index(NO_MONEY) :]
+        return Unpaid(error=_line(_BY_USER.sub("", words)))
+    words = _line(reason or removal) or "the job was removed"
     return Failed(error=words, final=code in _LIMIT_HOLDS)

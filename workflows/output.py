@@ -1,4 +1,4 @@
-"""What commands print with: the terminal, and JSON."""
+"""What commands print with: the terminal, and JSON where it is asked for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trialfleet.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 UNSQUEEZED = 160  # columns for a file or a pipe: a table is not cut to the 80 of an old terminal
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def console() -> Console:
@@ -22,6 +27,11 @@ def console() -> Console:
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = UNSQUEEZED
     return made
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line for a person; a name in it that isn't ours reaches no terminal as it is."""
+    click.echo(printable(text), err=err)
 
 
 def print_json(value: Any, indent: int | None = 1) -> None:

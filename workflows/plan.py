@@ -1,11 +1,13 @@
 """From a study to a run's folder: `condor_submit_dag study.dag` in it is always enough.
 
-Pure and deterministic: the same study, run id and place give the same bytes. The folder is written
+Deterministic: the same study, run id, time and place give the same bytes. The folder is written
 beside its place and renamed when it is whole, so a plan that was interrupted leaves nothing.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
 import shutil
@@ -13,23 +15,42 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet import nodes
 from trialfleet.errors import InputError
-from trialfleet.files import sync, typed
+from trialfleet.files import sync, typed, write_atomic
 from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import RegionGraph, StudyGraph, autoscale_of, graph_of
-from trialfleet.workflows.publish import LATEST
+from trialfleet.workflows.latest import LATEST
 from trialfleet.workflows.render import needs_escape, render
+from trialfleet.workflows.run_ids import published_already
+from trialfleet.workflows.space import RESERVE, free_bytes
 from trialfleet.workflows.study import Study, Trainer
+from trialfleet.workflows.study_checks import transferable
 from trialfleet.workflows.study_file import FrozenStudy, dump_frozen
 
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.surroundings import Surroundings
+
 # What DAGMan's scripts answer with; DAGMan is told in region.dag what each means.
-EXITS = {"done": 0, "retry": 1, "skip": 3, "stop": 4, "defer": EXIT_NO_SERVICE}
+EXITS = {
+    "done": 0,
+    "retry": 1,
+    "skip": 3,
+    "stop": 4,
+    "undone": 5,  # of the report: a region hasn't what the study asked for
+    "defer": EXIT_NO_SERVICE,
+}
+
+# So often a region's DAGMan is replaced by another before the region is given up.
+RESTARTS = 10
+
+PYTHONS = ("python3", "python")  # words of a command that mean the study's Python
 
 # Names in a trial's sandbox that are the contract's own.
 _SANDBOX = (
@@ -48,28 +69,30 @@ _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs ther
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 
 
-def new_run_id(now: datetime | None = None) -> str:
-    """Return an id for a run that starts now: local time to the second."""
-    return (now or datetime.now().astimezone()).strftime("%Y-%m-%dT%H-%M-%S")
-
-
-def default_folder(study: Study, run: str) -> Path:
-    """Return where a run lies if nobody says otherwise: `runs/STUDY/RUN-ID` here."""
-    return Path.cwd() / "runs" / study.name / run
-
-
-def write_plan(study: Study, *, run: str, out: Path) -> RunFolder:
+def write_plan(
+    study: Study,
+    *,
+    run: str,
+    out: Path,
+    created: datetime | None = None,
+    aws: Surroundings | None = None,
+    notes: tuple[str, ...] = (),
+) -> RunFolder:
     """Write the folder of a run and return it.
 
     Args:
         study: a resolved study.
+        aws: how the run's autoscaler reaches AWS, where it has one.
         run: the run's id; it names the published models' folders.
         out: the run's folder; it must not exist, or be empty.
+        created: when the run was planned; default: now.
+        notes: what was chosen for the study, and why, for people.
 
     Raises:
         InputError: the run's id or folder can't be used, a model of that id is published
-            already, or two files of a trial have one name.
+            already, two files of a trial have one name, or `trainer: tabular` can't use the data.
     """
+    assert study.accelerator != "auto", "what a study leaves to the pool is decided before"
     folder = RunFolder(_usable_place(out))
     if not _RUN_ID.fullmatch(run) or run == LATEST:
         raise InputError(
@@ -81,9 +104,15 @@ def write_plan(study: Study, *, run: str, out: Path) -> RunFolder:
         _check_sandbox(region, [*code, *map(Path, study.data_of(region))])
     _check_settings(study)
     graph = graph_of(study)
-    _check_unpublished(study, run, graph)
-    frozen = FrozenStudy(run=run, folder=str(folder.root), study=study)
-    _write_beside(folder, frozen, graph, code)
+    _check_unpublished(study, run)
+    frozen = FrozenStudy(
+        run=run,
+        folder=str(folder.root),
+        created=created or datetime.now(UTC),
+        notes=notes,
+        study=study,
+    )
+    _write_beside(folder, frozen, graph, code, aws)
     return folder
 
 
@@ -102,16 +131,27 @@ def _usable_place(out: Path) -> Path:
             "keep its logs; choose another with --out"
         )
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise InputError(
-            f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
-            f"that run with: trialfleet status {typed(place)}"
-        )
+        raise _taken(place)
     return place
+
+
+def _taken(place: Path) -> InputError:
+    return InputError(
+        f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
+        f"that run with: trialfleet status {typed(place)}"
+    )
 
 
 def command_of(study: Study) -> list[str]:
     """The command that a trial runs in its sandbox."""
-    return study.trainer.command if isinstance(study.trainer, Trainer) else ["python3", "train.py"]
+    tabular = ["python3", nodes.TABULAR[0]]
+    words = study.trainer.command if isinstance(study.trainer, Trainer) else tabular
+    return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words
+
+
+def _path_of(python: str | None) -> str:
+    """The folder that comes first on a trial's PATH; none where Python is found by its name."""
+    return str(Path(python).parent) if python and "/" in python else ""
 
 
 def _trainer_files(study: Study) -> list[Path]:
@@ -122,14 +162,12 @@ def _trainer_files(study: Study) -> list[Path]:
     return [_node_file(name) for name in (*nodes.TABULAR, *kernels)]
 
 
-def _check_unpublished(study: Study, run: str, graph: StudyGraph) -> None:
-    for region in graph.regions:
-        place = Path(study.publish) / region.slug / run
-        if place.exists():
-            raise InputError(
-                f"run id {run!r}: {str(place)!r} was published by another run of that id; "
-                "choose another with --run-id"
-            )
+def _check_unpublished(study: Study, run: str) -> None:
+    if place := published_already(study, run):
+        raise InputError(
+            f"run id {run!r}: {str(place)!r} was published by another run of that id; "
+            "choose another with --run-id"
+        )
 
 
 def _check_settings(study: Study) -> None:
@@ -166,7 +204,11 @@ def _check_sandbox(region: str, files: Iterable[Path]) -> None:
 
 
 def _write_beside(
-    folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph, code: list[Path]
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    graph: StudyGraph,
+    code: list[Path],
+    aws: Surroundings | None,
 ) -> None:
     """Write everything into a folder beside the run's, then rename it."""
     parent = folder.root.parent
@@ -176,17 +218,59 @@ def _write_beside(
     except OSError as error:
         raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
     try:
+        _check_space(beside)
+        _write_tables(frozen.study, folder, RunFolder(beside))
         beside.chmod(0o755)
-        _write_texts(beside, _texts(folder, frozen, graph))
-        if frozen.study.storage:  # its URL may hold a password
-            RunFolder(beside).study.chmod(0o600)
+        # a storage's URL may hold a password
+        private = RunFolder(beside).study if frozen.study.storage else None
+        _write_texts(beside, _texts(folder, frozen, graph), private)
+        if aws:  # a proxy's password may be in it
+            text = json.dumps(aws.to_json(), indent=1) + "\n"
+            write_atomic(RunFolder(beside).aws, text, mode=0o600)
         _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
         _make_trial_folders(RunFolder(beside), graph)
-        beside.replace(folder.root)
+        _put(beside, folder.root)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     sync(parent)
+
+
+def _put(beside: Path, place: Path) -> None:
+    """Give a run's folder its name, which an empty folder may have: it keeps the name for us."""
+    try:
+        beside.replace(place)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+            raise
+        raise _taken(place) from error  # by a plan at the same moment
+
+
+def _write_tables(
+    study: Study,
+    folder: RunFolder,
+    beside: RunFolder,
+) -> None:
+    """Examine the data that the reference trainer is to read, where it is used."""
+    if isinstance(study.trainer, Trainer):
+        return
+    from trialfleet.workflows.tables.planning import write_tables
+    from trialfleet.workflows.tables.summary import table_progress
+
+    try:
+        transferable(str(folder.root))
+    except ValueError as error:
+        raise InputError(f"the run's folder: {error}; choose another with --out") from error
+    write_tables(study, beside, table_progress())
+
+
+def _check_space(place: Path) -> None:
+    """Whether trials could begin there at all."""
+    if (free := free_bytes(place)) < RESERVE:
+        raise InputError(
+            f"no space: {free >> 20} MB are free in {str(place.parent)!r}, and no trial begins "
+            f"with less than {RESERVE >> 20} MB; make room, or choose another folder with --out"
+        )
 
 
 def _texts(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
@@ -194,13 +278,20 @@ def _texts(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Pa
     texts = {
         folder.study: dump_frozen(frozen),
         folder.dag: _study_dag(folder, frozen, graph),
-        folder.dagman_config: render("dag/dagman.conf.j2"),
+        folder.study_config: render("dag/dagman.conf.j2", whole_graph=True),
+        folder.region_config: render("dag/dagman.conf.j2", whole_graph=False),
         folder.optimizer_submit: render(
             "submit/optimizer.sub.j2", run=frozen.run, root=folder.root
         ),
+        folder.publish_submit: render("submit/publish.sub.j2", run=frozen.run, root=folder.root),
+        folder.report_submit: render("submit/report.sub.j2", run=frozen.run, root=folder.root),
         **_fleet_submit(folder, frozen),
         folder.client: _client(folder),
-        folder.start: render("run/start.j2", command=command_of(frozen.study)),
+        folder.start: render(
+            "run/start.j2",
+            command=command_of(frozen.study),
+            python_folder=_path_of(frozen.study.python),
+        ),
     }
     for region in graph.regions:
         texts[folder.region(region.slug).dag] = _region_dag(folder, frozen, region)
@@ -213,10 +304,12 @@ def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str
         run=frozen.run,
         study=frozen.study.name,
         root=folder.root,
-        config=folder.dagman_config,
-        node_status=folder.node_status,
+        config=folder.study_config,
+        node_status=folder.dag_files.node_status,
         parallel_regions=graph.parallel_regions,
         autoscale=graph.autoscale,
+        exits=EXITS,
+        restarts=RESTARTS,
         regions=[
             {
                 "slug": region.slug,
@@ -243,8 +336,8 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         slug=region.slug,
         trials=region.trials,
         root=folder.root,
-        config=folder.dagman_config,
-        node_status=files.node_status,
+        config=folder.region_config,
+        node_status=files.dag_files.node_status,
         exits=EXITS,
         retries=frozen.study.retries,
         lanes=[
@@ -253,6 +346,8 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         ],
         best={"name": region.best, "folder": files.best.root},
         publish=region.publish,
+        tuned=region.tuned,
+        publishes=region.publishes,
     )
 
 
@@ -266,11 +361,14 @@ def _client(folder: RunFolder) -> str:
     )
 
 
-def _write_texts(root: Path, texts: dict[Path, str]) -> None:
+def _write_texts(root: Path, texts: dict[Path, str], private: Path | None) -> None:
+    """Write the files; `private` is closed to others from its first byte."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
+        mode = 0o600 if path == private else 0o666
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -281,12 +379,19 @@ def _write_texts(root: Path, texts: dict[Path, str]) -> None:
 def _copy_code(folder: Path, files: list[Path]) -> None:
     folder.mkdir()
     for file in files:
-        if file.is_dir():
-            left = nodes.NOT_ON_NODES if file == _node_file(nodes.KERNELS) else ()
-            shutil.copytree(file, folder / file.name, ignore=shutil.ignore_patterns(*left))
-        else:
-            shutil.copyfile(file, folder / file.name)
-            shutil.copymode(file, folder / file.name)
+        try:
+            _copy(file, folder / file.name)
+        except OSError as error:
+            raise InputError(f"trainer.files: {str(file)!r} can't be copied: {error}") from error
+
+
+def _copy(file: Path, to: Path) -> None:
+    if file.is_dir():
+        left = nodes.NOT_ON_NODES if file == _node_file(nodes.KERNELS) else ()
+        shutil.copytree(file, to, ignore=shutil.ignore_patterns(*left))
+    else:
+        shutil.copyfile(file, to)
+        shutil.copymode(file, to)
 
 
 def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:

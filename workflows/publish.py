@@ -1,62 +1,74 @@
-"""Publishing a region's model: MODELS/REGION/RUN-ID, and MODELS/REGION/latest switched to it."""
+"""Publishing a region's model: MODELS/STUDY/REGION/RUN-ID, and `latest` beside it."""
 
 from __future__ import annotations
 
 import filecmp
-import hashlib
 import os
 import platform
-import secrets
 import shutil
 import tempfile
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, write_json
+from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.folder import TrialFolder
-from trialfleet.workflows.outcome import Complete, Failed, judge
-from trialfleet.workflows.report.reading import clean
-from trialfleet.workflows.study import URL_PREFIXES, Study
+from trialfleet.workflows.latest import PROVENANCE, shelf_lock, switch_to_newest
+from trialfleet.workflows.model_shelf import BESIDE, shelf_of
+from trialfleet.workflows.outcome import Complete, judge
+from trialfleet.workflows.study import Study
+from trialfleet.workflows.study_file import FrozenStudy
 
-LATEST = "latest"  # beside the runs' folders: a link to the one in force
 METRICS = "metrics.json"
-PROVENANCE = "provenance.json"
 
 
-def publish(run: str, study: Study, slug: str, best: TrialFolder) -> Path:
+@dataclass(frozen=True)
+class Publication:
+    """A published model.
+
+    Attributes:
+        path: its folder: the trainer's model files, metrics.json and provenance.json.
+        not_latest: why `latest` is another run's model; None where it is this one.
+    """
+
+    path: Path
+    not_latest: str | None
+
+
+def publish(frozen: FrozenStudy, slug: str, best: TrialFolder) -> Publication:
     """Publish what the full training left; doing it twice is doing it once.
 
-    A link in model/ to a file of model/ is published as that file.
+    `latest` is switched to it unless the model of a run that was planned later is published. A link
+    in model/ to a file of model/ is published as that file.
 
     Args:
-        run: the run's id.
-        study: the resolved study.
+        frozen: the run's id, its time and its study.
         slug: the region's name in the publish folder.
         best: the folder of the full training, complete.
 
-    Returns:
-        The published folder: the trainer's model files, metrics.json and provenance.json.
-
     Raises:
         InputError: the place is another run's, or model/ holds what can't be published.
-        OSError: the publish folder can't be written, or data can't be read.
+        OSError: the publish folder can't be written.
     """
     _check_model(best.model)
-    shelf = Path(study.publish) / slug
+    shelf = shelf_of(frozen.study, slug)
     shelf.mkdir(parents=True, exist_ok=True)
-    published = shelf / run
-    _put(published, run, study, best)
-    _switch(shelf / LATEST, run)
-    return published
+    published = shelf / frozen.run
+    with shelf_lock(shelf):
+        for left in shelf.glob(f"{BESIDE}*"):  # by one that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        _put(published, frozen, best)
+        return Publication(published, switch_to_newest(published, frozen.created))
 
 
-def _put(published: Path, run: str, study: Study, best: TrialFolder) -> None:
+def _put(published: Path, frozen: FrozenStudy, best: TrialFolder) -> None:
     """Make `published` whole in one step; leave it where an attempt before this one put it."""
-    beside = Path(tempfile.mkdtemp(prefix=".publish-", dir=published.parent))
+    beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
     try:
-        _fill(beside, run, study, best)
+        _fill(beside, frozen, best)
         if not published.exists():
             beside.replace(published)
         elif not _same(beside, published):
@@ -69,12 +81,12 @@ def _put(published: Path, run: str, study: Study, best: TrialFolder) -> None:
     sync(published.parent)
 
 
-def _fill(folder: Path, run: str, study: Study, best: TrialFolder) -> None:
-    result = _result(study, best)
+def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder) -> None:
+    result = _result(frozen.study, best)
     shutil.copytree(best.model, folder, dirs_exist_ok=True)
     folder.chmod(0o755)  # a temporary folder is its owner's alone
     write_json(folder / METRICS, result.metrics)
-    write_json(folder / PROVENANCE, provenance(run, study, best))
+    write_json(folder / PROVENANCE, provenance(frozen, best))
     _sync_tree(folder)
 
 
@@ -127,29 +139,30 @@ def _origin(published: Path) -> dict[str, Any] | None:
 
 def _result(study: Study, best: TrialFolder) -> Complete:
     outcome = judge(best, 0, study.objective.metric)
-    if isinstance(outcome, Failed):
+    if not isinstance(outcome, Complete):
         raise InputError(f"{best.result} can't be published: {outcome.error}")
     return outcome
 
 
-def provenance(run: str, study: Study, best: TrialFolder) -> dict[str, Any]:
+def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
     """Return where a model comes from: enough to train it again.
 
     Raises:
         InputError: there is no complete result in `best`.
-        OSError: the data can't be read.
+        OSError: what the full training was told, or left, can't be read.
     """
-    trial, result = read_json(best.trial_json), _result(study, best)
+    trial, result = read_json(best.trial_json), _result(frozen.study, best)
     return {
         "schema": 1,
-        "study": study.name,
-        "run": run,
+        "study": frozen.study.name,
+        "run": frozen.run,
+        "created": frozen.created.isoformat(),
         "region": trial["region"],
         "trial": trial["trial"],
         "params": trial["params"],
         "seed": trial["seed"],
         "objective": trial["objective"],
-        "data": _data_of(study, best, trial["region"]),
+        "data": read_json(best.data_checksums),  # as they were when the training was asked for
         "device": result.device,
         "seconds": result.seconds,
         "versions": {
@@ -160,14 +173,6 @@ def provenance(run: str, study: Study, best: TrialFolder) -> dict[str, Any]:
     }
 
 
-def _data_of(study: Study, best: TrialFolder, region: str) -> list[dict[str, Any]]:
-    """The data as it was when the full training was asked for, where that was stored."""
-    if not best.data_checksums.exists():
-        return data_checksums(study, region)
-    stored: list[dict[str, Any]] = read_json(best.data_checksums)
-    return stored
-
-
 def _trainer_versions(best: TrialFolder) -> dict[str, str]:
     given = read_json(best.result).get("versions")
     if not isinstance(given, dict):
@@ -175,41 +180,6 @@ def _trainer_versions(best: TrialFolder) -> dict[str, str]:
     return {clean(name): clean(value) for name, value in given.items() if isinstance(value, str)}
 
 
-def data_checksums(study: Study, region: str) -> list[dict[str, Any]]:
-    """Return what identifies a region's data now, place by place.
-
-    Returns:
-        One `{"path", "sha256", "bytes"}` per file, folders walked; `{"url"}` of what is remote.
-
-    Raises:
-        OSError: a file is missing or can't be read.
-    """
-    return [entry for place in study.data_of(region) for entry in _data_entries(place)]
-
-
-def _data_entries(place: str) -> list[dict[str, Any]]:
-    if place.startswith(URL_PREFIXES):
-        return [{"url": place}]
-    path = Path(place)
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    return [
-        {"path": str(file), "sha256": _sha256(file), "bytes": file.stat().st_size} for file in files
-    ]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _sync_tree(root: Path) -> None:
     for path in [*root.rglob("*"), root]:
         sync(path)
-
-
-def _switch(link: Path, target: str) -> None:
-    """Point `link` at `target` so that a reader sees the old model or the new one, never none."""
-    beside = link.with_name(f".latest-{secrets.token_hex(6)}")
-    beside.symlink_to(target)
-    beside.replace(link)
-    sync(link.parent)

@@ -1,7 +1,7 @@
 """The program of a region's publish node: copying and hashing a model takes no time of others'.
 
-`python -m trialfleet.workflows.publish_node RUN SLUG`, by DAGMan's PRE script. Doing it twice is
-doing it once. Exits 0, or as the region's graph is told to stop.
+`python -m trialfleet.workflows.publish_node RUN SLUG`, as a job in HTCondor's local universe. Doing
+it twice is doing it once. Exits 0, or as the region's graph is told to stop.
 """
 
 from __future__ import annotations
@@ -12,25 +12,42 @@ from pathlib import Path
 
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
+from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.model_shelf import adopt
+from trialfleet.workflows.output import say
 from trialfleet.workflows.plan import EXITS
 from trialfleet.workflows.publish import publish
+from trialfleet.workflows.space import when_there_is_space
 from trialfleet.workflows.status import open_run
 from trialfleet.workflows.study_file import load_frozen
 
 
 def publish_region(folder: RunFolder, slug: str) -> int:
-    """Publish a region's model; return the script's exit code, `stop` with the reason stored."""
-    files, frozen = folder.region(slug), load_frozen(folder.study)
+    """Publish a region's model; return the job's exit code, `stop` with the reason stored.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    files = folder.region(slug)
+    if files.published.exists():  # since then a person may have moved `latest`
+        print(f"{slug}: published already")
+        return EXITS["done"]
     try:
-        published = publish(frozen.run, frozen.study, slug, files.best)
+        frozen = load_frozen(folder.study)
+        if moved := adopt(frozen.study):
+            print(moved)
+        published = publish(frozen, slug, files.best)
     except (InputError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
         reason = f"the model can't be published: {error}"
         write_json(files.stopped, {"reason": reason})
-        print(f"{slug}: stopped: {reason}")
+        print(f"{slug}: failed: {reason}")
         return EXITS["stop"]
-    write_json(files.published, {"path": str(published)})
-    print(f"{slug}: published {published}")
+    told = {"path": str(published.path), "not_latest": published.not_latest}
+    write_json(files.published, told)
+    print(f"{slug}: published {published.path}", published.not_latest or "", sep="\n")
     return EXITS["done"]
 
 
@@ -40,7 +57,8 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the run's folder")
     parser.add_argument("slug", help="the region's name in its folder")
     arguments = parser.parse_args()
-    sys.exit(publish_region(open_run(arguments.run), arguments.slug))
+    folder = open_run(arguments.run)
+    sys.exit(when_there_is_space(lambda: publish_region(folder, arguments.slug), say))
 
 
 if __name__ == "__main__":

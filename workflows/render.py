@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
+if TYPE_CHECKING:
+    import jinja2
 
 
 def render(template: str, **values: Any) -> str:
@@ -22,6 +23,8 @@ def render(template: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
+    import jinja2  # a study is read without it
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trialfleet.templates", ""),
         undefined=jinja2.StrictUndefined,

@@ -1,21 +1,24 @@
 """Writing a run's report: `python -m trialfleet.workflows.run_report RUN`.
 
-The graph's FINAL node runs this after everything else, whatever happened; its exit code is the
-whole graph's success or failure. DAGMan's own $FAILED_COUNT would not do: it counts an optimiser's
-service that was killed, which costs nothing.
+The graph's last node runs this after everything else, whatever happened.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.workflows import spending
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import RegionGraph, graph_of
+from trialfleet.workflows.job_log import read_job
+from trialfleet.workflows.output import say
+from trialfleet.workflows.plan import EXITS
 from trialfleet.workflows.report import (
     RegionSource,
     Report,
@@ -23,7 +26,9 @@ from trialfleet.workflows.report import (
     build_report,
     render_page,
 )
-from trialfleet.workflows.status import open_run
+from trialfleet.workflows.space import when_there_is_space
+from trialfleet.workflows.states import Stage, TrialState
+from trialfleet.workflows.status import RegionStatus, StatusReader, open_run
 from trialfleet.workflows.storage import storage_url, study_name
 from trialfleet.workflows.study_file import FrozenStudy, load_frozen
 
@@ -46,57 +51,75 @@ def write_report(folder: RunFolder, finished: datetime | None) -> Report:
     return report
 
 
-def last_finished(folder: RunFolder) -> datetime | None:
-    """Return when a run ended, by the report of its FINAL node; None if that never ran."""
-    if not folder.report_data.exists():
-        return None
-    finished = read_json(folder.report_data)["finished"]
-    return datetime.fromisoformat(finished) if finished else None
-
-
 def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -> ReportSource:
     study = frozen.study
+    look = StatusReader(folder).look()
+    standing = {region.name: region for region in look.status.regions}
     return ReportSource(
         study=study.name,
         run=frozen.run,
         metric=study.objective.metric,
         direction=study.objective.direction,
         report_metric=study.compared_metric,
-        regions=[_region(folder, frozen, region) for region in graph_of(study).regions],
+        report_direction=study.report_direction,
+        regions=[
+            _region(folder, frozen, region, standing[region.name], look.unfinished[region.name])
+            for region in graph_of(study).regions
+        ],
         storage_url=storage_url(folder, study),
-        created=datetime.fromtimestamp(folder.study.stat().st_mtime, UTC),
+        created=frozen.created,
         finished=finished,
+        notice=_notice(folder),
     )
 
 
-def _region(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> RegionSource:
+def _notice(folder: RunFolder) -> str:
+    """Why trials ended before their budget was used up, where that was for want of money."""
+    unpaid = spending.refusal(folder, "tune")
+    return f"Trials ended early: {unpaid}." if unpaid else ""
+
+
+def _region(
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    region: RegionGraph,
+    status: RegionStatus,
+    unfinished: Mapping[str, TrialState],
+) -> RegionSource:
     files = folder.region(region.slug)
     space = frozen.study.space_of(region.name)
-    published = files.published.exists()
     return RegionSource(
         name=region.name,
         slug=region.slug,
         study_name=study_name(frozen.study, frozen.run, region.name),
-        published=Path(read_json(files.published)["path"]) if published else None,
-        stopped=read_json(files.stopped)["reason"] if files.stopped.exists() else None,
-        final=read_json(files.best.result)["metrics"] if published else None,
+        stage=status.stage,
+        unfinished=unfinished,
+        published=Path(status.published) if status.published else None,
+        not_latest=status.not_latest,
+        stopped=status.reason,
+        final=read_json(files.best.result)["metrics"] if status.published else None,
+        final_job=read_job(files.best.log),
         defaults=space.active(space.defaults()),
         budget_trials=region.trials,
+        folder=files.root,
     )
 
 
 def main() -> None:
-    """Write the report and exit 0 if every region published its model."""
+    """Write the report and exit 0 if every region has what the study asked for."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
     arguments = parser.parse_args()
     try:
-        report = write_report(open_run(arguments.run), datetime.now(UTC))
+        folder = open_run(arguments.run)
+        report = when_there_is_space(lambda: write_report(folder, datetime.now(UTC)), say)
     except TrialfleetError as error:
         sys.exit(str(error))
-    unpublished = [region.name for region in report.regions if region.published is None]
-    print(f"report written; not published: {', '.join(unpublished) or 'none'}")
-    sys.exit(1 if unpublished else 0)
+    undone = [region.name for region in report.regions if not Stage(region.status).is_good]
+    worse = [region.name for region in report.regions if region.worse is not None]
+    told = f"report written; not done: {', '.join(undone) or 'none'}"
+    print(told + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))
+    sys.exit(EXITS["undone"] if undone else EXITS["done"])
 
 
 if __name__ == "__main__":

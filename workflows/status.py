@@ -8,38 +8,46 @@ None of the three has to be reachable, so that a run can be read after its pool 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import StrEnum
-from functools import cached_property
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trialfleet.errors import InputError, OptimizerError, PoolError
+from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_json
+from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.causes import Cause, cause_of, why_all_fail
 from trialfleet.workflows.dagman import NodeStatus, exit_code, read_node_status
-from trialfleet.workflows.folder import RegionFolder, RunFolder
+from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import RegionGraph, graph_of
+from trialfleet.workflows.health import faults
 from trialfleet.workflows.job_queue import HeldJob, QueuedRun, look_up
-from trialfleet.workflows.storage import storage_url, study_name
-from trialfleet.workflows.study_file import FrozenStudy, load_frozen
-
-if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial
-
-
-class RunState(StrEnum):
-    """Where a run, or a region of it, stands."""
-
-    PLANNED = "planned"  # never submitted
-    WAITING = "waiting"  # a region whose turn has not come
-    RUNNING = "running"
-    HELD = "held"  # its DAGMan is on hold
-    DONE = "done"
-    FAILED = "failed"  # ended; at least one region did not publish
-    STOPPED = "stopped"  # ended before its time; `resume` goes on
-    UNKNOWN = "unknown"  # HTCondor is out of reach and no end was recorded
+from trialfleet.workflows.latest import why_not_latest
+from trialfleet.workflows.mend import mends
+from trialfleet.workflows.region_state import (
+    gave_up,
+    noted,
+    phase_of,
+    reason_of,
+    state_of,
+    unfinished_of,
+)
+from trialfleet.workflows.run_trials import RunTrials
+from trialfleet.workflows.running import RunningTrial, running_trials
+from trialfleet.workflows.space import RESERVE, free_bytes
+from trialfleet.workflows.spending import Spending, read_spending
+from trialfleet.workflows.states import (
+    RunState,
+    Stage,
+    TrialState,
+    stage_of,
+    trial_state,
+)
+from trialfleet.workflows.study_file import FrozenStudy, NoRunError, load_frozen
+from trialfleet.workflows.time_left import seconds_left, seconds_left_of_run
+from trialfleet.workflows.waiting import Waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,33 +55,53 @@ class RegionStatus:
     """Where a region stands.
 
     Attributes:
+        stage: the same in the one word that every view shows.
         phase: "waiting", "trials", "best", "publish" or "done".
         done: trials that completed.
-        running: trials whose job runs now.
-        queued: trials whose job waits for a slot, or whose parameters are just chosen.
         failed: trials that failed for good.
+        pruned: trials that were given up through no fault of their own.
+        running: trials whose job runs now.
+        running_trials: how far each has come, and the full training where that runs.
+        queued: trials whose job waits for a slot, or whose parameters are just chosen.
+        on_hold: trials whose job is on hold.
+        interrupted: trials that ran when the run ended; `resume` trains them again.
         budget: trials that the region may run.
         best: the best value of the objective so far.
         best_trial: the number of that trial.
         seconds_left: estimate of the time until the last trial ends; None while there is no basis.
         reason: why the region ended early.
         published: folder of the published model.
+        not_latest: why `latest` is another run's model, if it is.
+        cause: why attempts failed, if any did: what most had of a region that failed, else the
+            latest.
     """
 
     name: str
     slug: str
     state: RunState
+    stage: Stage
     phase: str
     done: int
+    failed: int
+    pruned: int
     running: int
     queued: int
-    failed: int
+    on_hold: int
+    interrupted: int
     budget: int
     best: float | None
     best_trial: int | None
     seconds_left: float | None
     reason: str | None
     published: str | None
+    not_latest: str | None = None
+    running_trials: tuple[RunningTrial, ...] = ()
+    cause: Cause | None = None
+
+    @property
+    def finished(self) -> int:
+        """Trials that are over, whatever became of them."""
+        return self.done + self.failed + self.pruned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +112,9 @@ class RunStatus:
         root: the job id of its DAGMan, while that is in the queue.
         notice: what a reader should know first, e.g. that HTCondor is out of reach.
         held: jobs on hold, with their reasons.
-        rescue: the rescue file that `resume` would go on from.
+        troubles: what keeps a part of it from going on at this moment.
+        mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
+        money: what the run's fleet costs; None without a fleet that an autoscaler scales.
     """
 
     run: str
@@ -96,18 +126,33 @@ class RunStatus:
     direction: str
     regions: tuple[RegionStatus, ...]
     held: tuple[HeldJob, ...] = ()
-    rescue: str | None = None
+    troubles: tuple[str, ...] = ()
+    mends: tuple[dict[str, Any], ...] = ()
     notice: str | None = None
     seconds_left: float | None = None
+    money: Spending | None = None
 
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen unless somebody does something."""
-        return self.state not in {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
+        return self.state not in _UNDER_WAY
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
         return {"schema": 1, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run at one moment.
+
+    Attributes:
+        status: where it stands.
+        unfinished: the words for trials that are asked and not told: by region, then by node.
+    """
+
+    status: RunStatus
+    unfinished: Mapping[str, Mapping[str, TrialState]]
 
 
 class StatusReader:
@@ -119,22 +164,45 @@ class StatusReader:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
+        self._metric = self._frozen.study.objective.metric
         self._graph = graph_of(self._frozen.study)
-        self._seen: dict[str, list[FrozenTrial]] = {}
+        self._trials = RunTrials(folder, self._frozen)
+        self._waiting = Waiting(folder, self._frozen)
 
     def read(self) -> RunStatus:
         """Return where the run stands now; what can't be reached is said in the notice."""
+        return self.look().status
+
+    def look(self) -> Look:
+        """Return where the run and its unfinished trials stand at one moment."""
         queued, queue_notice = self._look_up()
-        trials, study_notice = self._read_trials()
-        state = self._state(queued)
-        nodes = read_node_status(self._folder.node_status)
+        trials, study_notice = self._trials.all()
+        found = faults(self._folder, queued.ads, time.time()) if queued else []
+        state = self._state(queued, is_lost=any(fault.job is None for fault in found))
+        nodes = read_node_status(self._folder.dag_files.node_status)
+        states = {
+            region.slug: state_of(
+                self._folder.region(region.slug), region, queued, nodes.get(region.slug), state
+            )
+            for region in self._graph.regions
+        }
+        unfinished = {
+            region.name: unfinished_of(trials[region.name], states[region.slug], queued)
+            for region in self._graph.regions
+        }
         regions = tuple(
-            self._region(region, trials[region.name], queued, nodes.get(region.slug), state)
+            self._region(
+                region,
+                trials[region.name],
+                unfinished[region.name],
+                queued,
+                nodes.get(region.slug),
+                states[region.slug],
+            )
             for region in self._graph.regions
         )
-        rescue = self._folder.dag_files.rescue
         objective = self._frozen.study.objective
-        return RunStatus(
+        status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
             folder=str(self._folder.root),
@@ -144,10 +212,26 @@ class StatusReader:
             direction=objective.direction,
             regions=regions,
             held=queued.held if queued else (),
-            rescue=str(rescue) if rescue and state in _ENDED_EARLY else None,
-            notice="; ".join(filter(None, [queue_notice, study_notice])) or None,
-            seconds_left=_seconds_left_of_run(regions) if state is RunState.RUNNING else None,
+            notice="; ".join(
+                filter(None, [queue_notice, study_notice, self._space(), self._all_fail(trials)])
+            )
+            or None,
+            troubles=(
+                *(str(fault) for fault in found if fault.is_sure),
+                *self._restarts(),
+                *(self._waiting.why(queued) if queued else ()),
+            ),
+            mends=tuple(mends(self._folder)),
+            seconds_left=seconds_left_of_run(regions) if state is RunState.RUNNING else None,
+            money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
         )
+        return Look(status, unfinished)
+
+    def state(self) -> RunState:
+        """Return where the run as a whole stands now, without a look at its trials."""
+        queued, _ = self._look_up()
+        found = faults(self._folder, queued.ads, time.time()) if queued else []
+        return self._state(queued, is_lost=any(fault.job is None for fault in found))
 
     def _look_up(self) -> tuple[QueuedRun | None, str | None]:
         try:
@@ -155,17 +239,42 @@ class StatusReader:
         except PoolError as error:
             return None, f"the job queue can't be read: {error}"
 
-    def _state(self, queued: QueuedRun | None) -> RunState:
+    def _restarts(self) -> tuple[str, ...]:
+        """The regions that wait for another DAGMan."""
+        files = {region.slug: self._folder.region(region.slug) for region in self._graph.regions}
+        return tuple(
+            f"{slug}: another DAGMan takes over: {noted(region.restart, 'reason')}"
+            for slug, region in files.items()
+            if region.restart.exists()
+        )
+
+    def _all_fail(self, trials: dict[str, list[StoredTrial]]) -> str | None:
+        return why_all_fail(
+            [(trials[r.name], self._folder.region(r.slug)) for r in self._graph.regions]
+        )
+
+    def _space(self) -> str | None:
+        free = free_bytes(self._folder.root)
+        if free >= RESERVE:
+            return None
+        return (
+            f"no space: {free >> 20} MB are free for {self._folder.root}; "
+            f"no trial begins with less than {RESERVE >> 20} MB"
+        )
+
+    def _state(self, queued: QueuedRun | None, *, is_lost: bool) -> RunState:
         if queued and queued.root:
             return RunState.HELD if queued.root_held else RunState.RUNNING
         regions = [self._folder.region(region.slug) for region in self._graph.regions]
         if not any(files.submit.exists() for files in self._folder.all_dags()):
             return RunState.PLANNED
-        if all(files.published.exists() for files in regions):
+        if is_lost:
+            return RunState.LOST
+        if all(files.is_done for files in regions):
             return RunState.DONE
         if queued is None and not self._ended_by_itself():
             return RunState.UNKNOWN
-        given_up = all(files.stopped.exists() or files.published.exists() for files in regions)
+        given_up = all(gave_up(files) or files.is_done for files in regions)
         return RunState.FAILED if given_up else RunState.STOPPED
 
     def _ended_by_itself(self) -> bool:
@@ -176,41 +285,47 @@ class StatusReader:
     def _region(
         self,
         region: RegionGraph,
-        trials: list[FrozenTrial],
+        trials: list[StoredTrial],
+        unfinished: Mapping[str, TrialState],
         queued: QueuedRun | None,
         node: NodeStatus | None,
-        run_state: RunState,
+        state: RunState,
     ) -> RegionStatus:
-        from optuna.trial import TrialState
-
         files = self._folder.region(region.slug)
-        complete = [t for t in trials if t.state == TrialState.COMPLETE]
-        failed = sum(t.state == TrialState.FAIL for t in trials)
-        asked = sum(t.state == TrialState.RUNNING for t in trials)
-        running, idle = _jobs_of(region, queued)
-        best = self._best(complete)
-        phase = _phase(files, region, queued, len(complete) + failed)
-        state = _region_state(files, region, queued, node, run_state)
+        words = [
+            trial_state(t.state.name, str(t.user_attrs.get("node")), unfinished) for t in trials
+        ]
+        count = Counter(words)
+        best = self._best([t for t in trials if t.state.name == "COMPLETE"])
+        phase = phase_of(files, region, queued, sum(t.state.is_finished() for t in trials))
+        published = noted(files.published, "path")
         is_tuning = state is RunState.RUNNING and phase == "trials"
         hours = self._frozen.study.budget_of(region.name).hours
         return RegionStatus(
             name=region.name,
             slug=region.slug,
             state=state,
+            stage=stage_of(state, phase, published=published is not None),
             phase=phase,
-            done=len(complete),
-            running=running,
-            queued=max(idle, asked - running) if state is RunState.RUNNING else idle,
-            failed=failed,
+            done=count[TrialState.COMPLETE],
+            failed=count[TrialState.FAILED],
+            pruned=count[TrialState.PRUNED],
+            running=count[TrialState.RUNNING],
+            queued=count[TrialState.QUEUED],
+            on_hold=count[TrialState.HELD],
+            interrupted=count[TrialState.INTERRUPTED],
             budget=region.trials,
             best=best.value if best else None,
             best_trial=best.number if best else None,
-            seconds_left=_seconds_left(trials, region.trials, hours) if is_tuning else None,
-            reason=_reason(files, node, state),
-            published=_field(files.published, "path"),
+            seconds_left=seconds_left(trials, region.trials, hours) if is_tuning else None,
+            reason=reason_of(files, node, state),
+            published=published,
+            not_latest=why_not_latest(files.published),
+            running_trials=running_trials(files, region, queued, self._metric),
+            cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
         )
 
-    def _best(self, complete: list[FrozenTrial]) -> FrozenTrial | None:
+    def _best(self, complete: list[StoredTrial]) -> StoredTrial | None:
         sign = 1 if self._frozen.study.objective.direction == "minimize" else -1
         return min(complete, key=lambda t: (sign * (t.value or 0.0), t.number), default=None)
 
@@ -219,119 +334,16 @@ class StatusReader:
         """The true names of the run's regions."""
         return [region.name for region in self._graph.regions]
 
-    def trials(self, region: str) -> list[FrozenTrial]:
+    def trials(self, region: str) -> list[StoredTrial]:
         """Return a region's trials; none while its study has not begun.
 
         Raises:
             OptimizerError: the storage can't be read.
         """
-        from trialfleet.optimizer.storage import storage_errors
-
-        if not self._frozen.study.storage and not self._folder.database.exists():
-            return []
-        name = study_name(self._frozen.study, self._frozen.run, region)
-        with storage_errors(f"the storage of study {name!r}"):
-            try:
-                study_id = self._storage.get_study_id_from_name(name)
-            except KeyError:
-                return []
-            return self._storage.get_all_trials(study_id, deepcopy=False)
-
-    def _read_trials(self) -> tuple[dict[str, list[FrozenTrial]], str | None]:
-        """The trials by region, as they were last seen where the storage is out of reach."""
-        notice = None
-        try:
-            self._seen = {name: self.trials(name) for name in self.regions}
-        except OptimizerError as error:
-            notice = f"the study can't be read: {error}"
-        return {name: self._seen.get(name, []) for name in self.regions}, notice
-
-    @cached_property
-    def _storage(self) -> BaseStorage:
-        from optuna.storages import get_storage
-
-        from trialfleet.optimizer.storage import open_storage
-
-        # get_storage wraps it so that finished trials are fetched once
-        return get_storage(open_storage(storage_url(self._folder, self._frozen.study)))
+        return self._trials.of(region)
 
 
-_ENDED_EARLY = {RunState.FAILED, RunState.STOPPED}
-
-
-def _jobs_of(region: RegionGraph, queued: QueuedRun | None) -> tuple[int, int]:
-    nodes = frozenset(region.trial_nodes)
-    return (len(queued.running & nodes), len(queued.idle & nodes)) if queued else (0, 0)
-
-
-def _region_state(
-    files: RegionFolder,
-    region: RegionGraph,
-    queued: QueuedRun | None,
-    node: NodeStatus | None,
-    run_state: RunState,
-) -> RunState:
-    if files.published.exists():
-        return RunState.DONE
-    if queued and region.slug in queued.regions:
-        return RunState.RUNNING
-    if files.stopped.exists():
-        return RunState.FAILED
-    if node and node.failed:
-        return RunState.STOPPED
-    return RunState.WAITING if run_state is RunState.RUNNING else run_state
-
-
-def _reason(files: RegionFolder, node: NodeStatus | None, state: RunState) -> str | None:
-    """Why a region ended early: its own words, else DAGMan's."""
-    if state is RunState.FAILED:
-        return _field(files.stopped, "reason")
-    if state is RunState.STOPPED and node and node.failed:
-        return f"its DAGMan ended: {node.details or 'no details'}; see {files.scripts_log}"
-    return None
-
-
-def _phase(
-    files: RegionFolder, region: RegionGraph, queued: QueuedRun | None, finished: int
-) -> str:
-    if files.published.exists():
-        return "done"
-    if queued and region.best in queued.running | queued.idle:
-        return "best"
-    if finished >= region.trials:
-        return "publish" if _has_content(files.best.result) else "best"
-    return (
-        "trials" if finished or files.dag.with_name("region.dag.condor.sub").exists() else "waiting"
-    )
-
-
-def _has_content(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
-
-
-def _field(path: Path, key: str) -> str | None:
-    return str(read_json(path)[key]) if path.exists() else None
-
-
-def _seconds_left(trials: list[FrozenTrial], budget: int, hours: float | None) -> float | None:
-    """Remaining trials at the pace so far, finished trials / time since the first was asked."""
-    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start]
-    finished = sum(t.state.is_finished() for t in trials)
-    if not begun or not finished:
-        return None
-    spent = time.time() - min(begun)
-    left = spent / finished * max(0, budget - finished)
-    return left if hours is None else min(left, max(0.0, hours * 3600 - spent))
-
-
-def _seconds_left_of_run(regions: Iterable[RegionStatus]) -> float | None:
-    """The slowest region decides; regions that haven't begun are as slow as the mean of others."""
-    regions = list(regions)
-    known = [r.seconds_left for r in regions if r.seconds_left is not None]
-    if not known:
-        return None
-    waiting = sum(r.phase == "waiting" for r in regions)
-    return max(known) + waiting * sum(known) / len(known) / max(1, len(known))
+_UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
 
 
 def open_run(path: Path) -> RunFolder:
@@ -343,15 +355,32 @@ def open_run(path: Path) -> RunFolder:
         InputError: the folder holds no run, or was moved since it was planned.
     """
     folder = RunFolder(path.absolute())
-    if not folder.study.is_file():
-        raise InputError(
-            f"{str(path)!r} is no run's folder (it has no {folder.study.name}); "
-            "make one with: trialfleet plan STUDY, or see those in ./runs"
-        )
-    planned = Path(load_frozen(folder.study).folder)
+    planned = _planned(folder, str(path))
     if not planned.is_dir() or not planned.samefile(path):
         raise InputError(
             f"{str(path)!r} was planned as {str(planned)!r}, and its files name each other so; "
             "move it back, or plan the study anew"
         )
     return RunFolder(planned)
+
+
+def _planned(folder: RunFolder, given: str) -> Path:
+    """Where a run lay when it was planned."""
+    why = f"it has no {folder.study.name}"
+    if folder.study.exists():
+        try:
+            return Path(load_frozen(folder.study).folder)
+        except NoRunError as error:
+            why = str(error)
+    raise InputError(
+        f"{given!r} is no run's folder ({why}); "
+        "make one with: trialfleet plan STUDY, or see those in ./runs"
+    )
+
+
+def last_finished(folder: RunFolder) -> datetime | None:
+    """Return when a run ended, by the report of its last node; None if that never ran."""
+    if not folder.report_data.exists():
+        return None
+    finished = read_json(folder.report_data)["finished"]
+    return datetime.fromisoformat(finished) if finished else None

@@ -117,7 +117,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 _METRIC = r"[A-Za-z_][A-Za-z0-9_.@/-]{0,63}"
 _OR_LIST = str | list[str]
 
-Accelerator = Literal["gpu", "cpu"]
+Accelerator = Literal["auto", "gpu", "cpu"]
 FileName = Annotated[str, AfterValidator(not_empty), AfterValidator(transferable)]
 LocalFile = Annotated[FileName, AfterValidator(_local)]
 DataPlace = Annotated[FileName, AfterValidator(_data_place)]

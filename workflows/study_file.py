@@ -1,49 +1,69 @@
-"""Reading a study file, with errors that name file, line, key, value and choices.
-
-YAML 1.2 (ruamel.yaml), so that the region `NO` is Norway and not `false`, and `1e-4` is a number.
-"""
+"""Reading a study file, with errors that name file, line, key, value and choices."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from trialfleet.errors import InputError, StudyError
 from trialfleet.infra.fleet.spec import Fleet
-from trialfleet.workflows.study import Study, studys_fleet
+from trialfleet.workflows.study import Study, shares_of, studys_fleet
 from trialfleet.workflows.study_checks import Accelerator, StudyName
 from trialfleet.workflows.study_places import Problem, UnusableStudyError
 from trialfleet.workflows.study_sections import Resources
+from trialfleet.workflows.study_yaml import LARGEST_STUDY, read_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
 
 _ABSENT = object()
 _WORDS = {  # for what pydantic says in Python's words
     "dict_type": "must be a table",
     "list_type": "must be a list",
     "string_type": "must be text; put a number, true or a date in quotes",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
 }
+_MOST_PROBLEMS = 20  # that are told of one file
+_LONGEST = 500  # characters
+
 _UNSHOWN = {"missing", "unknown_key", "storage_url"}  # errors told without the value given
 
 
 class FrozenStudy(BaseModel):
-    """What `RUN/study.yaml` holds: the run's id, its folder and the resolved study."""
+    """What `RUN/study.yaml` holds.
+
+    Attributes:
+        run: the run's id.
+        folder: where the run was planned.
+        created: when it was planned: of two runs of a region, the later one's model is the newer.
+        notes: what was chosen for the study when it was planned, and why.
+        study: the resolved study.
+    """
 
     run: str
     folder: str
+    created: AwareDatetime
+    notes: tuple[str, ...] = ()
     study: Study
 
 
-def load_study(path: Path) -> Study:
+class NoRunError(InputError):
+    """What is there was never planned; the message says what it is."""
+
+
+def load_study(path: str | PathLike[str]) -> Study:
     """Read, validate and resolve a study file.
 
     Raises:
@@ -51,9 +71,10 @@ def load_study(path: Path) -> Study:
             problem stands on a line of its own.
         InputError: the file can't be read.
     """
-    tree = _read_table(path)
-    with _problems_in_their_places(path, tree):
-        return _validated(Study, path, tree).resolve(path.absolute().parent)
+    file = Path(path)
+    tree = _read_table(file)
+    with _problems_in_their_places(file, tree):
+        return _validated(Study, file, tree).resolve(file.absolute().parent)
 
 
 class StudyWithFleet(BaseModel):
@@ -63,7 +84,7 @@ class StudyWithFleet(BaseModel):
     name: StudyName
     fleet: Fleet
     resources: Resources = Resources()
-    accelerator: Accelerator = "gpu"
+    accelerator: Accelerator = "auto"
 
 
 def load_fleet(path: Path) -> Fleet:
@@ -76,7 +97,7 @@ def load_fleet(path: Path) -> Fleet:
     tree = _read_table(path)
     if "fleet" in tree:
         study = _validated(StudyWithFleet, path, tree)
-        shares = study.resources.trials_per_gpu if study.accelerator == "gpu" else None
+        shares = shares_of(study.accelerator, study.resources, study.fleet)
         with _problems_in_their_places(path, tree):
             return studys_fleet(study.fleet, study.name, shares)
     if "search_space" in tree:
@@ -91,9 +112,15 @@ def load_frozen(path: Path) -> FrozenStudy:
     """Read the study that a run froze.
 
     Raises:
+        NoRunError: it is a study that was never planned.
         InputError: the file can't be read or was changed into something that is no study.
     """
-    return _validated(FrozenStudy, path, _read_table(path))
+    tree = _read_table(path, largest=None)  # absolute paths may have made it large
+    if "study" not in tree and "search_space" in tree:
+        raise NoRunError(f"{path} is a study, and no run of it")
+    # releases up to 0.1 didn't note it
+    tree.setdefault("created", datetime.fromtimestamp(path.stat().st_mtime, UTC))
+    return _validated(FrozenStudy, path, tree)
 
 
 def dump_frozen(frozen: FrozenStudy) -> str:
@@ -112,37 +139,35 @@ def _validated(model: type[Model], path: Path, tree: Any) -> Model:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        lines = dict.fromkeys(_explain(path, tree, detail) for detail in error.errors())
-    raise StudyError("\n".join(lines))  # pydantic's own text would repeat a password
+        problems = error.errors()
+    # outside of the except clause: pydantic's own text would repeat a password
+    raise _all_of(problems, lambda problem: _explain(path, tree, problem))
 
 
-def _read_table(path: Path) -> Any:
-    tree = _read_yaml(path)
+def _all_of(problems: Sequence[T], tell: Callable[[T], str]) -> StudyError:
+    """The error that tells a file's problems, a line each."""
+    lines = dict.fromkeys(map(tell, problems[:_MOST_PROBLEMS]))
+    told = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
+    if (more := len(problems) - _MOST_PROBLEMS) > 0:
+        told.append(f"… and {more} more problems")
+    return StudyError("\n".join(told))
+
+
+def _read_table(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
+    tree = read_yaml(path, largest=largest)
     if not isinstance(tree, Mapping):
-        found = "the file is empty" if tree is None else f"not {tree!r:.80}"
+        found = (
+            "the file is empty"
+            if tree is None
+            else "not a list"
+            if isinstance(tree, list)
+            else "not a value"
+        )
         raise StudyError(
             f"{path}: a study is a table of keys and values, {found}; "
             "begin with one that works: trialfleet init FOLDER"
         )
     return tree
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"{path}: can't be read: {error}") from error
-    try:
-        return YAML(typ="rt", pure=True).load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        what = str(error.problem or error.context)
-        if isinstance(error, DuplicateKeyError):
-            what = what.partition(" with value")[0] + " in one table"  # a password is no message
-        raise StudyError(f"{path}{line}: not YAML: {what}") from None
-    except (YAMLError, ValueError) as error:
-        raise StudyError(f"{path}: not YAML: {error}") from error
 
 
 def _explain(path: Path, tree: Any, detail: ErrorDetails) -> str:
@@ -164,13 +189,14 @@ def _problems_in_their_places(path: Path, tree: Any) -> Iterator[None]:
     try:
         yield
     except UnusableStudyError as error:
-        raise StudyError("\n".join(_place(path, tree, p) for p in error.problems)) from error
+        raise _all_of(error.problems, lambda problem: _place(path, tree, problem)) from error
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:
+    """`file:line: key.key: what is wrong`; a default stands on no line."""
     keys = _keys_in_file(tree, problem.keys, missing=False)
-    at = ".".join(map(str, keys))
-    return f"{path}:{_line_of(tree, keys)}: {at}: {problem.message}"
+    line = f":{_line_of(tree, keys)}" if keys else ""
+    return f"{path}{line}: {'.'.join(map(str, keys or problem.keys))}: {problem.message}"
 
 
 def _is_short(value: Any) -> bool:

@@ -19,8 +19,8 @@ from trialfleet.workflows.names import check_region_name
 from trialfleet.workflows.study_checks import URL_PREFIXES, transferable
 
 Keys = tuple[str | int, ...]
-STORAGE_FORMS = "sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
 PLACEHOLDER = "{region}"
+MOST_REGIONS = 10_000  # each is a DAGMan of its own and a folder per trial
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
@@ -67,11 +67,26 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     return str(path)
 
 
+def sandbox_name(place: str) -> str:
+    """Return the name that a data file or URL has in a trial's sandbox."""
+    return Path(place).name  # of a URL too: HTCondor keeps its last part as it is, %20 and all
+
+
+def named_program(name: str, folder: Path) -> str:
+    """Return a program as a trial calls it: a path absolute, a name as it is.
+
+    Links are kept: a virtual environment is known by the link to its Python.
+    """
+    return str((folder / name).absolute()) if "/" in name else name
+
+
 def _fault(path: Path, folder: Path) -> str | None:
     if not path.exists():
         return "does not exist"
     if path.name in {"", ".."} or folder.resolve().is_relative_to(path.resolve()):
         return "holds the study itself; name what a trial needs of it"
+    if not (path.is_file() or path.is_dir()):
+        return "is neither a file nor a folder"
     readable = os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
     return None if readable else "can't be read"
 
@@ -115,6 +130,15 @@ def _placeholder_hint(name: str) -> str:
     return f"; {found[0]} is no placeholder{guess}, the only one is {PLACEHOLDER}"
 
 
+def too_many_regions(count: int) -> str | None:
+    """What is wrong with so many regions."""
+    if count <= MOST_REGIONS:
+        return None
+    return (
+        f"has {count:,} regions; a study has {MOST_REGIONS:,} at most: make several studies of it"
+    )
+
+
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
     """Return a data file per region, named after what the pattern's one `*` matched.
 
@@ -132,6 +156,8 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
         raise UnusableStudyError(
             Problem(keys, f"no file matches {str(folder.absolute() / pattern)!r}")
         )
+    if problem := too_many_regions(len(found)):
+        raise UnusableStudyError(Problem(keys, problem))
     regions: dict[str, str] = {}
     for file in found:
         name = file[len(before) : len(file) - len(after)]
@@ -156,7 +182,10 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
         raise UnusableStudyError(Problem(keys, str(error))) from error
     if not usable:
         why = "you may not write there" if near.is_dir() else "it is no folder"
-        raise UnusableStudyError(Problem(keys, f"{str(path)!r} needs {str(near)!r}: {why}"))
+        where = f"name another folder with {'.'.join(map(str, keys))}: …"
+        raise UnusableStudyError(
+            Problem(keys, f"{str(path)!r} needs {str(near)!r}: {why}; {where}")
+        )
     return str(path)
 
 
@@ -166,13 +195,9 @@ def check_storage(url: str) -> str:
     Raises:
         ValueError: it is no such URL; the message never repeats it, as it may hold a password.
     """
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
+    from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage
 
-    try:
-        parsed = make_url(url if url.isprintable() else "")
-    except (ArgumentError, ValueError):
-        raise ValueError(f"is no URL of a database; write {STORAGE_FORMS}") from None
+    parsed = parse_storage(url if url.isprintable() else "")
     if parsed.get_backend_name() == "sqlite":
         _check_sqlite(parsed.drivername, parsed.host, parsed.database)
     elif parsed.drivername != "postgresql+psycopg":

@@ -36,7 +36,8 @@ class Budget(Section):
     startup_trials: int | None = Field(
         None,
         ge=1,
-        description="Trials spread over the space before the model leads (default: 10, or all).",
+        description="Trials spread over the space before the model leads (default: two for each "
+        "parameter, at least 5, at most 10 and a third of the trials).",
     )
     hours: float | None = Field(
         None, gt=0, description="After so long since its first trial a region asks for no more."
@@ -56,7 +57,10 @@ class Budget(Section):
 
     @property
     def startup(self) -> int:
-        """Trials before the Gaussian process leads."""
+        """Trials before the Gaussian process leads; a study that is resolved says how many.
+
+        One that an earlier release froze doesn't, and goes on as it began.
+        """
         return min(self.startup_trials or 10, self.trials)
 
     @property
@@ -105,7 +109,9 @@ class Trainer(Section):
     command: Command = Field(description="The program and its arguments, in a list or a line.")
     files: LocalFiles = Field([], description="Files and folders to send along.")
     minutes: Minutes | None = Field(
-        None, description="A trial that runs longer has failed; it is tried again."
+        None,
+        description="A trial that runs longer has failed for good: it is not tried again, for the "
+        "same settings would take as long.",
     )
 
 

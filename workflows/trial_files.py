@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from trialfleet.files import write_atomic, write_json
@@ -13,6 +12,7 @@ from trialfleet.workflows.folder import RunFolder, TrialFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.render import render
 from trialfleet.workflows.study import URL_PREFIXES, Study, Trainer
+from trialfleet.workflows.study_places import sandbox_name
 
 TRIAL_SCHEMA = 1
 
@@ -39,9 +39,9 @@ def write_trial(
     place.root.mkdir(parents=True, exist_ok=True)
     place.submit.unlink(missing_ok=True)
     _empty(place, order.mode)
-    data = study.data_of(order.region)
+    data = _data(study, folder, order.region)
     write_json(place.trial_json, _contract(run, study, order, [sandbox_name(d) for d in data]))
-    write_atomic(place.submit, _submit_file(run, study, folder, place, order, data))
+    write_atomic(place.submit, submit_text(run, study, folder, place, order))
 
 
 def _empty(place: TrialFolder, mode: str) -> None:
@@ -68,24 +68,22 @@ def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dic
         "objective": study.objective.model_dump(),
         "data": data,
         "accelerator": study.accelerator,
-        "gpus": study.resources.whole_gpus,
+        "gpus": study.resources.whole_gpus if study.accelerator == "gpu" else 0,
         "gpu_share": 1 / study.resources.trials_per_gpu,
     }
 
 
-def sandbox_name(place: str) -> str:
-    """Return the name that a data file or URL has in a trial's sandbox."""
-    return Path(place).name  # of a URL too: HTCondor keeps its last part as it is, %20 and all
+def _data(study: Study, folder: RunFolder, region: str) -> list[str]:
+    """Return what the trial reads: the region's data, or the table that was made of it."""
+    table = folder.region(region_slug(region)).table
+    return [str(table)] if table.exists() else study.data_of(region)
 
 
-def _submit_file(
-    run: str,
-    study: Study,
-    folder: RunFolder,
-    place: TrialFolder,
-    order: TrialOrder,
-    data: list[str],
+def submit_text(
+    run: str, study: Study, folder: RunFolder, place: TrialFolder, order: TrialOrder
 ) -> str:
+    """Return a trial's submit file; it is to be submitted in the trial's folder."""
+    data = _data(study, folder, order.region)
     trainer = study.trainer
     minutes = trainer.minutes if isinstance(trainer, Trainer) else None
     files = [d for d in data if not d.startswith(URL_PREFIXES)]

@@ -1,13 +1,14 @@
-"""One call for all instances of a region, some of which may be gone meanwhile."""
+"""One call for all instances of a region; one that is gone, or refused, keeps no other from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from trialfleet.infra.fleet.aws import Aws, asking, code_of
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import DENIED, Aws, asking, code_of
 from trialfleet.infra.fleet.machines import Instance
 
 if TYPE_CHECKING:
@@ -27,22 +28,30 @@ def at_once(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> 
         call: takes a region's EC2 and ids; done again, it must do no harm.
 
     Raises:
-        FleetError: AWS refuses.
+        FleetError: AWS refuses for some; it was called for all others.
     """
     by_region: dict[str, list[str]] = {}
     for instance in instances:
         by_region.setdefault(instance.aws_region, []).append(instance.id)
-    for aws_region, ids in by_region.items():
-        with asking(f"{doing} {', '.join(ids)}"):
-            _of_those_that_live(call, aws.ec2(aws_region), ids)
+    refusals = [
+        str(refusal)
+        for aws_region, ids in by_region.items()
+        for refusal in _refusals(call, aws.ec2(aws_region), ids, doing)
+    ]
+    if refusals:
+        raise FleetError("; ".join(refusals))
 
 
-def _of_those_that_live(call: Call, ec2: EC2Client, ids: list[str]) -> None:
-    """Name all at once; where one is gone AWS refuses them all, so then one by one."""
+def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
+    """Name all at once; where AWS refuses one it refuses them all, so then one by one."""
     try:
-        call(ec2, ids)
-    except ClientError as error:
-        if code_of(error) not in GONE:
-            raise
-        for one in ids if len(ids) > 1 else ():
-            _of_those_that_live(call, ec2, [one])
+        with asking(f"{doing} {', '.join(ids)}"):
+            call(ec2, ids)
+    except FleetError as refusal:
+        error = refusal.__cause__
+        code = code_of(error) if isinstance(error, ClientError) else ""
+        if len(ids) > 1 and code and code not in DENIED:
+            for one in ids:
+                yield from _refusals(call, ec2, [one], doing)
+        elif code not in GONE:
+            yield refusal

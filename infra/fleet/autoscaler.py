@@ -1,25 +1,40 @@
 """The autoscaler: looks at AWS and at the pool, decides, acts; again and again, on the manager.
 
 One step may fail as a whole or end anywhere: the next one goes by what AWS and the pool say then.
+A step renews the nodes' leases before all else, and what fails in it keeps nothing from being done
+that doesn't need it: no node ends, and none lives on, for a call that went wrong elsewhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from trialfleet.errors import FleetError, InputError, PoolError
-from trialfleet.infra.fleet import down, draining, inventory, launch, lease, pool_nodes, up
-from trialfleet.infra.fleet import ledger as ledgers
+from trialfleet.infra.fleet import (
+    down,
+    draining,
+    launch,
+    lease,
+    money,
+    pool_nodes,
+    trial_jobs,
+    up,
+)
 from trialfleet.infra.fleet.aws import Aws
+from trialfleet.infra.fleet.books import Books
 from trialfleet.infra.fleet.brake import Brake, Duds, Misfits, Notices
+from trialfleet.infra.fleet.limits import Limits
+from trialfleet.infra.fleet.listing import Listing
 from trialfleet.infra.fleet.machines import Candidate, Instance
+from trialfleet.infra.fleet.money import Stop
 from trialfleet.infra.fleet.pool_nodes import PoolNode, PoolView, Room
 from trialfleet.infra.fleet.scaling import (
     Decision,
-    Limits,
     Node,
     Removal,
     decide,
@@ -32,6 +47,16 @@ from trialfleet.infra.fleet.watch import Watch, room_of, usual_room
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
 RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left
 Progress = Callable[[str], None]
+
+
+def unfailing(progress: Progress) -> Progress:
+    """Return a way to tell what is done that fails at nothing, if nobody hears it."""
+
+    def say(line: str) -> None:
+        with suppress(OSError, ValueError):  # the disk of the log is full, or its reader gone
+            progress(line)
+
+    return say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +74,8 @@ class Step:
         launched: instances that were started.
         drained: nodes that were asked to drain, and why.
         terminated: instances that were ended, and why.
+        stopped: why the run's trials, or all of the run, end for want of money; empty: they don't.
+        ended: number of jobs that were removed from the queue for that.
         notes: what a person may wonder about, a line each.
     """
 
@@ -62,6 +89,8 @@ class Step:
     launched: tuple[str, ...] = ()
     drained: tuple[Removal, ...] = ()
     terminated: tuple[Removal, ...] = ()
+    stopped: str = ""
+    ended: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -78,6 +107,7 @@ class Ways:
         supplies: gathers what new nodes are given.
         choose: lists where new nodes may be had, the best first.
         look: asks the pool for a fleet's nodes and a run's demand.
+        end: removes what ends of a run from the queue; returns how many jobs.
         drain: asks a node to drain; returns why that could not be.
         clock: the time, in UTC.
     """
@@ -85,6 +115,7 @@ class Ways:
     supplies: Callable[[Aws, Fleet], up.Supplies]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
     look: Callable[[str, str], PoolView] = pool_nodes.look
+    end: Callable[[str, Stop], int] = trial_jobs.end
     drain: Callable[[PoolNode, Removal], str] = field(
         default=lambda node, removal: draining.drain(
             node, removal.reason, only_idle=removal.only_idle
@@ -103,6 +134,7 @@ class Autoscaler:
         ways: Ways,
         *,
         run: str = "",
+        planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
         """Name the fleet; nothing is asked or done before the first step.
@@ -113,13 +145,16 @@ class Autoscaler:
             ways: how to reach the pool and what new nodes need.
             run: whose trials count, and from whose beginning the cap of a run counts; empty: all
                 trials, and from now on.
+            planned: when it was planned, where that is known: what the record knows of a run that
+                began earlier is another's of the same id.
             progress: told what is done, a line each.
         """
         self._aws, self._fleet, self._ways = aws, fleet, ways
-        self._run, self._progress = run, progress
+        self._run, self._progress = run, unfailing(progress)
         self._began = ways.clock()
         self._watch = Watch(self._began)
-        self._ledger: ledgers.Ledger | None = None
+        self._listing = Listing(aws, fleet)
+        self._books = Books(aws, fleet, run, self._began, planned)
         self._chosen: tuple[datetime, list[Candidate]] | None = None
         self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
         self._capacity = Brake(timedelta(seconds=30), timedelta(minutes=15))
@@ -138,22 +173,28 @@ class Autoscaler:
             PoolError: the pool does not answer.
         """
         now = self._ways.clock()
-        listed = inventory.instances(self._aws, self._fleet, gone=True)
-        self._keep_the_record(listed, now)
+        listed, unheard = self._listing.look()
         living = self._watch.living(listed, now)
-        self._renew_leases(living, now)
+        troubles = [*self._renew_leases(living, now), *map(str, unheard)]
+        if len(unheard) == len(self._fleet.aws_regions):
+            raise unheard[0]
+        troubles.append(self._books.note(listed, now))
         view = self._look()
         candidates, unavailable = self._candidates(now)
         shares = self._fleet.shares
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
         candidates = self._notices.last(candidates, living, nodes, now)
-        limits = self._limits(candidates, living, nodes, unavailable, least)
+        paused = "; ".join(filter(None, (unavailable, self._uncounted(unheard))))
+        limits = self._limits(candidates, living, nodes, paused, least, now)
         misfits = mismatched(view.demand, nodes, limits, now)
         demand, misfitting = self._misfits.without(view.demand, misfits, now)
+        count = len(nodes) or len(unheard)  # a region that is silent may have some
+        stop = money.stop(limits, count, wanted=bool(view.demand.waiting or least))
+        ended, limits, trouble = self._end_trials(stop, limits)
         decision = decide(demand, nodes, self._paused(limits, nodes, now), now)
         drained, refused = self._drain(decision, nodes)
-        self._terminate(decision, living)
+        troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, now)
         return Step(
             at=now,
@@ -162,11 +203,13 @@ class Autoscaler:
             running=view.demand.running,
             price_per_hour=sum(node.price or 0.0 for node in nodes),
             spent=limits.spent,
-            since=self._since,
+            since=self._books.since,
             launched=tuple(launched),
             drained=drained,
             terminated=decision.terminate,
-            notes=(*decision.reasons, *misfitting, *refused),
+            stopped=stop.reason if stop else "",
+            ended=ended,
+            notes=(*filter(None, troubles), *decision.reasons, *misfitting),
         )
 
     # --- Looking ----------------------------------------------------------------------------------
@@ -178,24 +221,12 @@ class Autoscaler:
             self._watch.blinded()
             raise
 
-    def _keep_the_record(self, listed: Sequence[Instance], now: datetime) -> None:
-        """Bring the record of costs up to date; it is written when something in it changes."""
-        before = self._ledger or ledgers.load(self._aws, self._fleet)
-        after = before.noted(listed, now)
-        if self._run:
-            after = after.begun(self._run, self._began)
-        if after.spells and after != before:
-            ledgers.save(self._aws, self._fleet, after)
-        self._ledger = after
-
-    @property
-    def _since(self) -> datetime:
-        runs = self._ledger.runs if self._ledger else {}
-        return runs.get(self._run, self._began)
-
-    @property
-    def _spent(self) -> float:
-        return self._ledger.cost(self._ways.clock(), self._since) if self._ledger else 0.0
+    def _uncounted(self, unheard: Sequence[FleetError]) -> str:
+        """Return why nobody knows how many nodes there are, or what they cost; else nothing."""
+        if unheard:
+            return "an AWS region does not say which nodes it has"
+        capped = self._fleet.price_cap.run is not None
+        return "what the run has cost is unknown" if capped and not self._books.known else ""
 
     def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
         """Return where nodes may be had, or why nowhere; that doesn't keep others from going."""
@@ -211,8 +242,9 @@ class Autoscaler:
         candidates: Sequence[Candidate],
         living: Sequence[Instance],
         nodes: Sequence[Node],
-        unavailable: str,
+        paused: str,
         least: int,
+        now: datetime,
     ) -> Limits:
         fleet = self._fleet
         if candidates:
@@ -227,8 +259,9 @@ class Autoscaler:
             price=candidates[0].price if candidates else 0.0,
             hour_cap=fleet.price_cap.hour,
             run_cap=fleet.price_cap.run,
-            spent=self._spent,
-            paused=unavailable,
+            reserve=fleet.price_cap.reserve,
+            spent=self._books.spent(now),
+            paused=paused,
         )
 
     def _paused(self, limits: Limits, nodes: Sequence[Node], now: datetime) -> Limits:
@@ -238,35 +271,73 @@ class Autoscaler:
 
     # --- Acting -----------------------------------------------------------------------------------
 
-    def _renew_leases(self, living: Sequence[Instance], now: datetime) -> None:
-        """Let the nodes live on; but not once the run's money is spent, whatever fails then."""
+    def _renew_leases(self, living: Sequence[Instance], now: datetime) -> list[str]:
+        """Let the nodes live on; but not once the run's money is spent, whatever fails then.
+
+        Returns:
+            Which leases could not be renewed and why.
+        """
         cap = self._fleet.price_cap.run
-        if cap is not None and self._spent >= cap:
-            return
+        if cap is not None and self._books.spent(now) >= cap:
+            return []
         soon = now + RENEWED * timedelta(minutes=self._fleet.lease_minutes)
         due = [i for i in living if i.expires is None or i.expires < soon]
-        if due:
+        try:
             lease.renew(self._aws, self._fleet, due, now=now)
+        except FleetError as error:
+            return [str(error)]
+        return []
+
+    def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
+        """End the run's trials where nothing pays for them.
+
+        Returns:
+            How many jobs were removed; the limits, within which nobody asks for nodes for those;
+            why that could not be, in words.
+        """
+        if stop is None or not self._run:  # whose trials they are that have spent it nobody knows
+            return 0, limits, ""
+        try:
+            ended = self._ways.end(self._run, stop)
+        except PoolError as error:
+            return 0, replace(limits, paused=stop.reason), str(error)
+        if ended:
+            self._progress(f"removed {ended} job(s): {stop.reason}")
+            limits = replace(limits, paused=stop.reason)
+        return ended, limits, ""
 
     def _drain(
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
         """Ask nodes to drain; return those that were asked, and who can't be, in words."""
         pool = {node.instance: node.pool for node in nodes if node.pool}
-        refusals = {r.instance: self._ways.drain(pool[r.instance], r) for r in decision.drain}
-        asked = tuple(r for r in decision.drain if not refusals[r.instance])
+        with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent one delays no other
+            answers = threads.map(lambda r: self._ask_to_drain(pool[r.instance], r), decision.drain)
+            refusals = list(zip(decision.drain, answers, strict=True))
+        asked = tuple(removal for removal, refusal in refusals if not refusal)
         for removal in asked:
             self._progress(f"draining {removal.instance}: {removal.reason}")
-        refused = [f"{name} can't be drained: {why}" for name, why in refusals.items() if why]
+        refused = [f"{r.instance} can't be drained: {why}" for r, why in refusals if why]
         return asked, refused
 
-    def _terminate(self, decision: Decision, living: Sequence[Instance]) -> None:
+    def _ask_to_drain(self, node: PoolNode, removal: Removal) -> str:
+        try:
+            return self._ways.drain(node, removal)
+        except PoolError as error:
+            return str(error)
+
+    def _terminate(self, decision: Decision, living: Sequence[Instance]) -> str:
+        """End nodes; return why that could not be for all of them, in words."""
         reasons = {removal.instance: removal.reason for removal in decision.terminate}
         if not reasons:
-            return
-        down.terminate(self._aws, [instance for instance in living if instance.id in reasons])
+            return ""
+        try:
+            down.terminate(self._aws, [instance for instance in living if instance.id in reasons])
+        except FleetError as error:
+            return str(error)
         for name, reason in reasons.items():
             self._progress(f"terminated {name}: {reason}")
+        return ""
 
     def _launch(
         self, decision: Decision, candidates: Sequence[Candidate], now: datetime

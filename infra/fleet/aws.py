@@ -45,8 +45,14 @@ DENIED = {
 class Aws:
     """Clients of one account, made when they are first needed."""
 
-    def __init__(self, session: boto3.Session | None = None) -> None:
-        """Use the session's credentials, or those that boto3 finds."""
+    def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
+        """Take the credentials; AWS is not asked yet.
+
+        Args:
+            session: whose credentials; default: those that boto3 finds.
+            account: the only account in which anything is asked; empty: any.
+        """
+        self._only = account
         self._session = session or boto3.Session()
         self._config = Config(
             retries={"mode": "standard", "max_attempts": ATTEMPTS},
@@ -118,9 +124,19 @@ class Aws:
         return "" if host.endswith(".amazonaws.com") else url
 
     def _make_client(self, service: str, aws_region: str) -> Any:
+        if self._only and service != "sts":
+            self._check_account(aws_region)
         return self._session.client(  # type: ignore[call-overload]
             service, region_name=aws_region, config=self._config
         )
+
+    def _check_account(self, aws_region: str) -> None:
+        found = self.account(aws_region)
+        if found != self._only:
+            raise FleetError(
+                f"the AWS credentials here are of account {found}, and this fleet is in "
+                f"{self._only}: mend ~/.aws, or the profile or role that it names"
+            )
 
 
 def code_of(error: ClientError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
         address=instance.get("PrivateIpAddress", ""),
         launched=instance["LaunchTime"],
         expires=_moment(tagged_with.get(names.EXPIRES_TAG)),
-        price=_number(tagged_with.get(names.PRICE_TAG)),
+        price=_price(tagged_with.get(names.PRICE_TAG)),
         run=tagged_with.get(names.RUN_TAG, ""),
         launch=tagged_with.get(names.LAUNCH_TAG, ""),
         tags=tagged_with,
@@ -142,8 +143,10 @@ def _moment(text: str | None) -> Any:
         return None
 
 
-def _number(text: str | None) -> float | None:
+def _price(text: str | None) -> float | None:
+    """Return a price; None where the tag, which anybody may change, holds none."""
     try:
-        return float(text or "")
+        price = float(text or "")
     except ValueError:
         return None
+    return price if math.isfinite(price) and price >= 0 else None

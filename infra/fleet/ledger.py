@@ -71,8 +71,14 @@ class Ledger:
         }
         return replace(self, spells={k: v for k, v in closed.items() if _recent(v, now)})
 
-    def begun(self, run: str, now: datetime) -> Ledger:
-        """Return the record with a run in it, which begins now unless it has before."""
+    def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
+        """Return the record with a run in it, which begins now unless it has before.
+
+        A run that had begun before this one was planned is another study's of the same id.
+        """
+        known = self.runs.get(run)
+        if known and planned and known < planned:
+            return replace(self, runs={**self.runs, run: now})
         return replace(self, runs={run: now, **self.runs})
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trialfleet.infra.fleet.pool_queries import TRIALS, job_ads, node_ads, quoted
+from trialfleet.infra.fleet.pool_queries import TRIALS, job_ads, node_ads, of_run
 
 OURS = "trialfleet: "  # what the reason of a drain begins with that the manager asked for
 IDLE = 1  # JobStatus
@@ -162,19 +162,20 @@ class PoolView:
     demand: Demand
 
 
-def look(fleet: str | None = None, run: str = "") -> PoolView:
+def look(fleet: str | None = None, run: str = "", folder: str = "") -> PoolView:
     """Return the nodes of a fleet, and what a run's trials ask for.
 
     Args:
         fleet: its name; None: of every fleet in the pool.
         run: the run's id; empty: the trials of all runs.
+        folder: the run's folder, where it is known: runs of other studies may have the same id.
 
     Raises:
-        PoolError: the collector or the schedd does not answer.
+        PoolError: the collector or the schedd does not answer, or the id is several runs'.
     """
     jobs = job_ads(TRIALS)
-    own = [job for job in jobs if not run or job.get("TrialfleetRun") == run]
-    return PoolView(nodes=read_nodes(node_ads(fleet), jobs), demand=read_demand(own))
+    demand = read_demand(of_run(jobs, run, folder))
+    return PoolView(nodes=read_nodes(node_ads(fleet), jobs), demand=demand)
 
 
 def nodes(fleet: str | None = None) -> list[PoolNode]:
@@ -190,10 +191,9 @@ def demand(run: str = "") -> Demand:
     """Return what the trials in the queue ask for.
 
     Raises:
-        PoolError: the schedd does not answer.
+        PoolError: the schedd does not answer, or the id is several runs'.
     """
-    constraint = f"{TRIALS} && TrialfleetRun =?= {quoted(run)}" if run else TRIALS
-    return read_demand(job_ads(constraint))
+    return read_demand(of_run(job_ads(TRIALS), run))
 
 
 # --- Reading ads ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from typing import Any
 
 from trialfleet.errors import PoolError
@@ -48,6 +49,7 @@ JOB_ATTRIBUTES = [
     "Requirements",
     "EnteredCurrentStatus",
     "TrialfleetRun",
+    "TrialfleetFolder",
     "TrialfleetRegion",
     "TrialfleetNode",
 ]
@@ -85,6 +87,28 @@ def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Any
         return list(htcondor2.Schedd().query(constraint=constraint, projection=attributes))
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+
+
+def of_run(jobs: Iterable[Any], run: str, folder: str = "") -> list[Any]:
+    """Return the jobs of one run; runs of other studies may have the same id.
+
+    Args:
+        jobs: ads of trials.
+        run: the run's id; empty: of all runs.
+        folder: the run's folder, which no other run has; empty: found by the id.
+
+    Raises:
+        PoolError: several runs have that id, and no folder says which is meant.
+    """
+    if folder:
+        return [job for job in jobs if job.get("TrialfleetFolder") == folder]
+    own = [job for job in jobs if not run or job.get("TrialfleetRun") == run]
+    folders = sorted({str(job.get("TrialfleetFolder")) for job in own})
+    if run and len(folders) > 1:
+        raise PoolError(
+            f"trials of several runs called {run!r} are in the queue: {', '.join(folders)}"
+        )
+    return own
 
 
 def use_pool() -> None:

@@ -50,6 +50,15 @@ class Graph:
         except htcondor2.HTCondorException as error:
             raise PoolError(f"ProvisionerState of job {self.job} can't be set: {error}") from error
 
+    def is_started(self) -> bool:
+        """Tell whether a former life of this job has let DAGMan start.
+
+        Raises:
+            PoolError: the schedd does not answer.
+        """
+        own = _ad(self.job, ["ProvisionerState"]) or {}
+        return own.get("ProvisionerState") == PROVISIONED
+
     def over(self) -> bool:
         """Tell whether nothing is left to do, by this look and the ones just before.
 

@@ -9,6 +9,7 @@ from trialfleet.infra.fleet import choice, down, draining, inventory, pool_nodes
 from trialfleet.infra.fleet import up as fleet_up
 from trialfleet.infra.fleet.aws import Aws
 from trialfleet.infra.fleet.launch import Launched, Progress
+from trialfleet.infra.fleet.limits import Limits
 from trialfleet.infra.fleet.machines import Instance
 from trialfleet.infra.fleet.pool_nodes import Room
 from trialfleet.infra.fleet.spec import Fleet
@@ -52,7 +53,7 @@ def _shrink(
     now = datetime.now(UTC)
     known = pool_nodes.nodes(fleet.called)
     nodes = Watch(now).nodes(living, known, {}, Room(gpus=fleet.needs.gpus * fleet.shares), now)
-    limits = scaling.Limits(
+    limits = Limits(
         min_nodes=0,
         max_nodes=fleet.nodes.max,
         idle_minutes=fleet.idle_minutes,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from trialfleet.infra.fleet.limits import Limits, how_many
 from trialfleet.infra.fleet.packing import Packing, pack
 from trialfleet.infra.fleet.pool_nodes import OURS, Demand, Group, PoolNode, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has lost for so long is given up
 MATCH_MINUTES = 5.0  # trials that wait so long beside a node free for so long don't match it
-UNBOUNDED = 1_000_000
 Phase = Literal[
     "coming",  # launched, not yet in the pool
     "late",  # … for longer than a boot may take
@@ -54,35 +54,6 @@ class Node:
     state: str = "running"
     pool: PoolNode | None = None
     seen: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Within what the fleet is scaled.
-
-    Attributes:
-        min_nodes: nodes to keep even when nothing waits.
-        max_nodes: instances at most, those on their way out among them.
-        idle_minutes: for how long a node is idle before it is drained.
-        boot_minutes: for how long a node may take to join.
-        room: what a new node has.
-        price: USD per hour of a new node.
-        hour_cap: USD per hour of all nodes; None: no cap.
-        run_cap: USD of all nodes since the run began; None: no cap.
-        spent: USD of all nodes since the run began.
-        paused: why no node may be asked for just now, in words; empty: it may.
-    """
-
-    min_nodes: int
-    max_nodes: int
-    idle_minutes: float
-    boot_minutes: float
-    room: Room
-    price: float
-    hour_cap: float | None = None
-    run_cap: float | None = None
-    spent: float = 0.0
-    paused: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +234,7 @@ def _hour_bound(rate: float, limits: Limits) -> dict[str, int]:
     if limits.hour_cap is None:
         return {}
     text = f"the cap is ${limits.hour_cap:.2f} per hour, and ${rate:.2f} is used"
-    return {text: _how_many(limits.hour_cap - rate, limits.price)}
+    return {text: how_many(limits.hour_cap - rate, limits.price)}
 
 
 def _run_bound(rate: float, limits: Limits) -> dict[str, int]:
@@ -272,13 +243,7 @@ def _run_bound(rate: float, limits: Limits) -> dict[str, int]:
         return {}
     left = limits.run_cap - limits.spent
     text = f"${left:.2f} is left of the run's cap of ${limits.run_cap:.2f}"
-    return {text: _how_many(left * 60 / limits.boot_minutes - rate, limits.price)}
-
-
-def _how_many(money: float, price: float) -> int:
-    if price <= 0:
-        return UNBOUNDED
-    return max(0, int(money / price + 1e-9))  # 0.3 is three times 0.1
+    return {text: limits.run_pays_for(rate)}
 
 
 # --- Down -----------------------------------------------------------------------------------------

@@ -3,6 +3,10 @@
 It is a SERVICE node of a graph, its PROVISIONER, or a command that somebody runs on the manager.
 What it does is written to a file for people. One autoscaler scales a fleet at a time on a machine;
 another waits for its turn.
+
+Nothing that goes wrong ends it: a step that fails, in whatever way, is followed by the next, and a
+disk that takes no report is a line in the log. Without it the nodes' leases would end, and the run
+would wait for ever.
 """
 
 from __future__ import annotations
@@ -11,26 +15,25 @@ import fcntl
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Literal
 
-import platformdirs
-from botocore.exceptions import BotoCoreError, ClientError
-
-from trialfleet.errors import TrialfleetError
-from trialfleet.files import read_json, write_json
-from trialfleet.infra.fleet.autoscaler import Autoscaler, Progress, Step
+from trialfleet.errors import PoolError, TrialfleetError
+from trialfleet.files import write_json
+from trialfleet.infra.fleet.autoscaler import Autoscaler, Progress, Step, unfailing
+from trialfleet.infra.fleet.last_report import default_report
 from trialfleet.infra.fleet.plain_data import plain
 from trialfleet.infra.fleet.provisioning import Graph
 
 PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
 LONGEST_PAUSE = 240.0  # … after several that failed
-State = Literal["scaling", "failing", "ended"]
+State = Literal["waiting", "scaling", "failing", "ended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,8 @@ class Report:
     """What the autoscaler tells of itself, after each step.
 
     Attributes:
-        state: `failing` while steps fail; the next one is tried all the same.
+        state: `waiting` for another autoscaler's end; `failing` while steps fail: the next one is
+            tried all the same.
         mode: `service` or `provisioner`.
         error: why the last step failed.
         step: the last one that did not fail.
@@ -58,20 +62,6 @@ class Report:
         return {"schema": 1, **plain(asdict(self))}
 
 
-def default_report(fleet: str) -> Path:
-    """Return where the autoscaler of a fleet reports on this machine."""
-    return platformdirs.user_state_path("trialfleet") / "fleet" / f"{fleet}.json"
-
-
-def read_report(path: Path) -> dict[str, Any] | None:
-    """Return what the autoscaler last reported; None if it never did."""
-    try:
-        report: dict[str, Any] = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return report
-
-
 class Loop:
     """One autoscaler's life."""
 
@@ -86,6 +76,7 @@ class Loop:
         graph: Graph | None = None,
         progress: Progress = lambda _: None,
         pause: float = PAUSE,
+        longest_pause: float = LONGEST_PAUSE,
     ) -> None:
         """Take what is needed; nothing is done yet.
 
@@ -98,33 +89,47 @@ class Loop:
             graph: the graph whose provisioner this is; None: this is a service.
             progress: told of errors, a line each.
             pause: seconds between steps.
+            longest_pause: … after several that failed: each step renews the nodes' leases.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
         self._lock = lock or default_report(fleet).with_suffix(".lock")
-        self._graph, self._progress, self._pause = graph, progress, pause
+        self._graph, self._progress = graph, progress
+        self._pause, self._longest_pause = pause, max(pause, longest_pause)
         self._stop = threading.Event()
         self._failures = 0
         self._provisioned = False
         self._last: Step | None = None
+        self._unwritten = ""
 
     def stop(self) -> None:
         """End after the step that is being made."""
         self._stop.set()
 
     def run(self) -> None:
-        """Step until SIGTERM, SIGINT, `stop`, or the end of the graph; errors don't end it.
-
-        Raises:
-            OSError: the report can't be written.
-        """
-        for file in (self._report, self._lock):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        with ending_by_signals(self.stop), self._lock.open("w") as lock:
-            if self._alone(lock):
+        """Step until SIGTERM, SIGINT, `stop`, or the end of the graph; errors don't end it."""
+        with ending_by_signals(self.stop), ExitStack() as held:
+            lock = self._opened()
+            if lock and self._alone(held.enter_context(lock)):
+                self._provisioned = self._was_provisioned()
                 while not self._stop.is_set() and not self._once():
                     self._stop.wait(self._until_next())
                 self._tell("ended")
+
+    def _opened(self) -> IO[str] | None:
+        """Return the open lock, which may need a disk with room again; None if told to end."""
+        said = False
+        while not self._stop.is_set():
+            try:
+                for file in (self._report, self._lock):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                return self._lock.open("w")
+            except OSError as error:
+                if not said:
+                    self._say(f"the autoscaler's files can't be made: {error}")
+                said = True
+                self._stop.wait(self._pause)
+        return None
 
     def _alone(self, lock: IO[str]) -> bool:
         """Wait until no other autoscaler scales this fleet here; False if told to end first."""
@@ -134,7 +139,8 @@ class Loop:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not said:
-                    self._progress(f"another autoscaler of the fleet {self._fleet!r} is at work")
+                    self._tell("waiting")
+                    self._say(f"another autoscaler of the fleet {self._fleet!r} is at work")
                 said = True
                 self._stop.wait(self._pause)
             else:
@@ -146,31 +152,41 @@ class Loop:
         try:
             self._last = self._autoscaler.step(least=self._least())
             over = self._look_at_the_graph(self._last)
-        except (TrialfleetError, BotoCoreError, ClientError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, nodes and run need the next step
             self._failures += 1
-            self._progress(f"this step failed, the next follows: {error}")
-            self._tell("failing", str(error))
+            ours = isinstance(error, TrialfleetError)
+            told = str(error) if ours else "".join(traceback.format_exception(error)).rstrip()
+            self._say(f"this step failed, the next follows: {told}")
+            self._tell("failing", told if ours else told.splitlines()[-1])
             return False
         self._failures = 0
         self._tell("scaling")
         return over
+
+    def _was_provisioned(self) -> bool:
+        """Whether an autoscaler that was killed has started the graph already."""
+        try:
+            return self._graph is not None and self._graph.is_started()
+        except PoolError as error:
+            self._say(f"whether the graph was started before is unknown: {error}")
+            return False
 
     def _least(self) -> int:
         """A graph waits for its first node, before any of its trials can ask for one."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the graph once a node has joined; return whether all of it is done."""
+        """Start the graph once a node has joined, or none ever will; return whether it is done."""
         if self._graph is None:
             return False
-        if not self._provisioned and step.joined:
+        if not self._provisioned and (step.joined or step.stopped):
             self._graph.start()
             self._provisioned = True
-            self._progress("a node has joined: the graph may start")
+            self._say(f"the graph may start: {step.stopped or 'a node has joined'}")
         return self._provisioned and self._graph.over()
 
     def _until_next(self) -> float:
-        return min(self._pause * 2.0 ** min(self._failures, 10), max(self._pause, LONGEST_PAUSE))
+        return min(self._pause * 2.0 ** min(self._failures, 10), self._longest_pause)
 
     def _tell(self, state: State, error: str = "") -> None:
         report = Report(
@@ -183,7 +199,17 @@ class Loop:
             error=error,
             step=self._last,
         )
-        write_json(self._report, report.to_json())
+        try:
+            write_json(self._report, report.to_json())
+            self._unwritten = ""
+        except (OSError, ValueError) as error:
+            why = (isinstance(error, OSError) and error.strerror) or str(error)
+            if self._unwritten != why:
+                self._unwritten = why
+                self._say(f"the report can't be written: {self._report}: {why}")
+
+    def _say(self, line: str) -> None:
+        unfailing(self._progress)(line)
 
 
 @contextmanager

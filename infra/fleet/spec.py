@@ -21,6 +21,7 @@ _NAME = r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 _AWS_REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]+"
 _ZONE = _AWS_REGION + r"(-[a-z0-9-]+)?[a-z]"
 _TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
+_GPU_FAMILY = r"(g|gr|p)[0-9]"  # g5.xlarge, gr6.4xlarge, p4d.24xlarge
 _AMI = r"(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./{}-]+)"
 _SUBNET = r"subnet-[0-9a-f]{8,17}"
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
@@ -57,12 +58,12 @@ Dollars = Annotated[float, Field(gt=0)]
 
 
 def check_regions(given: Iterable[str]) -> list[str]:
-    """Return the names of AWS regions that a person typed.
+    """Return the names of AWS regions that a person typed, each once.
 
     Raises:
         InputError: one of them can't be a region's.
     """
-    regions = list(given)
+    regions = list(dict.fromkeys(given))
     for region in regions:
         if not re.fullmatch(_AWS_REGION, region):
             raise InputError(f"{region!r} is no AWS region; write one such as eu-west-1")
@@ -102,6 +103,12 @@ class PriceCap(Section):
 
     hour: Dollars | None = Field(None, description="All nodes together, per hour.")
     run: Dollars | None = Field(None, description="All nodes together, since the run began.")
+    reserve: float = Field(
+        0.2,
+        ge=0,
+        le=0.9,
+        description="The share of `run` that trials leave to the full trainings.",
+    )
 
 
 class Probe(Section):
@@ -196,9 +203,25 @@ class Fleet(Section):
         return self.trials_per_gpu or 1
 
     @property
+    def brings_gpus(self) -> bool:
+        """Whether its nodes have GPUs; of types that are listed, their families' names tell."""
+        if self.instance_types:
+            return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
+        return self.needs.gpus > 0
+
+    @property
     def spot_nodes(self) -> bool:
         """True when some nodes may be spot."""
         return self.spot.share > 0
+
+    @model_validator(mode="after")
+    def _nothing_stands_there_twice(self) -> Self:
+        for key in ("aws_regions", "zones", "instance_types", "subnets"):
+            given = getattr(self, key)
+            for i, one in enumerate(given):
+                if one in given[:i]:  # AWS would be asked twice, and what it lists counted twice
+                    refuse("Fleet", [((key, i), f"{one} stands there twice", one)])
+        return self
 
     @model_validator(mode="after")
     def _zones_lie_in_the_regions(self) -> Self:

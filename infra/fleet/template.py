@@ -48,6 +48,7 @@ def definition(fleet: Fleet, image: Image, group: str, user_data: str) -> dict[s
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",
+            "HttpProtocolIpv6": "disabled",  # the fence that keeps jobs from it is IPv4's
             "HttpPutResponseHopLimit": 1,
             "InstanceMetadataTags": "enabled",
         },

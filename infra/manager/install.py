@@ -10,6 +10,7 @@ import pwd
 import shlex
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ ROOT_GROUP = 0
 DAEMONS = {"condor_collector", "condor_negotiator", "condor_schedd"}
 TIMER = "trialfleet-token.timer"
 RENEWAL = "trialfleet-token.service"
+SUPERVISOR = "trialfleet-supervisor.service"
 KEEPALIVE = {"tcp_keepalive_intvl": 5, "tcp_keepalive_probes": 3}  # seconds; unanswered probes
 RENEW_DAYS = 14  # a token with less than this left is renewed now, not by the timer
 ANSWER_SECONDS = 60.0  # for the daemons to answer after a start
@@ -152,6 +154,7 @@ def actions(settings: ManagerSettings, machine: Machine, group: int) -> Iterator
     yield from packages(machine)
     yield from configuration(settings, machine)
     yield from token(machine, group)
+    yield supervisor(settings, machine)
     yield from services(machine)
 
 
@@ -234,6 +237,14 @@ def token(machine: Machine, group: int) -> Iterator[Action]:
     yield file(units / TIMER, template("trialfleet-token.timer.j2", days=tokens.LIFETIME_DAYS))
 
 
+def supervisor(settings: ManagerSettings, machine: Machine) -> Action:
+    """Return what has systemd run the supervisor of the user's runs."""
+    program = shlex.join([sys.executable, "-I", "-m", "trialfleet.workflows.supervisor"])
+    values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
+    text = template("trialfleet-supervisor.service.j2", **values)
+    return file(machine.at("/etc/systemd/system") / SUPERVISOR, text)
+
+
 def renewal() -> dict[str, str]:
     """Return what the service that renews the token is rendered with."""
     beside = tokens.TOKEN_FILE.with_name(f".{tokens.TOKEN_FILE.name}.new")
@@ -272,6 +283,8 @@ def services(machine: Machine) -> Iterator[Action]:
         machine.run,
         is_done=lambda: runs_since(machine, written),
     )
+    is_supervised = is_enabled(machine, SUPERVISOR)
+    yield command(["systemctl", "enable", "--now", SUPERVISOR], machine.run, is_done=is_supervised)
 
 
 def is_enabled(machine: Machine, unit: str) -> Callable[[], bool]:
@@ -284,8 +297,8 @@ def is_enabled(machine: Machine, unit: str) -> Callable[[], bool]:
 
 
 def are_loaded(machine: Machine) -> bool:
-    """Tell whether systemd knows the timer and its service as they are on the disk."""
-    units = [TIMER, RENEWAL]
+    """Tell whether systemd knows our units as they are on the disk."""
+    units = [TIMER, RENEWAL, SUPERVISOR]
     asked = ["systemctl", "show", "--property=NeedDaemonReload", "--value", *units]
     return said(machine, asked).split() == ["no"] * len(units)
 

@@ -6,6 +6,7 @@ cause         when                                        then
 interruption  AWS takes the spot instance back            drain; AWS ends it two minutes later
 lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
 rebalance     AWS expects to take it back soon            drain; off when empty
+fence         jobs can't be kept from the metadata        drain; stays for a look until it was idle
 failures      job after job fails here                    drain; stays for a look until it was idle
 idle          no slot claimed for the settings' minutes   drain if still unclaimed; off when empty
 
@@ -23,7 +24,7 @@ from datetime import datetime, timezone
 
 from trialfleet.nodes.agent.history import Failure, burst
 
-CAUSES = ("interruption", "lease", "rebalance", "failures", "idle")
+CAUSES = ("interruption", "lease", "rebalance", "fence", "failures", "idle")
 LASTING = ("interruption", "lease", "rebalance")  # hold even when somebody ends the draining
 
 
@@ -75,6 +76,7 @@ class Seen:
         interruption: AWS's notice, such as "terminate at 2026-11-20T12:00:00Z".
         rebalance: when AWS recommended to leave.
         failures: jobs that failed here, as far as the history goes back.
+        unfenced: why jobs can't be kept from the instance's metadata; None while they are.
     """
 
     now: float
@@ -86,6 +88,7 @@ class Seen:
     interruption: str | None = None
     rebalance: str | None = None
     failures: tuple[Failure, ...] = ()
+    unfenced: str | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,7 @@ def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
         "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
         "lease": lease_reason(memory, seen),
         "rebalance": seen.rebalance and f"rebalance recommendation of {seen.rebalance}",
+        "fence": seen.unfenced,
         "failures": failed and failure_reason(failed, rules),
         "idle": idle_reason(memory, seen, rules),
     }

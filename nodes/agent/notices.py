@@ -23,7 +23,7 @@ class Metadata(Protocol):
 
 @dataclass(frozen=True)
 class Notices:
-    """What was told; all None when the metadata can't be read.
+    """What was told; None for what there isn't, and for what can't be read.
 
     Attributes:
         interruption: what AWS will do, and when.
@@ -39,20 +39,27 @@ class Notices:
 
 
 def read(metadata: Metadata) -> Notices:
-    """Return what the instance is told now."""
-    try:
-        action, rebalance = metadata.get(ACTION), metadata.get(REBALANCE)
-        lease = metadata.get(EXPIRES)
-    except AwsError as error:
-        return Notices(problem=str(error))
+    """Return what the instance is told now; what can't be read hides nothing of the rest."""
+    problems: list[str] = []
+
+    def ask(path: str) -> str | None:
+        if problems:  # it would be silent as long again, and an interruption leaves two minutes
+            return None
+        try:
+            return metadata.get(path)
+        except AwsError as error:
+            problems.append(str(error))
+            return None
+
+    action, rebalance, lease = ask(ACTION), ask(REBALANCE), ask(EXPIRES)
     expires = moment(lease or "")
+    if lease and expires is None:
+        problems.append(f"the tag trialfleet:expires is no time: {lease!r}")
     return Notices(
         interruption=action and told(action, "{action} at {time}"),
         rebalance=rebalance and told(rebalance, "{noticeTime}"),
         expires=expires,
-        problem=f"the tag trialfleet:expires is no time: {lease!r}"
-        if lease and expires is None
-        else None,
+        problem=problems[0] if problems else None,
     )
 
 

@@ -19,6 +19,7 @@ from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.told import Told, write
 
 STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
+FENCE = 10.0  # seconds between two looks at the fence
 TELL = 300.0  # seconds between two tellings of what the probe can't see; it looks every 900
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Agent:
         clock: Clock | None = None,
         cancel_switch: Callable[[], None] = machine.cancel_switch,
         power_off: Callable[[str], None] = machine.power_off,
+        raise_fence: Callable[[], bool] = machine.raise_fence,
         tell_probe: Callable[[Told], None] = write,
     ) -> None:
         """Go on from what `state` remembers; nothing is done yet."""
@@ -64,6 +66,7 @@ class Agent:
         self._clock = clock or Clock()
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._told = tell_probe, float("-inf")
+        self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
         self._memory = memory.load(state)
         self._answers, self._problem, self._offline_problem = True, "", ""
 
@@ -98,7 +101,21 @@ class Agent:
             interruption=told.interruption,
             rebalance=told.rebalance,
             failures=self._pool.failures(),
+            unfenced=self._look_at_fence() or None,
         )
+
+    def _look_at_fence(self) -> str:
+        """Now and then look whether jobs are kept from the metadata; say why if they aren't."""
+        if self._clock.uptime() - self._fenced < FENCE:
+            return self._unfenced
+        self._fenced = self._clock.uptime()
+        try:
+            if self._raise_fence():
+                log.warning("jobs could reach the instance's metadata: the fence is raised again")
+            self._unfenced = ""
+        except MachineError as error:
+            self._unfenced = str(error)
+        return self._unfenced
 
     def _log_silence(self, told: Notices, startd: Startd | None) -> None:
         """Say once when metadata or startd fall silent, and once when they are back."""

@@ -1,7 +1,8 @@
 """`python3 -m trialfleet.nodes.bootstrap`: makes this instance a node of its pool, as root.
 
-Needs the bundle and `settings.json` that the user data has left. A node that fails says why in its
-log and in the fleet's bucket, and shuts itself down when its time to boot is over.
+Needs the bundle and `settings.json` that the user data has left, and the switch that it has set:
+the machine ends itself when its time to boot is over. Until then systemd tries again what failed,
+and each failure is told in the log and in the fleet's bucket.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import time
 import traceback
 
 from trialfleet.nodes.bootstrap import driver, settings, steps
-from trialfleet.nodes.bootstrap.aws import Aws, AwsError, Imds
+from trialfleet.nodes.bootstrap.aws import WAITS, Aws, AwsError, Imds
 from trialfleet.nodes.bootstrap.instance import identify
 from trialfleet.nodes.bootstrap.log import FILE, Log
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
-UPLOAD_WAITS = (1,)  # the log is no reason to be late
+UPLOAD_WAITS, UPLOAD_SECONDS = (1,), 5  # the log is no reason to be late
+AGAIN, OVER = 1, 3  # exit codes: systemd tries again but for the latter
 
 
 def main() -> int:
@@ -25,15 +27,14 @@ def main() -> int:
     machine = Machine(say=log.say)
     try:
         told = settings.read(machine)
-        imds = Imds()
-        instance = identify(imds)
+        instance = identify(Imds(waits=WAITS))
     except (StepError, AwsError) as error:
         log.say(f"failed: {error}")
-        return 1
+        return AGAIN
     log.say(f"{instance.id} ({instance.type}, {instance.zone}), {steps.version()}")
-    briefly = Aws(imds, told.home, told.endpoint_url, waits=UPLOAD_WAITS)
+    briefly = Aws(Imds(), told.home, told.endpoint_url, UPLOAD_WAITS, UPLOAD_SECONDS)
     tell = log.telling(briefly, told.bucket, f"{told.log_prefix}{instance.id}.log")
-    aws = Aws(imds, told.home, told.endpoint_url)
+    aws = Aws(Imds(), told.home, told.endpoint_url)
     return take_steps(steps.Node(machine, told, instance, aws, tell))
 
 
@@ -42,17 +43,33 @@ def take_steps(node: steps.Node) -> int:
     try:
         steps.run(node)
     except driver.RebootError:
-        node.tell(f"driver: {driver.STILL}; reboots, this once")
-        node.machine.run("systemctl", "reboot")
+        return reboot(node)
     except (StepError, AwsError) as error:
-        node.tell(f"failed: {error}")
-        return 1
-    except Exception:
-        node.tell(f"failed: {traceback.format_exc()}")
-        raise
+        return failed(node, str(error))
+    except Exception:  # noqa: BLE001  our own mistakes are told like the others'
+        return failed(node, traceback.format_exc())
     else:
         node.tell(f"done ({time.monotonic() - node.began:.1f} s)")
     return 0
+
+
+def reboot(node: steps.Node) -> int:
+    """Start the machine anew for its driver; the next attempt goes on without where that fails."""
+    node.tell(f"driver: {driver.STILL}; reboots, this once")
+    try:
+        node.machine.run("systemctl", "reboot")
+    except StepError as error:
+        return failed(node, str(error))
+    return 0
+
+
+def failed(node: steps.Node, why: str) -> int:
+    """Tell why it failed, now and at each step of the next attempt; the exit code."""
+    node.tell(f"failed: {why}")
+    if steps.time_left(node) <= 0:
+        return OVER
+    node.machine.write(steps.FAILED, " ".join(why.split()))
+    return AGAIN
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """What a node asks of AWS: who it is (IMDSv2), objects of its bucket (S3), its token (SSM).
 
-The standard library is enough, and this file stands alone: the user data carries it word for word.
+The standard library is enough, and this file stands alone: the user data carries its code.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
+import http.client
 import json
 import os
 import time
@@ -22,6 +24,8 @@ from urllib.parse import quote, urlsplit
 IMDS = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
 TOKEN_SECONDS = 21_600  # the longest that IMDS gives
 WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; a new role is believed everywhere after some
+PASSING = {429, 500, 502, 503, 504}  # what the metadata service says when it is asked too often
+NO_ANSWER = (OSError, http.client.HTTPException)  # the latter: one that breaks off
 LASTING = {  # refusals that asking again doesn't change
     "NoSuchBucket",
     "NoSuchKey",
@@ -37,9 +41,13 @@ class AwsError(Exception):
 class Imds:
     """The instance's metadata, by version 2 of the service (with a session token)."""
 
-    def __init__(self, base: str = IMDS, timeout: float = 5) -> None:
-        """Ask at `base`; each request may take `timeout` seconds."""
-        self._base, self._timeout, self._token = base.rstrip("/"), timeout, ""
+    def __init__(self, base: str = IMDS, timeout: float = 5, waits: Sequence[float] = ()) -> None:
+        """Ask at `base`; each request may take `timeout` seconds.
+
+        One that gets no answer, or 429 or 5xx, is repeated after as many `waits` as it takes.
+        """
+        self._base, self._timeout, self._waits = base.rstrip("/"), timeout, waits
+        self._token = ""
         # A proxy of the environment is no way to this machine's own metadata.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -52,19 +60,31 @@ class Imds:
         Raises:
             AwsError: the service can't be reached, or refuses.
         """
-        for attempt in (1, 2):
+        for wait in (*self._waits, None):
             try:
-                self._token = self._token or self._new_token()
-                return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+                return self._once(path)
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code == 404:
                     return None
-                if error.code != 401 or attempt == 2:
-                    raise AwsError(f"instance metadata {path}: HTTP {error.code}") from error
-                self._token = ""  # it ran out
-            except OSError as error:
-                raise AwsError(f"instance metadata {path}: {error}") from error
+                reason, passing = f"HTTP {error.code}", error.code in PASSING
+            except NO_ANSWER as error:
+                reason, passing = str(error) or type(error).__name__, True
+            if wait is None or not passing:
+                raise AwsError(f"instance metadata {path}: {reason}")
+            time.sleep(wait)
+        raise AssertionError
+
+    def _once(self, path: str) -> str:
+        for fresh in (False, True):
+            if fresh or not self._token:
+                self._token = self._new_token()
+            try:
+                return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+            except urllib.error.HTTPError as error:
+                if fresh or error.code != 401:
+                    raise
+                error.close()  # the token ran out
         raise AssertionError
 
     def _new_token(self) -> str:
@@ -75,7 +95,7 @@ class Imds:
         url = f"{self._base}/latest/{path.lstrip('/')}"
         request = urllib.request.Request(url, headers=headers, method=method)  # noqa: S310
         with self._open(request, timeout=self._timeout) as answer:
-            text: str = answer.read().decode()
+            text: str = answer.read().decode(errors="replace")
             return text
 
 
@@ -99,21 +119,31 @@ def credentials(imds: Imds) -> Credentials:
     found = imds.get(place + role.splitlines()[0]) if role else None
     if not found:
         raise AwsError("this instance has no role (no instance profile, or not yet)")
-    keys = json.loads(found)
-    return Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
+    try:
+        keys = json.loads(found)
+        return Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
+    except (ValueError, KeyError) as error:  # such as {"Code": "AssumeRoleUnauthorizedAccess", …}
+        told = " ".join(found.split())[:200]
+        raise AwsError(f"this instance's role {role} gives no keys: {told}") from error
 
 
 class Aws:
     """The few calls that a node makes, signed by the instance's role."""
 
     def __init__(
-        self, imds: Imds, aws_region: str, endpoint: str = "", waits: Sequence[float] = WAITS
+        self,
+        imds: Imds,
+        aws_region: str,
+        endpoint: str = "",
+        waits: Sequence[float] = WAITS,
+        timeout: float = 60,
     ) -> None:
         """Ask in a region; at `endpoint` instead of AWS's own where one is given.
 
-        Each call is repeated after as many `waits` (seconds) as it takes.
+        Each call may be silent for `timeout` seconds, and is repeated after as many `waits`
+        (seconds) as it takes.
         """
-        self._imds, self._region, self._waits = imds, aws_region, waits
+        self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
 
     def get_object(self, bucket: str, key: str) -> bytes:
@@ -157,8 +187,8 @@ class Aws:
                 now = datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
                 scope = (service, self._region)
                 signed = signed_headers(method, url, headers or {}, body, scope, keys, now)
-                return fetch(method, url, signed, body)
-            except (AwsError, OSError) as error:
+                return fetch(method, url, signed, body, self._timeout)
+            except (AwsError, *NO_ANSWER) as error:
                 if wait is None or getattr(error, "code", None) in LASTING:
                     raise AwsError(f"{service}: {method} {url}: {error}") from error
                 time.sleep(wait)
@@ -173,12 +203,14 @@ class RefusedError(AwsError):
         self.code = code
 
 
-def fetch(method: str, url: str, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Return the answer's body; RefusedError or OSError if there is none."""
+def fetch(
+    method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
+) -> bytes:
+    """Return the answer's body; RefusedError or one of NO_ANSWER if there is none."""
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
             content: bytes = answer.read()
             return content
     except urllib.error.HTTPError as error:
@@ -188,8 +220,10 @@ def fetch(method: str, url: str, headers: Mapping[str, str], body: bytes) -> byt
 
 def refusal(status: int, text: str) -> RefusedError:
     """Return what AWS's XML (S3) or JSON (SSM) says went wrong."""
-    if text.startswith("{"):
-        told: dict[str, Any] = json.loads(text)
+    told: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        told = json.loads(text) if text.startswith("{") else {}
+    if told:
         code = str(told.get("__type", status)).rpartition("#")[2]
         return RefusedError(code, str(told.get("message") or told.get("Message") or ""))
     parts = [text.partition(f"<{tag}>")[2].partition("<")[0] for tag in ("Code", "Message")]

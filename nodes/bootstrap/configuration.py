@@ -48,8 +48,8 @@ def write(machine: Machine, instance: Instance, driver: str, execute: str) -> No
     machine.write(SHARED, shared)
     machine.write(INSTANCE, text(instance, driver, execute, jobs_python(machine)))
     make_home(machine)
-    if machine.write(SYSCTL, KERNEL):
-        machine.succeeds("sysctl", "-q", "-p", str(machine.place(SYSCTL)))
+    machine.write(SYSCTL, KERNEL)
+    machine.succeeds("sysctl", "-q", "-p", str(machine.place(SYSCTL)))
 
 
 def make_home(machine: Machine) -> None:

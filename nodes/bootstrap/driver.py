@@ -13,16 +13,17 @@ import re
 from pathlib import PurePath
 
 from trialfleet.nodes.bootstrap import packages
-from trialfleet.nodes.bootstrap.machine import HOME, Machine
+from trialfleet.nodes.bootstrap.machine import HOME, Machine, StepError
 
 OPTION = "NVreg_CheckPCIConfigSpace"
 FILE = "/etc/modprobe.d/trialfleet-nvidia.conf"
 PARAMS = "/proc/driver/nvidia/params"  # the options without their prefix: CheckPCIConfigSpace: 1
 REBOOTED = f"{HOME}/rebooted-for-driver"
-NAMES = ("nvidia", "nvidia-current")  # as the module's file is called; the latter by Debian
-LOADED = "nvidia"  # as the kernel calls it, whatever the file's name
+MODULE = "nvidia"  # as modprobe and the kernel call it, whatever the file's name
 USERS = ("nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_uvm")
+PATIENCE = 120  # seconds for a program that asks the driver: a sick GPU may hang it for ever
 NVIDIA = "0x10de"  # the vendor's number on the PCI bus
+DEBIANS = ("contrib", "non-free")  # the components of Debian that its driver comes from
 UBUNTU_BRANCHES = ("580-server", "570-server", "550-server", "535-server")
 
 SET = "set"
@@ -56,17 +57,27 @@ def prepare(machine: Machine) -> str:
     if verdict == STILL and machine.write(REBOOTED, ""):
         raise RebootError
     if machine.has("nvidia-smi"):
-        machine.succeeds("nvidia-smi", "-pm", "1")  # the driver stays loaded between jobs
+        # The driver stays loaded between jobs.
+        machine.succeeds("nvidia-smi", "-pm", "1", seconds=PATIENCE)
     return verdict
 
 
 def find_module(machine: Machine) -> str | None:
-    """Return the name that options of the driver's module go by; None without a driver."""
-    for name in NAMES:
-        file = machine.ask("modinfo", "-F", "filename", name)
-        if file is not None:
-            return PurePath(file.strip()).name.partition(".ko")[0] or name
-    return None
+    """Return the name that options of the driver's module go by; None without a driver.
+
+    It is the one of the file that modprobe would load. On Debian that is nvidia-current,
+    nvidia-current-open, nvidia-tesla-535 …: an `install` line of /etc/modprobe.d, which the chosen
+    package brings, leads there.
+    """
+    steps = (machine.ask("modprobe", "-D", MODULE) or "").splitlines()
+    action, *words = steps[-1].split() if steps else [""]  # before it: what it depends on
+    if action == "insmod":
+        return PurePath(words[0]).name.partition(".ko")[0]
+    called = [word for word in words if not word.startswith("-")]
+    if action != "install" or called[:1] != ["modprobe"] or len(called) == 1:
+        return None
+    # The line is there as soon as the package is, the module when it has been compiled.
+    return called[1] if machine.ask("modinfo", "-F", "filename", called[1]) is not None else None
 
 
 def has_gpu(machine: Machine) -> bool:
@@ -87,7 +98,19 @@ def install(machine: Machine) -> None:
     if packages.distribution(machine).get("ID") == "ubuntu":
         install_ubuntus(machine, kernel)
     else:
-        packages.install(machine, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
+        install_debians(machine, kernel)
+
+
+def install_debians(machine: Machine, kernel: str) -> None:
+    """Install Debian's driver, which is compiled here; its cloud images' sources don't have it."""
+    found = packages.components(machine)
+    if not set(DEBIANS) <= set(found):
+        raise StepError(
+            f"Debian's NVIDIA driver is in {' and '.join(DEBIANS)}, and this machine's sources"
+            f" have {', '.join(found)}: add them to the sources in /etc/apt, or use an image that"
+            " has the driver (the fleet's `ami:`)"
+        )
+    packages.install(machine, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
 
 
 def install_ubuntus(machine: Machine, kernel: str) -> None:
@@ -106,7 +129,7 @@ def set_option(machine: Machine, module: str) -> str:
     found = value(machine)
     fresh = machine.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:
-        machine.succeeds("modprobe", module)
+        machine.succeeds("modprobe", MODULE, seconds=PATIENCE)
     if not knows_option(machine, module):
         return NO_LONGER
     if fresh:
@@ -114,7 +137,7 @@ def set_option(machine: Machine, module: str) -> str:
     if found == 0 and fresh:
         return ALREADY
     if value(machine) != 0:
-        reload(machine, module)
+        reload(machine)
     return SET if value(machine) == 0 else STILL
 
 
@@ -130,16 +153,16 @@ def value(machine: Machine) -> int | None:
     return int(found[1]) if found else None
 
 
-def reload(machine: Machine, module: str) -> None:
+def reload(machine: Machine) -> None:
     """Load the driver anew; where something uses it, it stays as it is."""
     loaded = {line.split()[0] for line in machine.read("/proc/modules").splitlines() if line}
     kept = [name for name in USERS if name in loaded]
     if machine.has("nvidia-persistenced"):
         machine.succeeds("systemctl", "stop", "nvidia-persistenced.service")
-    machine.succeeds("modprobe", "-r", *kept, LOADED)
-    machine.succeeds("modprobe", module)
+    machine.succeeds("modprobe", "-r", *kept, MODULE, seconds=PATIENCE)
+    machine.succeeds("modprobe", MODULE, seconds=PATIENCE)
     if "nvidia_uvm" in kept:  # what CUDA needs; the others are for screens
-        machine.succeeds("modprobe", f"{module}-uvm")
+        machine.succeeds("modprobe", f"{MODULE}-uvm", seconds=PATIENCE)
     if machine.has("nvidia-persistenced"):
         machine.succeeds("systemctl", "start", "nvidia-persistenced.service")
 

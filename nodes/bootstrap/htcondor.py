@@ -7,6 +7,7 @@ import re
 import urllib.request
 
 from trialfleet.nodes.bootstrap import packages
+from trialfleet.nodes.bootstrap.aws import NO_ANSWER
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
 REPOSITORY = "https://htcss-downloads.chtc.wisc.edu/repo"
@@ -88,5 +89,5 @@ def download(url: str) -> str:
         with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
             text: str = answer.read().decode()
             return text
-    except OSError as error:
+    except NO_ANSWER as error:
         raise StepError(f"{url}: {error}") from error

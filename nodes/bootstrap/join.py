@@ -22,7 +22,11 @@ def was_started(machine: Machine) -> bool:
 
 
 def start(machine: Machine) -> str:
-    """Start HTCondor and the agent; both go on as they are where nothing has changed."""
+    """Start the agent and HTCondor; both go on as they are where nothing has changed.
+
+    The agent first: no job runs where nobody watches for spot notices.
+    """
+    machine.run("systemctl", "start", services.AGENT)
     digest = written(machine)
     same = machine.read(STARTED) == digest and services.runs(machine, services.CONDOR)
     if not same:
@@ -30,7 +34,6 @@ def start(machine: Machine) -> str:
         machine.succeeds("systemctl", "disable", services.CONDOR)
         machine.run("systemctl", "restart", services.CONDOR)
         machine.write(STARTED, digest, mode=0o600)
-    machine.run("systemctl", "start", services.AGENT)
     return "HTCondor runs already" if same else "HTCondor is started"
 
 

@@ -45,6 +45,6 @@ def build_in_background(machine: Machine, jobs_python: str) -> None:
     """Compile beside everything else, at the lowest priority; the journal has how it went."""
     home, place = machine.place(HOME), machine.place(PLACE)
     text = _SERVICE.format(home=home, python=jobs_python, place=place)
-    if machine.write(f"/etc/systemd/system/{UNIT}", text):
-        machine.run("systemctl", "daemon-reload")
+    machine.write(f"/etc/systemd/system/{UNIT}", text)
+    machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", "--no-block", UNIT)

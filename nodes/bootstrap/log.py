@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -23,9 +24,10 @@ class Log:
         now = datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
         line = f"{now:%Y-%m-%dT%H:%M:%SZ} {text}"
         print(line, flush=True)
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with suppress(OSError):  # a full disk
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
 
     def telling(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
         """Return what says a line and puts the log into the bucket, for those who wait.

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 ROOT = os.environ.get("TRIALFLEET_NODE_ROOT") or "/"  # moved by tests
 HOME = "/opt/trialfleet"
 LONGEST = 1_200  # seconds that one program may take: a driver is compiled in some minutes
+
+KILLED = 5.0  # seconds that a killed program gets to vanish
 
 
 class StepError(Exception):
@@ -56,6 +62,8 @@ class Machine:
         # Created with its mode: a secret is at no time readable by others.
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as new:
             new.write(text)
+            new.flush()
+            os.fsync(new.fileno())  # or a machine that loses power may find it empty
         beside.chmod(mode)
         beside.replace(file)
         return True
@@ -96,18 +104,38 @@ class Machine:
     def _call(self, command: tuple[str, ...], seconds: float) -> subprocess.CompletedProcess[str]:
         # Programs that would ask a person something take their defaults instead.
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-        try:
-            return subprocess.run(
-                command,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=seconds,
-                env=environment,
-            )
-        except FileNotFoundError as error:
-            raise StepError(f"there is no program {command[0]}") from error
-        except subprocess.TimeoutExpired as error:
-            raise StepError(f"`{' '.join(command)}`: no end after {seconds:.0f} s") from error
+        # Into files: a pipe is read until its last holder has ended, which a daemon never does.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise StepError(f"there is no program {command[0]}") from error
+            except OSError as error:
+                raise StepError(f"`{' '.join(command)}` can't be run: {error}") from error
+            try:
+                code = process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired as error:
+                end(process)
+                raise StepError(f"`{' '.join(command)}`: no end after {seconds:.0f} s") from error
+            return subprocess.CompletedProcess(command, code, text_of(out), text_of(err))
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and what it has started; one that hangs inside a driver stays behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=KILLED)
+
+
+def text_of(file: IO[bytes]) -> str:
+    """Return what a file holds, as text."""
+    file.seek(0)
+    return file.read().decode(errors="replace")

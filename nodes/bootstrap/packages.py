@@ -8,10 +8,15 @@ import time
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
 # A fresh machine's own timers hold apt's locks for a while. This makes apt wait for dpkg's alone …
-_APT = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
+_APT = (
+    *("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"),
+    *("-o", "Acquire::Retries=3"),  # a mirror that fails for a moment
+)
 # … and for those on its lists and its downloads we wait ourselves.
 BUSY = "Could not get lock"
 PATIENCE, INTERVAL = 300.0, 3.0  # seconds
+# What apt says when an installation was killed, or the machine rebooted in the midst of it.
+INTERRUPTED = "dpkg was interrupted"
 _KEEP = ("-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Options::=--force-confdef")
 
 
@@ -40,6 +45,14 @@ def refresh(machine: Machine) -> None:
     _apt(machine, "update")
 
 
+def components(machine: Machine) -> list[str]:
+    """Return the components of apt's repositories, such as main and non-free, in their order."""
+    told = machine.run(
+        "apt-get", "indextargets", "--format", "$(COMPONENT)", "Created-By: Packages"
+    )
+    return list(dict.fromkeys(told.split()))
+
+
 def install(machine: Machine, *packages: str) -> None:
     """Install packages, without the recommended ones, keeping configuration that is there.
 
@@ -64,11 +77,15 @@ def installs(machine: Machine, *packages: str) -> bool:
 
 def _apt(machine: Machine, *arguments: str) -> None:
     """Run apt-get, again and again while another one is at work; StepError when it fails."""
-    end = time.monotonic() + PATIENCE
+    end, mended = time.monotonic() + PATIENCE, False
     while True:
         try:
             machine.run(*_APT, *arguments)
         except StepError as error:
+            if INTERRUPTED in str(error) and not mended:
+                mended = True
+                machine.succeeds("dpkg", "--force-confold", "--force-confdef", "--configure", "-a")
+                continue
             if BUSY not in str(error) or time.monotonic() >= end:
                 raise
             time.sleep(INTERVAL)

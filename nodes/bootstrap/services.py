@@ -1,4 +1,4 @@
-"""systemd's part: the bootstrap again after a reboot, the agent while the node is up, a fence."""
+"""systemd's part: the agent while the node is up, and HTCondor behind its fence."""
 
 from __future__ import annotations
 
@@ -8,25 +8,8 @@ from trialfleet.nodes.bootstrap.machine import HOME, Machine
 
 UNITS = "/etc/systemd/system"
 CONDOR = "condor.service"
-BOOTSTRAP = "trialfleet-bootstrap.service"
 AGENT = "trialfleet-agent.service"
-FENCE = f"{UNITS}/{CONDOR}.d/trialfleet.conf"
-
-_BOOTSTRAP = """\
-[Unit]
-Description=trialfleet: makes this machine a node of its pool
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-Type=oneshot
-Environment=PYTHONPATH={home}/lib
-ExecStart={python} -m trialfleet.nodes.bootstrap
-StandardOutput=journal+console
-
-[Install]
-WantedBy=multi-user.target
-"""
+FENCE = f"{UNITS}/{CONDOR}.d/trialfleet.conf"  # HTCondor starts only behind it
 
 _AGENT = """\
 [Unit]
@@ -41,31 +24,20 @@ RestartSec=5
 StandardOutput=journal+console
 """
 
-# The metadata hand out the keys of the node's role, which read the pool's token. Their hop limit
-# keeps containers from them, not jobs. By user rather than by unit: not everywhere do HTCondor's
-# jobs run in the unit's cgroup. Without `ip`, HTCondor starts all the same.
-NOBODY = 65_534  # the account of jobs
-KEEP_OUT = (
-    "ip rule del pref 169 2>/dev/null; "
-    f"ip rule add pref 169 uidrange {NOBODY}-{NOBODY} to 169.254.169.254 prohibit"
-)
-_FENCE = f"""\
+# `+`: with all rights, whatever the package's unit takes from HTCondor itself.
+_FENCE = """\
 [Service]
-ExecStartPre=-/bin/sh -c '{KEEP_OUT}'
+ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m trialfleet.nodes.bootstrap.fence
 """
 
 
 def write(machine: Machine) -> None:
-    """Make systemd know both services and the fence; the bootstrap alone starts at a boot."""
+    """Make systemd know the agent and the fence; at a boot it starts neither."""
     fill = {"home": machine.place(HOME), "python": sys.executable, "condor": CONDOR}
-    changed = [
-        machine.write(f"{UNITS}/{name}", text.format(**fill))
-        for name, text in ((BOOTSTRAP, _BOOTSTRAP), (AGENT, _AGENT))
-    ]
-    changed.append(machine.write(FENCE, _FENCE))
-    if any(changed):
-        machine.run("systemctl", "daemon-reload")
-    machine.run("systemctl", "enable", BOOTSTRAP)
+    for file, text in ((f"{UNITS}/{AGENT}", _AGENT), (FENCE, _FENCE)):
+        machine.write(file, text.format(**fill))
+    # Even if they were there: whoever wrote them may have been killed before systemd read them.
+    machine.run("systemctl", "daemon-reload")
 
 
 def runs(machine: Machine, unit: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from trialfleet.nodes.bootstrap import (
     configuration,
     driver,
+    fence,
     htcondor,
     join,
     kernels,
@@ -27,6 +28,8 @@ from trialfleet.nodes.probe import kernel_log, told
 
 PROBE_SECONDS = 300
 POOL_SECONDS = 5  # for the collector to say what other nodes measured
+ENDS = "/run/trialfleet/ends"  # when the machine ends itself in this boot; the user data wrote it
+FAILED = "/run/trialfleet/failed"  # why the last attempt in this boot failed
 LAST_WORDS = 15  # seconds before its end in which a node that hasn't joined says why
 
 
@@ -55,14 +58,17 @@ class Node:
     execute: str = scratch.DEFAULT
 
 
-def arm(node: Node) -> str:
-    """Make the machine end itself unless the agent sees it join; an agent that runs has seen it."""
+def write_services(node: Node) -> str:
+    """Make systemd know the agent, and that HTCondor starts only behind its fence."""
     services.write(node.machine)
-    if join.was_started(node.machine):
-        return "the agent watches"
-    minutes = node.settings.boot_minutes
-    node.machine.run("shutdown", "-P", f"+{minutes}")
-    return f"shuts down in {minutes} minutes unless it joins"
+    return f"{services.AGENT}, {services.FENCE}"
+
+
+def time_left(node: Node) -> float:
+    """Return the seconds until the machine ends itself, but for those of its last words."""
+    told = node.machine.read(ENDS)
+    ends = float(told) if told else node.began + 60 * node.settings.boot_minutes
+    return ends - time.monotonic() - LAST_WORDS
 
 
 def prepare_driver(node: Node) -> str:
@@ -134,6 +140,12 @@ def configure(node: Node) -> str:
     return configuration.SHARED
 
 
+def raise_fence(node: Node) -> str:
+    """Keep jobs from the instance's metadata; a node on which that fails takes none."""
+    raised = fence.raise_fence(node.machine)
+    return "raised" if raised else "stands"
+
+
 def start(node: Node) -> str:
     """Start HTCondor and the agent."""
     return join.start(node.machine)
@@ -152,8 +164,8 @@ def build_kernels(node: Node) -> str:
 
 def join_pool(node: Node) -> str:
     """Wait for this node in the pool's collector, until shortly before the machine ends itself."""
-    left = node.began + node.settings.boot_minutes * 60 - time.monotonic() - LAST_WORDS
-    name = join.wait(node.machine, node.instance.id, node.settings.manager, left, node.tell)
+    instance, manager = node.instance.id, node.settings.manager
+    name = join.wait(node.machine, instance, manager, time_left(node), node.tell)
     return f"joined as {name}"
 
 
@@ -165,7 +177,22 @@ def seal(node: Node) -> str:
     for file in (settings.FILE, log.FILE):
         machine.place(file).unlink(missing_ok=True)
     machine.run("cloud-init", "clean", "--logs")
+    forget_machine_id(machine)
+    machine.run("sync")  # an image can be made without a shutdown
     return "ready: make an image of this instance"
+
+
+def forget_machine_id(machine: Machine) -> None:
+    """Have each machine of the image make an id of its own at its boot, as systemd does for none.
+
+    The file stays, empty: without it, or with `uninitialized` in it (`cloud-init clean
+    --machine-id`), systemd would take the boot for the system's first and enable what it ships.
+    HTCondor would then start before the bootstrap has configured it.
+    """
+    machine.write("/etc/machine-id", "", mode=0o444)
+    copy = machine.place("/var/lib/dbus/machine-id")
+    if not copy.is_symlink():
+        copy.unlink(missing_ok=True)  # D-Bus takes the other
 
 
 Steps = tuple[tuple[str, Callable[[Node], str]], ...]
@@ -176,13 +203,14 @@ IMAGE_STEPS: Steps = (
     ("image", seal),
 )
 STEPS: Steps = (
-    ("switch", arm),
+    ("services", write_services),
     ("driver", prepare_driver),
     ("htcondor", prepare_htcondor),
     ("scratch", prepare_scratch),
     ("token", fetch_token),
     ("configuration", configure),
     ("probe", probe),
+    ("fence", raise_fence),
     ("start", start),
     ("kernels", build_kernels),
     ("join", join_pool),
@@ -196,9 +224,11 @@ def run(node: Node) -> None:
         StepError, AwsError: a step can't be done.
         RebootError: the machine must be started anew first.
     """
+    before = node.machine.read(FAILED)
+    again = f" (once more; failed: {before})" if before else ""  # whoever reads only the last line
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:
         began = time.monotonic()
-        node.tell(f"{name} ...")
+        node.tell(f"{name} ...{again}")
         outcome = step(node)
         node.machine.say(f"{name}: {outcome} ({time.monotonic() - began:.1f} s)")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.nodes.probe import kernel_log, nvidia_smi, nvml, told
+from trialfleet.nodes.probe.measure import LINK
 from trialfleet.nodes.probe.programs import Program, finish
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
-SMI_SECONDS = 4.0  # without persistence mode it starts the GPUs first
+SMI_SECONDS = 20.0  # without persistence mode it starts the GPUs first, one after the other
 # A daemon that gives its child another name (STARTD_CRON does) keeps Python from finding itself.
 PYTHON = sys.executable or os.path.realpath("/proc/self/exe")
 MEASURE = (PYTHON, "-m", "trialfleet.nodes.probe.measure")
@@ -24,7 +27,7 @@ PCI = Path("/sys/bus/pci/devices")
 MEASURED = ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth", "matmul_error")
 NVIDIA = "0x10de"  # the maker's number on the PCI bus
 IN_USE = "in use by other programs"
-LOOK_AGAIN = 1.5  # s for nvidia-smi after the measurement, when the driver is awake
+LOOK_AGAIN = 5.0  # s for nvidia-smi after the measurement, when the driver is awake
 HUNG = "hung"
 
 Line = dict[str, Any]
@@ -61,7 +64,7 @@ def driver_readings(seconds: float) -> Readings:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
         return nvml.read() or Readings(problems=without_driver())
-    ((code, said),) = finish([program], time.monotonic() + seconds)
+    ((code, said, _),) = finish([program], time.monotonic() + seconds)
     if code is None:
         return Readings(problems=(f"nvidia-smi hangs: no answer in {seconds:g} s",))
     if code != 0:
@@ -94,24 +97,33 @@ def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> R
 def measured(readings: Readings, ends: float) -> Readings:
     """Return the readings with what is measured until a moment: all GPUs at once.
 
-    Each in a process of its own: one that hangs takes no other with it.
+    Each in a process of its own: one that hangs takes no other with it. Only the links to the host,
+    which GPUs may share, are measured one after the other.
     """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
-    programs = [
-        Program(MEASURE, {**environment, "CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index)})
-        for gpu in readings.gpus
-    ]
-    *measurements, kernels = finish([*programs, Program(KERNELS, environment)], ends)
+    with tempfile.NamedTemporaryFile() as link:
+        environment[LINK] = link.name
+        programs = [
+            Program(MEASURE, {**environment, "CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index)})
+            for gpu in readings.gpus
+        ]
+        *measurements, kernels = finish([*programs, Program(KERNELS, environment)], ends, patience)
     found = [
-        with_measurements(gpu, lines(said), ended=code is not None)
-        for gpu, (code, said) in zip(readings.gpus, measurements, strict=True)
+        with_measurements(gpu, lines(end.said), ended=end.code is not None, hung=end.silent)
+        for gpu, end in zip(readings.gpus, measurements, strict=True)
     ]
     return replace(
         readings,
         gpus=tuple(gpu for gpu, _ in found),
-        kernels=kernels_load(*kernels),
+        kernels=kernels_load(kernels.code, kernels.said),
         not_measured="; ".join(dict.fromkeys(reason for _, reason in found if reason)),
     )
+
+
+def patience(said: str) -> float:
+    """Return how many seconds a measurement may take for what it has said to be doing."""
+    doing = [line for line in lines(said) if "doing" in line]
+    return float(doing[-1].get("seconds", math.inf)) if doing else math.inf
 
 
 def lines(said: str) -> list[Line]:
@@ -125,13 +137,17 @@ def lines(said: str) -> list[Line]:
     return [line for line in found if isinstance(line, dict)]
 
 
-def with_measurements(gpu: Gpu, told: Iterable[Line], *, ended: bool) -> tuple[Gpu, str]:
+def with_measurements(
+    gpu: Gpu, told: Iterable[Line], *, ended: bool, hung: bool = False
+) -> tuple[Gpu, str]:
     """Return a GPU with what was measured, and why nothing was, if nothing was.
 
     Args:
         gpu: what is known of it.
         told: what the measurement said.
         ended: it did so by itself, rather than being killed.
+        hung: it was killed over a thing that took longer than it may. That is a sickness, while a
+            machine that is slow to start is only not measured.
     """
     said = list(told)
     found = {name: value for line in said for name, value in line.get("found", {}).items()}
@@ -144,9 +160,9 @@ def with_measurements(gpu: Gpu, told: Iterable[Line], *, ended: bool) -> tuple[G
     if "done" in last:
         return after, ""
     doing = last.get("doing", "start")
-    if doing in {"start", "import torch"} and not ended:
-        return after, "torch was not yet imported"
-    return replace(after, problem=f"{'died' if ended else HUNG} when about to {doing}"), ""
+    if not ended and not hung:
+        return after, f"there was no time left to {doing}"
+    return replace(after, problem=f"{HUNG if hung else 'died'} when about to {doing}"), ""
 
 
 def kernels_load(code: int | None, said: str) -> bool | None:

@@ -2,19 +2,30 @@
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-It prints a line of JSON for each thing that it does, before doing it (`{"doing": …}`), and each
-thing that it finds: so whoever kills it knows where it hung.
+It prints a line of JSON for each thing that it does, before doing it (`{"doing": …}`; with the
+`seconds` that a healthy GPU never takes for it), and each thing that it finds: so whoever watches
+it knows when it hangs, and where.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import statistics
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+# Names a file; who has locked it has the links between host and GPUs to itself.
+LINK = "TRIALFLEET_PROBE_LINK"
+# On a machine that has just booted, CUDA's libraries come from a cold disk, in the first of these
+# and in whatever calls one first.
+START_SECONDS, MEASURE_SECONDS = 30, 20
 
 LATENCIES = 200
 LAUNCHES = 1_000
@@ -42,7 +53,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001  a broken installation raises anything
         say(problem=f"torch can't be imported: {first_line(error)}")
         return 0
-    say(doing="start CUDA")
+    say(doing="start CUDA", seconds=START_SECONDS)
     problem = cuda_problem(torch)
     if problem:
         say(problem=problem)
@@ -80,11 +91,25 @@ def measure(torch: Any, device: Any) -> None:
         ("launch_microseconds", launch_microseconds),
         ("launch_rate", launch_rate),
         ("bandwidth", bandwidth),
-        ("host_bandwidth", host_bandwidth),
         ("matmul_error", matmul_error),
     ):
-        say(doing=f"measure {name}")
+        say(doing=f"measure {name}", seconds=MEASURE_SECONDS)
         say(found={name: measurement(torch, device)})
+    with link_alone():
+        say(doing="measure host_bandwidth", seconds=MEASURE_SECONDS)
+        say(found={"host_bandwidth": host_bandwidth(torch, device)})
+
+
+@contextmanager
+def link_alone() -> Iterator[None]:
+    """Wait until no other GPU of this machine measures its link to the host: they may share it."""
+    if LINK not in os.environ:
+        yield
+        return
+    with Path(os.environ[LINK]).open() as file:
+        say(doing="wait for the link to the host")
+        fcntl.flock(file, fcntl.LOCK_EX)  # let go of when this process ends, however it does
+        yield
 
 
 def seconds(torch: Any, device: Any, work: Callable[[], object]) -> float:

@@ -18,11 +18,16 @@ DATA_SHEET = {
     "NVIDIA A100-SXM4-80GB": 2_039,  # a100/
     "NVIDIA H100 80GB HBM3": 3_350,  # h100/, SXM
     "NVIDIA H200": 4_800,  # h200/
+    "NVIDIA B200": 8_000,  # dgx-b200/: 64 TB/s of its eight
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": 1_597,  # rtx-pro-6000-blackwell-server-edition/
     # others of today
     "NVIDIA A10": 600,  # products/a10-gpu/
     "NVIDIA A100 80GB PCIe": 1_935,  # a100/
     "NVIDIA H100 PCIe": 2_000,  # h100/
     "NVIDIA H100 NVL": 3_900,  # h100/
+    # https://www.nvidia.com/en-us/products/workstations/professional-desktop-gpus/
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": 1_792,  # rtx-pro-6000/
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": 1_792,  # rtx-pro-6000-max-q/
     # those of the benchmark of 2014, as its authors give them: Netflix, "Distributed Neural
     # Networks with GPUs in the AWS Cloud"
     "Tesla M2050": 148,

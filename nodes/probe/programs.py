@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 KILLED = 0.5  # seconds that killed programs get to vanish
+LOOK = 0.05  # seconds between two looks at programs that run
+
+
+class End(NamedTuple):
+    """How a program ended.
+
+    Attributes:
+        code: its exit code; None if it was killed.
+        said: what it has printed.
+        silent: it was killed because it was silent for too long.
+    """
+
+    code: int | None
+    said: str
+    silent: bool = False
 
 
 class Program:
@@ -16,7 +34,8 @@ class Program:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start it; OSError if there is none."""
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  `output` closes it
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  `close` closes it
+        self._printed, self._since = 0, time.monotonic()
         try:
             self._process = subprocess.Popen(
                 command, stdout=self._output, stderr=subprocess.STDOUT, env=dict(environment)
@@ -35,25 +54,71 @@ class Program:
         """Kill it; nothing happens if it has ended."""
         self._process.kill()
 
-    def output(self) -> str:
-        """Return what it has printed, once it is over."""
-        with self._output:
-            self._output.seek(0)
-            return self._output.read().decode(errors="replace")
+    def said(self) -> str:
+        """Return what it has printed so far."""
+        # By pread, for where the file is read and where the program writes is one place.
+        printed = os.pread(self._output.fileno(), os.fstat(self._output.fileno()).st_size, 0)
+        return printed.decode(errors="replace")
+
+    def silent(self) -> float:
+        """Return for how many seconds it has printed nothing, as far as this was asked."""
+        printed, now = os.fstat(self._output.fileno()).st_size, time.monotonic()
+        if printed != self._printed:
+            self._printed, self._since = printed, now
+        return now - self._since
+
+    def close(self) -> None:
+        """Forget what it has printed."""
+        self._output.close()
 
 
-def finish(programs: Sequence[Program], by: float) -> list[tuple[int | None, str]]:
-    """Return exit code (None: killed, it took too long) and output of each.
+def may_be_silent(_said: str) -> float:
+    """Let a program be silent for ever."""
+    return math.inf
+
+
+def finish(
+    programs: Sequence[Program], by: float, patience: Callable[[str], float] = may_be_silent
+) -> list[End]:
+    """Wait for programs, and return how each ended.
 
     Args:
         programs: which run at the same time.
         by: until when they may, by the monotonic clock.
+        patience: for how many seconds a program may be silent, by what it has said.
     """
-    codes = [program.ended(by) for program in programs]
+    silent: list[Program] = []
+    while True:
+        codes = [None if one in silent else one.ended(0) for one in programs]
+        running = [
+            one
+            for one, code in zip(programs, codes, strict=True)
+            if code is None and one not in silent
+        ]
+        if not running or time.monotonic() >= by:
+            break
+        for program in running:
+            if program.silent() > patience(program.said()):
+                program.kill()
+                silent.append(program)
+        time.sleep(LOOK)
+    return ends(programs, codes, silent)
+
+
+def ends(
+    programs: Sequence[Program], codes: Sequence[int | None], silent: Sequence[Program]
+) -> list[End]:
+    """Return how programs ended, after killing those that haven't."""
     late = [program for program, code in zip(programs, codes, strict=True) if code is None]
     for program in late:
         program.kill()
     vanished = time.monotonic() + KILLED
     for program in late:
         program.ended(vanished)
-    return [(code, program.output()) for program, code in zip(programs, codes, strict=True)]
+    found = [
+        End(code, program.said(), program in silent)
+        for program, code in zip(programs, codes, strict=True)
+    ]
+    for program in programs:
+        program.close()
+    return found

@@ -8,7 +8,16 @@
     for settings in run.best():
         print(settings.region, settings.value, settings.params)
 
-The command line does the same; see `trialfleet --help`.
+plan(study)         writes the folder of a run of a study, and returns the Run
+Run(folder)         a run: submit, wait, watch, status, trials, best, stop, resume
+load_study(path)    reads and checks a study file, and returns the Study
+Study               what a study file holds; Study.model_validate({...}).resolve(folder) makes one
+
+Run.status() gives a RunStatus with a RegionStatus for each region, both with a RunState;
+Run.trials() TrialRecords, which pandas.DataFrame takes as they are; Run.best() BestSettings. What
+goes wrong is a TrialfleetError, whose text is for people. In a notebook, a Run shows where it
+stands; `trialfleet init FOLDER --example notebook` writes one. The command line does the same; see
+`trialfleet --help`.
 """
 
 from __future__ import annotations
@@ -26,7 +35,8 @@ from trialfleet.errors import (
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run import BestSettings, Run, TrialRecord, plan
-    from trialfleet.workflows.status import RegionStatus, RunState, RunStatus
+    from trialfleet.workflows.states import RunState, Stage, TrialState
+    from trialfleet.workflows.status import RegionStatus, RunStatus
     from trialfleet.workflows.study import Study
     from trialfleet.workflows.study_file import load_study
 
@@ -40,9 +50,11 @@ __all__ = [
     "Run",
     "RunState",
     "RunStatus",
+    "Stage",
     "Study",
     "StudyError",
     "TrialRecord",
+    "TrialState",
     "TrialfleetError",
     "load_study",
     "plan",
@@ -50,7 +62,8 @@ __all__ = [
 
 _HOMES = {
     "workflows.run": ("BestSettings", "Run", "TrialRecord", "plan"),
-    "workflows.status": ("RegionStatus", "RunState", "RunStatus"),
+    "workflows.states": ("RunState", "Stage", "TrialState"),
+    "workflows.status": ("RegionStatus", "RunStatus"),
     "workflows.study": ("Study",),
     "workflows.study_file": ("load_study",),
 }
@@ -62,5 +75,12 @@ def __getattr__(name: str) -> object:
 
     for module, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(f"trialfleet.{module}"), name)
+            value = getattr(import_module(f"trialfleet.{module}"), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module 'trialfleet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are yet to be imported: for help() and completion."""
+    return sorted({name for name in globals() if name.startswith("__")} | {*__all__})

@@ -13,11 +13,40 @@ where to look. Mistakes of the program itself are plain `AssertionError`s and ne
 
 from __future__ import annotations
 
+import re
+
+# An "@" in any URL but an S3 object's: user and password, and perhaps more of it behind a "?".
+_WITH_PASSWORD = re.compile(
+    r"\b((?!s3:)[A-Za-z][A-Za-z0-9+.-]*:/{1,2}+)"  # a path has one slash of it
+    r"(?!(USER:PASSWORD|[^\s:@/]*:\*\*\*)@[^\s@]*(\s|$))"  # as SQLAlchemy hides it
+    r"\S*@[^\s'\"]*"
+)
+
 
 class TrialfleetError(Exception):
-    """Base of all errors that the command line prints without a traceback."""
+    """Base of all errors that the command line prints without a traceback.
+
+    Its text may be shown in any terminal, page or log, whatever the message repeats.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    r"""Return `text` as it may be shown.
+
+    What a terminal would act on is escaped (`\x1b`, `\u202e`; not `\n`). What follows the scheme of
+    a URL with an "@" is left out: wherever it was written by mistake, it may hold a password.
+    """
+    text = _WITH_PASSWORD.sub(r"\1***", text)
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 class InputError(TrialfleetError):

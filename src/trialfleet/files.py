@@ -6,8 +6,10 @@ import json
 import os
 import secrets
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 
 def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
@@ -27,6 +29,26 @@ def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Give a file to write text to that replaces `path` once the block has ended.
+
+    Raises:
+        OSError: the folder is missing, full or not writable; `path` is then unchanged.
+    """
+    beside = path.with_name(f".{secrets.token_hex(6)}.tmp")
+    try:
+        with beside.open("x", encoding="utf-8", newline="") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

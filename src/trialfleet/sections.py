@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, ClassVar, NoReturn
 
 from pydantic import (
     AfterValidator,
@@ -22,11 +22,14 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+_LONGEST_GUESSED = 100  # characters of a word whose likes are looked for
+
 
 class Section(BaseModel):
     """A part of a study file: frozen, and an unknown key is answered with the known ones."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    other_words: ClassVar[Mapping[str, str]] = {}  # what people call a key, and the key
 
     @model_validator(mode="before")
     @classmethod
@@ -40,7 +43,7 @@ class Section(BaseModel):
                     "unknown key {key}{guess}; valid keys: {valid}",
                     {
                         "key": repr(key),
-                        "guess": did_you_mean(str(key), cls.model_fields),
+                        "guess": did_you_mean(str(key), cls.model_fields, cls.other_words),
                         "valid": ", ".join(cls.model_fields),
                         "at": key,
                     },
@@ -69,9 +72,20 @@ def refuse(title: str, problems: list[tuple[tuple[str | int, ...], str, object]]
     raise ValidationError.from_exception_data(title, details)
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return ` (did you mean …?)` when a choice is near to `word`, else nothing."""
-    near = difflib.get_close_matches(word, list(choices), n=1)
+def did_you_mean(
+    word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
+) -> str:
+    """Return ` (did you mean …?)` when a choice is near to `word`, else nothing.
+
+    Args:
+        word: what was written.
+        choices: what may be written.
+        other_words: what else people call one of the choices.
+    """
+    known = (other_words or {}).get(word.lower())
+    near = (
+        [known] if known else difflib.get_close_matches(word[:_LONGEST_GUESSED], list(choices), n=1)
+    )
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tests.bench_train import rivals, roofline, workloads
+from tests.bench_train import launches, rivals, roofline, workloads
 from tests.bench_train.workloads import Workload
 from trialfleet.nodes import judge, region, settings, train
 
@@ -29,15 +29,17 @@ WINDOWS = 12  # whose median counts
 WARM_UP = 3  # steps
 LOOKS = 8  # at the validation loss, in an epoch
 LIMIT = 120.0  # s to come to that loss; then it is given up
-# What is wanted: the ratio of samples per second to a way's; of the least possible time to ours.
+# What is wanted: the ratio of samples per second to a way's; of the least possible time to ours,
+# where flops or bytes bound the step.
 GOALS = {
     "cuda": {"loop": 20.0, "compiled": 1.2, "roofline": 0.5},
-    "cpu": {"loop": 1.0},
+    "cpu": {"eager": 1.0},
 }
 LABELS = {
     "ours": "ours",
     "loop": "(a) a DataLoader loop",
     "compiled": "(b) torch.compile, CUDA graphs",
+    "eager": "(c) eager, resident rows",
 }
 
 
@@ -49,20 +51,67 @@ def main() -> None:
         "--only", metavar="WORD", default="", help="workloads with this in the name"
     )
     reader.add_argument("--ways", default=",".join(rivals.WAYS), help="in any order: %(default)s")
+    reader.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count the time that this process had of the CPU, where others want it too",
+    )
     reader.add_argument("--json", action="store_true", help="one object, nothing else")
     chosen = reader.parse_args()
+    try:
+        device = device_of(chosen.device)
+        names = names_of(chosen.ways)
+        wanted = workloads_of(chosen.only, device)
+        if chosen.processor_time:
+            count_processor_time(device)
+    except ValueError as error:
+        reader.error(str(error))
     rivals.quiet()
-    name = chosen.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name, 0) if name == "cuda" else torch.device(name)
     rivals.prepare(device)
-    names = [name for name in rivals.WAYS if name in chosen.ways.split(",")]
-    results = measure(device, chosen.only, names, say=not chosen.json)
+    results = measure(device, wanted, names, say=not chosen.json)
     if chosen.json:
         print(json.dumps(results, indent=1))
 
 
-def measure(device: torch.device, only: str, names: list[str], *, say: bool) -> dict[str, Any]:
-    """Measure every workload, print each when it is done, and return all."""
+def device_of(name: str | None) -> torch.device:
+    """Return the device of that name, or the best that is here."""
+    here = torch.cuda.is_available()
+    if name == "cuda" and not here:
+        raise ValueError(f"--device cuda: torch {torch.__version__} finds no GPU here")
+    return torch.device("cpu") if name == "cpu" or not here else torch.device("cuda", 0)
+
+
+def count_processor_time(device: torch.device) -> None:
+    """Measure by the time that this process had of the CPU; of one thread, or it is that of all."""
+    if device.type != "cpu":
+        raise ValueError("--processor-time says nothing of a GPU; add --device cpu")
+    torch.set_num_threads(1)
+    roofline.Clock.now = staticmethod(time.process_time)
+
+
+def names_of(ways: str) -> list[str]:
+    """Return the names of ways in a list with commas, in the order of `rivals.WAYS`."""
+    asked = ways.split(",")
+    for name in asked:
+        if name not in rivals.WAYS:
+            raise ValueError(f"{name!r} is no way to train: choose from {', '.join(rivals.WAYS)}")
+    return [name for name in rivals.WAYS if name in asked]
+
+
+def workloads_of(word: str, device: torch.device) -> list[Workload]:
+    """Return the workloads with that in their names."""
+    every = workloads.workloads(device)
+    found = [workload for workload in every if word in workload.name]
+    if not found:
+        there = "; ".join(workload.name for workload in every)
+        raise ValueError(f"no workload has {word!r} in its name; there are {there}")
+    return found
+
+
+def measure(
+    device: torch.device, wanted: list[Workload], names: list[str], *, say: bool
+) -> dict[str, Any]:
+    """Measure each workload, print each when it is done, and return all."""
     dtype = torch.float32
     if device.type == "cuda":
         dtype = train.precision_of(settings.Settings(), device)
@@ -71,11 +120,10 @@ def measure(device: torch.device, only: str, names: list[str], *, say: bool) -> 
     if say:
         print_machine(machine)
     done = []
-    for workload in workloads.workloads(device):
-        if only in workload.name:
-            done.append(measure_workload(workload, device, names, ceilings, dtype))
-            if say:
-                print_workload(done[-1], GOALS[device.type])
+    for workload in wanted:
+        done.append(measure_workload(workload, device, names, ceilings, dtype))
+        if say:
+            print_workload(done[-1], GOALS[device.type])
     return {"machine": machine, "goals": GOALS[device.type], "workloads": done}
 
 
@@ -92,8 +140,11 @@ def measure_workload(
     started = {name: start(name, workload, data, device) for name in names}
     to_loss = {name: seconds_to(target, way, workload, data) for name, (way, _) in started.items()}
     rates = rates_of({name: way for name, (way, _) in started.items()}, workload)
-    flops, moved = roofline.flops_of(workload), roofline.bytes_of(workload, dtype.itemsize)
-    least = ceilings.seconds(flops, moved)
+    step = roofline.Step(
+        flops=roofline.flops_of(workload),
+        bytes=roofline.bytes_of(workload, dtype.itemsize),
+        launches=launches.launches_of(workload, device, dtype),
+    )
     result: dict[str, Any] = {
         "workload": asdict(workload) | {"parameters": workload.parameters},
         "loss": target,
@@ -106,9 +157,10 @@ def measure_workload(
             }
             for name in names
         },
-        "step": {"flops": flops, "bytes": moved, "least_seconds": least},
+        "step": asdict(step) | {"seconds": ceilings.times(step), "bound": ceilings.bound(step)},
     }
     if "ours" in names:
+        least = ceilings.roofline(step)
         shares = [rate * least / workload.batch for rate in rates["ours"]]
         result["ratios"] = {
             name: statistics.median(map(operator.truediv, rates["ours"], rates[name]))
@@ -134,10 +186,10 @@ def start(
     name: str, workload: Workload, data: region.Region, device: torch.device
 ) -> tuple[rivals.Way, float]:
     """Return a way that has taken its first steps, and the seconds that this took."""
-    begin = time.perf_counter()
+    begin = roofline.Clock.now()
     way = rivals.WAYS[name](data, workload, device)
     way.advance(WARM_UP)
-    return way, time.perf_counter() - begin
+    return way, roofline.Clock.now() - begin
 
 
 def seconds_to(
@@ -173,9 +225,9 @@ def steps_within(seconds: float, way: rivals.Way) -> int:
 
 def seconds_for(steps: int, way: rivals.Way) -> float:
     """Return how long some steps take."""
-    begin = time.perf_counter()
+    begin = roofline.Clock.now()
     way.advance(steps)
-    return time.perf_counter() - begin
+    return roofline.Clock.now() - begin
 
 
 # What is printed
@@ -206,7 +258,8 @@ def print_machine(machine: dict[str, Any]) -> None:
         f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, "
         f"{machine['dtype']}\n"
         f"measured: a copy {machine['bandwidth'] / 1e9:.1f} GB/s, "
-        f"a matrix product {machine['flops'] / 1e12:.3f} Tflop/s",
+        f"a matrix product {machine['flops'] / 1e12:.3f} Tflop/s, "
+        f"an empty launch {machine['launch'] * 1e6:.2f} us",
         flush=True,
     )
 
@@ -227,14 +280,27 @@ def print_workload(result: dict[str, Any], goals: dict[str, float]) -> None:
             f"{way['samples_per_second']:13,.0f}{to_loss:>17}"
             + compared(ratios.get(name), goals.get(name))
         )
-    step = result["step"]
-    print(
-        f"a step has {step['flops'] / 1e9:.2f} Gflop and moves {step['bytes'] / 1e6:.1f} MB: "
-        f"{step['least_seconds'] * 1e3:.3f} ms at least"
-    )
+    print(told_of_step(result["step"]))
     if ratios:
-        goal = f" (goal {goals['roofline']:.0%})" if "roofline" in goals else ""
-        print(f"ours is at {ratios['roofline']:.0%} of the roofline{goal}", flush=True)
+        print(told_of_roofline(result["step"], ratios["roofline"], goals), flush=True)
+
+
+def told_of_step(step: dict[str, Any]) -> str:
+    """Return what a step asks for, how long each would take at least, and what bounds it."""
+    times = {name: f"{seconds * 1e3:.3f} ms" for name, seconds in step["seconds"].items()}
+    return (
+        f"at least: {step['flops'] / 1e9:.2f} Gflop {times['flops']}, "
+        f"{step['bytes'] / 1e6:.1f} MB {times['bytes']}, "
+        f"{step['launches']} launches {times['launches']}; bound by {step['bound']}"
+    )
+
+
+def told_of_roofline(step: dict[str, Any], share: float, goals: dict[str, float]) -> str:
+    """Return ours as a share of the roofline; the goal is for steps that it bounds."""
+    goal = f" (goal {goals['roofline']:.0%})" if "roofline" in goals else ""
+    if step["bound"] == "launches":
+        goal = ", which is no goal where launches bound the step"
+    return f"ours is at {share:.0%} of the roofline{goal}"
 
 
 def compared(ratio: float | None, goal: float | None) -> str:

@@ -3,7 +3,7 @@
 Needs no GPU, and its figures are the same on every machine. Each operation that is no view is at
 least one launch on a GPU, and reads its inputs from memory and writes its outputs there: so the
 counts say what fusing saves, before anything is timed. Dropout is counted as a CPU has it, in three
-operations; on a GPU eager torch takes one.
+operations; on a GPU eager torch takes one. "Of two" is a rank's step where two GPUs share a batch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,10 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.bench_train import rivals, workloads
 from tests.bench_train.workloads import SEED, Workload
+from tests.one_process import world_of_one
 from trialfleet.nodes import feed, region
 from trialfleet.nodes.fused import FusedSteps
 from trialfleet.nodes.network import loss_of
 from trialfleet.nodes.ranks import Ranks
+from trialfleet.nodes.steps import PlainSteps, Steps
 
 CPU = torch.device("cpu")
 # What hands out memory or another name for it, or only takes notes.
@@ -94,6 +97,7 @@ def counted(workload: Workload) -> dict[str, Any]:
         "workload": workload.name,
         "eager": eager_step(data, workload).described(),
         "ours": fused_step(data, workload).described(),
+        "of two": step_of_two(data, workload).described(),
     }
 
 
@@ -102,7 +106,6 @@ def eager_step(data: region.Region, workload: Workload) -> Count:
     network = rivals.network_of(data, workload, CPU)
     optimizer = rivals.adamw_of(network, workload)
     index = torch.arange(workload.batch)
-    network.train()
 
     def step() -> None:
         batch = data.train.at(index)
@@ -118,17 +121,56 @@ def eager_step(data: region.Region, workload: Workload) -> Count:
     return count
 
 
-def fused_step(data: region.Region, workload: Workload) -> Count:
+def fused_step(
+    data: region.Region,
+    workload: Workload,
+    dtype: torch.dtype = torch.float32,
+    team: Ranks | None = None,
+) -> Count:
     """Count a step of the trainer as a GPU has it; there all of it is one CUDA graph."""
-    network = rivals.network_of(data, workload, CPU)
-    orders = feed.Orders(SEED, len(data.train), workload.batch, Ranks())
+    network, team = rivals.network_of(data, workload, CPU), team or Ranks()
+    orders = feed.Orders(SEED, len(data.train), workload.batch, team)
     rows = feed.Resident(data.train, orders)
-    steps = FusedSteps(network, workload.settings, data.kind, rows, seed=SEED, capture=False)
+    return count_step(
+        FusedSteps(
+            *(network, workload.settings, data.kind, rows),
+            seed=SEED,
+            dtype=dtype,
+            team=team,
+            capture=False,
+        )
+    )
+
+
+def step_of_two(
+    data: region.Region, workload: Workload, dtype: torch.dtype = torch.float32
+) -> Count:
+    """Count a step of the first of two ranks; the other need not be there."""
+    with world_of_one():
+        return fused_step(data, workload, dtype, Ranks(0, 2))
+
+
+def plain_step(data: region.Region, workload: Workload) -> Count:
+    """Count a step of the trainer as a CPU has it."""
+    network = rivals.network_of(data, workload, CPU)
+    return count_step(PlainSteps(network, data, workload.settings, SEED))
+
+
+def count_step(steps: Steps) -> Count:
+    """Count the first step of an epoch."""
     steps.begin(0, 0, 0.0)
     count = Count()
     with count:
         steps.take()
     return count
+
+
+def launches_of(workload: Workload, device: torch.device, dtype: torch.dtype) -> int:
+    """Return how many launches a step of ours has on such a device, at least."""
+    few = replace(workload, rows=2, batch=2)  # their number is the same for any batch
+    data = workloads.make_data(few)
+    count = fused_step(data, few, dtype) if device.type == "cuda" else plain_step(data, few)
+    return count.operations.total()
 
 
 def main() -> None:
@@ -142,7 +184,7 @@ def main() -> None:
         return
     for result in results:
         print(f"\n{result['workload']}")
-        for way in ("eager", "ours"):
+        for way in ("eager", "ours", "of two"):
             found = result[way]
             print(f"  {way:6} {found['launches']:4} launches, {found['bytes'] / 1e6:8.1f} MB")
             for name, part in [*found["operations"].items()][:8]:

@@ -1,4 +1,4 @@
-"""Three ways to train the same network on the same rows: ours, and two that people write."""
+"""Four ways to train the same network on the same rows: ours, and three that people write."""
 
 from __future__ import annotations
 
@@ -92,7 +92,6 @@ class Loop:
                 numeric, categorical, target = (
                     tensor.to(self._device, non_blocking=True) for tensor in batch
                 )
-                self.network.train()
                 self._optimizer.zero_grad()
                 with autocast(self._device):
                     outputs = self.network(numeric, categorical)
@@ -106,22 +105,14 @@ class Loop:
                 yield
 
 
-class Compiled:
-    """torch.compile with CUDA graphs (mode="reduce-overhead") on rows that lie on the device."""
+class Eager:
+    """Rows that lie on the device, taken by index_select; autograd, torch.optim's fused AdamW."""
 
     def __init__(self, data: region.Region, workload: Workload, device: torch.device) -> None:
         self.network = network_of(data, workload, device)
         self._rows, self._settings, self._device = data.train.to(device), workload.settings, device
         self._batch, self._per_epoch, self._taken = workload.batch, workload.steps, 0
-        self._optimizer = adamw_of(self.network, workload)
-        kind = data.kind
-
-        def loss_at(index: Tensor) -> Tensor:
-            batch = self._rows.at(index)
-            with autocast(device):
-                return loss_of(self.network(batch.numeric, batch.categorical), batch.target, kind)
-
-        self._loss: Callable[[Tensor], Tensor] = torch.compile(loss_at, mode="reduce-overhead")
+        self._optimizer, self._kind = adamw_of(self.network, workload), data.kind
 
     def advance(self, steps: int) -> None:
         """See `Way`."""
@@ -134,14 +125,31 @@ class Compiled:
         synchronize(self._device)
 
     def _step(self, index: Tensor) -> None:
-        self.network.train()
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         self._optimizer.zero_grad()
         self._loss(index).backward()  # type: ignore[no-untyped-call]
         rate = learning_rate_at(self._taken / self._per_epoch, self._settings)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
+
+    def _loss(self, index: Tensor) -> Tensor:
+        batch = self._rows.at(index)
+        with autocast(self._device):
+            return loss_of(self.network(batch.numeric, batch.categorical), batch.target, self._kind)
+
+
+class Compiled(Eager):
+    """The same, but batch, network and loss by torch.compile(mode="reduce-overhead")."""
+
+    def __init__(self, data: region.Region, workload: Workload, device: torch.device) -> None:
+        super().__init__(data, workload, device)
+        self._compiled: Callable[[Tensor], Tensor] = torch.compile(
+            super()._loss, mode="reduce-overhead"
+        )
+
+    def _loss(self, index: Tensor) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return self._compiled(index)
 
 
 def adamw_of(network: Network, workload: Workload) -> torch.optim.Optimizer:
@@ -166,6 +174,7 @@ WAYS: dict[str, Callable[[region.Region, Workload, torch.device], Way]] = {
     "ours": Ours,
     "loop": Loop,
     "compiled": Compiled,
+    "eager": Eager,
 }
 
 

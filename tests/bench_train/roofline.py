@@ -1,5 +1,10 @@
 """What the hardware would allow: flops and bytes of a step by formula, ceilings by measurement.
 
+The roofline is the longer of two times: flops by the rate of a matrix product, and bytes by the
+bandwidth of a copy. A small network's step can't come near it: each of its launches waits for the
+one before, and takes its time however little it does. So launches have a time too, their number by
+the time of an empty one, and the longest of the three bounds the step.
+
     b   rows of a batch            d, k   numeric and categorical columns
     i   inputs of a layer          e      numbers per categorical value
     o   its outputs                s      bytes of a number in the hidden layers: 2 or 4
@@ -35,6 +40,26 @@ from tests.bench_train.workloads import Workload
 COPIED = {"cpu": 1 << 28, "cuda": 1 << 31}  # bytes of the array
 SIDE = {"cpu": 2048, "cuda": 8192}  # of the square matrices
 REPEATS = 20
+CHAIN = 1000  # launches
+
+
+class Clock:
+    """Seconds, for everything that is measured.
+
+    Attributes:
+        now: the wall's; on a busy machine's CPU better those that this process had of it.
+    """
+
+    now: Callable[[], float] = staticmethod(time.perf_counter)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step asks of the hardware."""
+
+    flops: float
+    bytes: float
+    launches: int  # one after the other
 
 
 @dataclass(frozen=True)
@@ -43,21 +68,54 @@ class Ceilings:
 
     bandwidth: float  # bytes per second, read and written, of a copy
     flops: float  # per second, of a matrix product in the trainer's type
+    launch: float  # seconds of an operation that does nothing; on a GPU, within a CUDA graph
 
-    def seconds(self, flops: float, moved: float) -> float:
-        """Return the least time for so many flops and bytes: the longer of the two."""
-        return max(flops / self.flops, moved / self.bandwidth)
+    def times(self, step: Step) -> dict[str, float]:
+        """Return the least seconds of a step by each of its three sides."""
+        return {
+            "flops": step.flops / self.flops,
+            "bytes": step.bytes / self.bandwidth,
+            "launches": step.launches * self.launch,
+        }
+
+    def roofline(self, step: Step) -> float:
+        """Return the least seconds by flops and bytes alone, however few launches it took."""
+        times = self.times(step)
+        return max(times["flops"], times["bytes"])
+
+    def bound(self, step: Step) -> str:
+        """Return which of the three takes longest."""
+        times = self.times(step)
+        return max(times, key=lambda name: times[name])
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """Measure a copy and a matrix product."""
+    """Measure a copy, a matrix product and an empty launch."""
     x, y = (torch.ones(COPIED[device.type] // 4, device=device) for _ in range(2))
     side = SIDE[device.type]
     a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
     return Ceilings(
         bandwidth=2 * x.nbytes / best(lambda: y.copy_(x), device),
         flops=2 * side**3 / best(lambda: a @ b, device),
+        launch=best(chain_of_launches(device), device) / CHAIN,
     )
+
+
+def chain_of_launches(device: torch.device) -> Callable[[], object]:
+    """Return CHAIN launches that do nothing, each after the other; on a GPU as one CUDA graph."""
+    x = torch.ones(1, device=device)
+
+    def chain() -> None:
+        for _ in range(CHAIN):
+            x.mul_(1.0)
+
+    if device.type != "cuda":
+        return chain
+    chain()  # loads the kernel, which a capture may not
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    return graph.replay
 
 
 def best(action: Callable[[], object], device: torch.device) -> float:
@@ -65,10 +123,10 @@ def best(action: Callable[[], object], device: torch.device) -> float:
     times = []
     for _ in range(REPEATS):
         synchronize(device)
-        begin = time.perf_counter()
+        begin = Clock.now()
         action()
         synchronize(device)
-        times.append(time.perf_counter() - begin)
+        times.append(Clock.now() - begin)
     return min(times)
 
 

@@ -29,9 +29,12 @@ class _Refusal:
     status: int
     when: Callable[[Body], bool]
     times: int
+    aws_region: str
 
-    def answers(self, operation: str, body: Body) -> bool:
+    def answers(self, operation: str, body: Body, url: str) -> bool:
         if self.times == 0 or operation != self.operation or not self.when(body):
+            return False
+        if self.aws_region not in url:
             return False
         self.times -= 1
         return True
@@ -70,9 +73,10 @@ class Faults:
         when: Callable[[Body], bool] = lambda _: True,
         times: int = -1,
         status: int = 400,
+        aws_region: str = "",
     ) -> None:
-        """Answer an operation with an error, so many times (or always)."""
-        self._refusals.append(_Refusal(operation, code, message, status, when, times))
+        """Answer an operation with an error, so many times (or always), in a region (or all)."""
+        self._refusals.append(_Refusal(operation, code, message, status, when, times, aws_region))
 
     def throttle(self, operation: str, times: int) -> None:
         """Let the first so many tries of an operation exceed the request limit."""
@@ -95,7 +99,7 @@ class Faults:
         body = params["body"] if isinstance(params["body"], dict) else {}
         self._asked.append((model.name, body))
         for refusal in self._refusals:
-            if refusal.answers(model.name, body):
+            if refusal.answers(model.name, body, params["url"]):
                 error = {"Error": {"Code": refusal.code, "Message": refusal.message}}
                 return _Status(refusal.status), error
         return None

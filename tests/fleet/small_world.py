@@ -14,6 +14,7 @@ from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet import inventory
 from trialfleet.infra.fleet.autoscaler import Autoscaler, Ways
 from trialfleet.infra.fleet.machines import Candidate, Instance
+from trialfleet.infra.fleet.money import Stop
 from trialfleet.infra.fleet.pool_nodes import Demand, Group, PoolNode, PoolView
 from trialfleet.infra.fleet.scaling import Removal
 
@@ -27,6 +28,11 @@ class World:
         waiting_since: since when the first of them does.
         candidates: where nodes may be had; none: that can't be found out.
         silent: the pool does not answer.
+        unwilling: why no node can be drained; empty: each can.
+        undrainable: an instance of whose node that can't even be asked.
+        finals: whether those that wait are full trainings.
+        ends: whether the queue lets trials be removed.
+        stops: what the autoscaler had end of which run; trials that wait are gone then.
         said: what the autoscaler told of its doings.
     """
 
@@ -39,19 +45,29 @@ class World:
         self.waiting_since: datetime | None = None
         self.candidates: list[Candidate] = [candidate()]
         self.silent = False
+        self.finals = False
+        self.ends = True
         self.unwilling = ""
+        self.undrainable = ""
+        self.stops: list[tuple[str, Stop]] = []
         self.said: list[str] = []
 
     def autoscaler(self, run: str = "") -> Autoscaler:
         """A new one: the manager may have been restarted."""
-        ways = Ways(
+        return Autoscaler(
+            self.account.aws, self.fleet, self.ways(), run=run, progress=self.said.append
+        )
+
+    def ways(self) -> Ways:
+        """How it reaches what is outside it."""
+        return Ways(
             supplies=lambda _aws, _fleet: supplies(),
             choose=lambda _aws, _fleet: self._choose(),
             look=lambda _fleet, _run: self._look(),
+            end=self._end,
             drain=self._drain,
             clock=lambda: self.now,
         )
-        return Autoscaler(self.account.aws, self.fleet, ways, run=run, progress=self.said.append)
 
     def later(self, *, minutes: float) -> None:
         self.now += timedelta(minutes=minutes)
@@ -86,7 +102,18 @@ class World:
         )
         return PoolView(nodes=tuple(self.pool.values()), demand=demand)
 
+    def _end(self, run: str, stop: Stop) -> int:
+        if not self.ends:
+            raise PoolError("the schedd does not answer")
+        self.stops.append((run, stop))
+        if self.finals and not stop.finals:
+            return 0
+        ended, self.waiting = self.waiting, 0
+        return ended
+
     def _drain(self, node: PoolNode, removal: Removal) -> str:
+        if node.instance == self.undrainable:
+            raise PoolError("condor_drain is not on PATH")
         if not self.unwilling:
             reason = f"trialfleet: {removal.reason}"
             self.change(node.instance, draining=True, drain_reason=reason)

@@ -4,14 +4,16 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.fleet.moto_account import candidate
+from tests.fleet.moto_account import AWAY, HOME, IMAGE, candidate
 from tests.fleet.nodes_at_hand import NOW, ONE_GPU, ago, joined
 from tests.fleet.small_world import World, world
 from trialfleet.errors import FleetError, PoolError
-from trialfleet.infra.fleet import down, inventory
+from trialfleet.infra.fleet import down, inventory, ledger
 from trialfleet.infra.fleet.autoscaler import Autoscaler, Step
 from trialfleet.infra.fleet.brake import NOTICES, Duds, Misfits
 from trialfleet.infra.fleet.pool_nodes import Demand, Group
@@ -44,7 +46,7 @@ def test_what_aws_does_not_list_yet_is_not_launched_again(monkeypatch: pytest.Mo
         here.waiting = 2
         scaler.step()
         monkeypatch.setattr(
-            "trialfleet.infra.fleet.inventory.instances", lambda *_args, **_options: []
+            "trialfleet.infra.fleet.inventory.tagged", lambda *_args, **_options: []
         )
         here.later(minutes=0.5)
         assert scaler.step().nodes == {"coming": 2}
@@ -149,6 +151,152 @@ def test_leases_are_renewed_while_the_pool_does_not_answer_and_no_node_is_given_
         here.pool = {}
         here.later(minutes=5)
         assert scaler.step().terminated[0].reason == "the pool has not heard of it for 5 minutes"
+
+
+@pytest.mark.parametrize("money", [{}, {"price_cap": {"run": 9.0}}])
+def test_a_record_that_cant_be_read_ends_no_node(money: dict[str, Any]) -> None:
+    with world(lease_minutes=30, **money) as here:
+        one_trains(here, here.autoscaler("r1"))
+        spoil_the_record(here)
+        scaler = here.autoscaler("r1")  # the manager was restarted
+        here.waiting = 1
+        # Without knowing what was spent, a run with a cap asks for no more nodes.
+        assert len(scaler.step().launched) == (0 if money else 1)
+        here.waiting = 0
+        here.join(idle=None)
+        for _ in range(4):
+            here.later(minutes=15)
+            step = scaler.step()
+            assert "the cost is of what AWS still lists alone: " in step.notes[0]
+            assert "delete it to begin a new one" in step.notes[0]
+            assert step.spent > 0
+            assert min(lease_left(here)) > timedelta(minutes=19)
+
+
+def spoil_the_record(here: World) -> None:
+    s3 = here.account.client("s3")
+    (found,) = s3.list_buckets()["Buckets"]
+    s3.put_object(Bucket=found["Name"], Key="fleet/f/ledger.json", Body=b"{")
+
+
+def lease_left(here: World) -> list[timedelta]:
+    return [one.expires - here.now for one in here.living() if one.expires]
+
+
+def test_a_bucket_that_refuses_ends_no_node_and_the_record_is_made_up_for() -> None:
+    with world(lease_minutes=30) as here:
+        first = here.autoscaler("r1")
+        one_trains(here, first)
+        first.step()
+        before = record_of(here)
+        here.account.faults.refuse("GetObject", "AccessDenied", status=403)
+        here.account.faults.refuse("PutObject", "AccessDenied", status=403)
+        scaler = here.autoscaler("r1")
+        here.later(minutes=25)
+        assert "s3:GetObject" not in scaler.step().notes[0]
+        assert min(lease_left(here)) > timedelta(minutes=29)
+        here.account.faults.reset()
+        here.pool.clear()
+        here.account.client("ec2").terminate_instances(InstanceIds=[*before.spells])
+        assert scaler.step().notes == ()
+        after = record_of(here)
+        assert after.runs == before.runs
+        assert [spell.ended for spell in after.spells.values()] == [here.now]
+
+
+def record_of(here: World) -> ledger.Ledger:
+    return ledger.load(here.account.aws, here.fleet)
+
+
+def test_a_region_that_does_not_answer_keeps_no_lease_of_another_from_renewal() -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    with world(aws_regions=[HOME, AWAY], zones=[], ami=images, lease_minutes=30) as here:
+        here.candidates = [candidate(), candidate(AWAY + "a")]
+        here.account.faults.refuse("RunInstances", "InsufficientInstanceCapacity", times=1)
+        scaler = here.autoscaler()
+        here.waiting = 1
+        scaler.step()
+        here.waiting = 2
+        here.later(minutes=10)
+        scaler.step()
+        here.join(idle=None)
+        here.waiting = 0
+        scaler.step()
+        assert {one.aws_region for one in here.living()} == {HOME, AWAY}
+        for operation in ("DescribeInstances", "CreateTags"):
+            here.account.faults.refuse(operation, "InternalError", aws_region=HOME)
+        here.waiting = 1
+        here.later(minutes=15)
+        step = scaler.step()
+        assert step.nodes == {"busy": 2}  # what does not answer is not gone
+        assert step.launched == ()
+        assert "InternalError" in " ".join(step.notes)
+        here.account.faults.reset()
+        left = {one.aws_region: one.expires - here.now for one in here.living() if one.expires}
+        assert left[HOME] < timedelta(minutes=25) < timedelta(minutes=29) < left[AWAY]
+
+
+def test_what_aws_refuses_of_one_node_keeps_no_other_from_its_end() -> None:
+    with world(idle_minutes=5, nodes={"max": 2}) as here:
+        scaler = here.autoscaler()
+        here.waiting = 2
+        scaler.step()
+        here.waiting = 0
+        kept, _ = here.join()
+        here.account.client("ec2").modify_instance_attribute(
+            InstanceId=kept, DisableApiTermination={"Value": True}
+        )
+        here.later(minutes=6)
+        assert len(scaler.step().drained) == 2
+        step = scaler.step()
+        assert [one.id for one in here.living()] == [kept]
+        assert any("OperationNotPermitted" in note and kept in note for note in step.notes)
+
+
+def test_a_node_whose_drain_breaks_down_keeps_no_other_from_going() -> None:
+    with world(idle_minutes=5, nodes={"max": 2}) as here:
+        scaler = here.autoscaler()
+        here.waiting = 2
+        scaler.step()
+        here.waiting = 0
+        first, second = here.join()
+        here.undrainable = first
+        here.later(minutes=6)
+        step = scaler.step()
+        assert [removal.instance for removal in step.drained] == [second]
+        assert step.notes == (f"{first} can't be drained: condor_drain is not on PATH",)
+        assert [r.instance for r in scaler.step().terminated] == [second]
+
+
+def test_a_log_on_a_full_disk_keeps_no_node_from_its_end() -> None:
+    with world(idle_minutes=5) as here, Path("/dev/full").open("wb", buffering=0) as full:
+
+        def say(line: str) -> None:
+            full.write(line.encode())
+
+        with pytest.raises(OSError, match="No space left"):
+            say("as any line")
+        scaler = Autoscaler(here.account.aws, here.fleet, here.ways(), progress=say)
+        here.waiting = 1
+        assert len(scaler.step().launched) == 1
+        here.waiting = 0
+        here.join()
+        here.later(minutes=6)
+        assert len(scaler.step().drained) == 1
+        assert len(scaler.step().terminated) == 1
+        assert not here.living()
+
+
+def test_a_region_that_never_answered_may_hold_nodes_that_train() -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    money = {"run": 0.1}
+    with world(aws_regions=[HOME, AWAY], zones=[], ami=images, price_cap=money) as here:
+        here.account.faults.refuse("DescribeInstances", "InternalError", aws_region=AWAY)
+        here.waiting = 1
+        scaler = here.autoscaler("r1")
+        assert scaler.step().stopped == ""
+        here.account.faults.reset()
+        assert scaler.step().stopped
 
 
 def test_a_new_autoscaler_gives_old_nodes_time_to_come_back_to_the_pool() -> None:
@@ -261,6 +409,19 @@ def test_a_spent_run_is_wound_down_whatever_autoscaler_counts() -> None:
         gone = inventory.instances(here.account.aws, here.fleet, gone=True)
         assert [i.expires for i in gone if i.id == instance.id] == [instance.expires]  # not renewed
         assert not here.living()
+
+
+@pytest.mark.parametrize("tag", ["nan", "inf", "-3", "cheap"])
+def test_a_price_tag_that_is_no_price_counts_as_none(tag: str) -> None:
+    with world(price_cap={"run": 1.0, "hour": 5.0}) as here:
+        scaler = here.autoscaler("r1")
+        name = one_trains(here, scaler)
+        here.account.client("ec2").create_tags(
+            Resources=[name], Tags=[{"Key": "trialfleet:price", "Value": tag}]
+        )
+        here.later(minutes=10)
+        step = scaler.step()
+        assert (step.spent, step.price_per_hour) == (0, 0)
 
 
 def test_another_run_begins_with_its_money_unspent() -> None:

@@ -197,11 +197,13 @@ import pathlib, time
 from trialfleet.infra.fleet.provisioning import Graph
 
 graph = Graph()
+assert not graph.is_started()
 pathlib.Path("alive").touch()
 while not pathlib.Path("joined").exists():
     assert not graph.over()
     time.sleep(0.2)
 graph.start()
+assert Graph().is_started()
 while not graph.over():
     time.sleep(1)
 """

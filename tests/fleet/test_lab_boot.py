@@ -205,7 +205,7 @@ def test_a_sick_gpu_of_two_takes_only_itself_out(project: Project, lab: Lab) -> 
 DRIVERS: dict[str, tuple[dict[str, Any], str, int, str]] = {
     "absent": ({"installed": False, "option": "known"}, driver.SET, 0, "installing the"),
     "already 0": ({"option": "known"}, driver.ALREADY, 0, ""),
-    "free": ({"option": "known", "module": "nvidia-current"}, driver.SET, 0, ""),
+    "free": ({"option": "known", "module": "nvidia-current-open"}, driver.SET, 0, ""),
     "in use": ({"option": "known", "in_use": True}, driver.SET, 1, "reboots, this once"),
     "refused": ({"option": "refused"}, driver.STILL, 1, "reboots, this once"),
     "unknown": ({"option": "absent"}, driver.NO_LONGER, 0, ""),
@@ -213,9 +213,10 @@ DRIVERS: dict[str, tuple[dict[str, Any], str, int, str]] = {
 SET_BY_THE_IMAGE = """#!/bin/sh
 echo 'options nvidia NVreg_CheckPCIConfigSpace=0' > /etc/modprobe.d/image.conf
 modprobe -r nvidia && modprobe nvidia
-exec python3 - <<'END'
+cat > /root/user-data <<'END'
 {}
 END
+exec python3 /root/user-data
 """
 
 
@@ -304,9 +305,10 @@ def test_up_tells_that_a_zone_has_no_capacity_and_gets_the_node_elsewhere(
 # The image is the disk of the machine that was prepared; that of a node that boots from it, too.
 FROM_THE_IMAGE = """#!/bin/sh
 test -e /root/is-image || exit 0
-exec python3 - <<'END'
+cat > /root/user-data <<'END'
 {}
 END
+exec python3 /root/user-data
 """
 CLOUD_INIT = '#!/bin/sh\ntest "$1" = clean && rm -r /var/lib/cloud/instances\n'
 
@@ -333,8 +335,8 @@ def test_what_bake_prints_installs_htcondor_and_leaves_nothing_of_the_machine_it
     assert "NVreg_CheckPCIConfigSpace=0" in machine.read(driver.FILE)
     for verb, answer in (("is-active", "inactive"), ("is-enabled", "disabled")):
         assert machine.run(["systemctl", verb, "condor"]).stdout == f"{answer}\n"
-    own = (settings.FILE, configuration.TOKEN, configuration.INSTANCE)
-    assert [machine.read(file) for file in own] == ["", "", ""]
+    own = (settings.FILE, configuration.TOKEN, configuration.INSTANCE, "/etc/machine-id")
+    assert [machine.read(file) for file in own] == ["", "", "", ""]
     assert machine.id not in machine.read(log.FILE)
     assert machine.run(["test", "-e", "/run/systemd/shutdown/scheduled"]).returncode == 1
     assert machine.id not in project.joined()

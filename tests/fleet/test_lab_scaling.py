@@ -15,6 +15,7 @@ from tests.fleet.lab.project import HOME, PROGRAM, Project
 from tests.fleet.work_in_lab import Work
 
 STEP = {"seconds": 0.5, "steps": 10}  # a trial of 5 s
+WAITING = {"seconds": 0.5, "steps": 60}  # … of 30 s: on its node yet when the other node has come
 LONG = {"seconds": 0.5, "steps": 400}
 TWO = {"trials": 2, "lanes": 2}
 FLEET: dict[str, Any] = {"name": "demo", "idle_minutes": 0.4, "nodes": {"max": 2}}
@@ -54,14 +55,14 @@ def wait_for_no_node(lab: Lab, seconds: float) -> None:
 
 
 def test_trials_that_wait_get_nodes_and_idle_nodes_go(project: Project, lab: Lab) -> None:
-    work = Work(project, "wanted", STEP, fleet=FLEET, budget=TWO)
+    work = Work(project, "wanted", WAITING, fleet=FLEET, budget=TWO)
     lab.wait_for(lambda: len(project.trials()) == 2, "two trials in the queue")
     assert not lab.instances()
     began = time.monotonic()
     with autoscaling(project, "wanted.yaml"):
-        lab.wait_for(lambda: len(set(work.where().values())) == 2, "trials on two nodes", 60)
+        lab.wait_for(lambda: len(set(work.where().values())) == 2, "trials on two nodes", 120)
         print(f"two trials run {time.monotonic() - began:.0f} s after the autoscaler's start")
-        lab.wait_for(work.published, "the run's end", 60)
+        lab.wait_for(work.published, "the run's end", 120)
         wait_for_no_node(lab, 120)
     assert len(lab.instances()) == 2
     assert len(work.finished()) == 2
@@ -69,20 +70,28 @@ def test_trials_that_wait_get_nodes_and_idle_nodes_go(project: Project, lab: Lab
     assert all(": idle for " in line for line in drained)
 
 
-def test_at_the_runs_cap_its_trials_leave_and_its_nodes_end(project: Project, lab: Lab) -> None:
+def test_a_run_without_a_result_ends_when_its_trials_have_spent_their_share(
+    project: Project, lab: Lab
+) -> None:
     fleet = FLEET | {"price_cap": {"run": CAP}}
     work = Work(project, "dear", LONG, fleet=fleet, budget=TWO)
     project.trialfleet("fleet", "up", "dear.yaml", "--nodes", "1", "--run", "dear", "--wait")
     lab.wait_for(work.where, "a trial that runs")
-    (node,) = work.where()
     with autoscaling(project, "dear.yaml", "--run", "dear"):
+        lab.wait_for(lambda: state(project, work) == "failed", "the run's end", 120)
         wait_for_no_node(lab, 120)
-        time.sleep(20)  # at least one more look, while trials wait
-    assert "the run's cap of $0.01 is reached" in said(project)
-    assert not lab.instances(*LIVING)
-    assert work.saved(node) > 0
-    assert not work.finished()
-    project.trialfleet("stop", work.folder)
+    status = json.loads(project.trialfleet("status", "--json", work.folder))
+    assert "no money is left: trials have spent $0.01" in status["regions"][0]["reason"]
+    assert status["money"]["cap"] == CAP
+    assert status["money"]["spent"] > 0.8 * CAP
+    assert {record["state"] for record in work.finished().values()} == {"pruned"}
+    assert "no money is left: trials have spent $0.01" in said(project)
+    assert not project.trials()
+
+
+def state(project: Project, work: Work) -> str:
+    """Return where a run stands, in the words of `trialfleet status`."""
+    return str(json.loads(project.trialfleet("status", "--json", work.folder))["state"])
 
 
 @pytest.mark.parametrize("mode", ["service", "provisioner"])

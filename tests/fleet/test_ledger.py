@@ -51,6 +51,9 @@ def test_of_a_run_only_what_was_spent_since_its_beginning_counts() -> None:
     record = after((NOW, [instance()])).begun("r1", ago(30)).begun("r1", NOW)
     assert record.runs == {"r1": ago(30)}
     assert record.cost(NOW, record.runs["r1"]) == pytest.approx(0.3)
+    again = record.begun("r1", ago(10), planned=ago(20))  # of another study: this one began before
+    assert again.runs == {"r1": ago(10)}
+    assert again.begun("r1", NOW, planned=ago(20)) == again
     ended_before = after((ago(40), [instance()]), (ago(35), []))
     assert ended_before.cost(NOW, ago(30)) == 0
 

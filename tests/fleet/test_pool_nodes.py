@@ -4,8 +4,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import classad2
+import pytest
 
 from tests.fleet.nodes_at_hand import NOW, ROOM, dynamic_ad, job_ad, slot_ad
+from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.plain_data import plain
 from trialfleet.infra.fleet.pool_nodes import (
     Demand,
@@ -15,6 +17,7 @@ from trialfleet.infra.fleet.pool_nodes import (
     read_demand,
     read_nodes,
 )
+from trialfleet.infra.fleet.pool_queries import of_run
 
 
 def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:
@@ -48,6 +51,16 @@ def test_a_busy_node_tells_which_trials_run_there() -> None:
 def test_a_slot_that_is_claimed_but_runs_nothing_is_not_idle() -> None:
     (node,) = read_nodes([slot_ad(NumDynamicSlots=1)])
     assert (node.idle_since, node.jobs) == (None, ())
+
+
+def test_runs_of_one_id_are_told_apart_by_their_folders() -> None:
+    jobs = [job_ad(TrialfleetFolder=f"/runs/{study}/r1") for study in ("one", "one", "other")]
+    assert of_run(jobs, "r1", "/runs/other/r1") == jobs[2:]
+    assert of_run(jobs[:2], "r1") == jobs[:2]
+    assert of_run(jobs, "r2") == []
+    assert of_run(jobs, "") == jobs
+    with pytest.raises(PoolError, match=r"several runs called 'r1'.*/runs/one/r1, /runs/other/r1"):
+        of_run(jobs, "r1")
 
 
 def test_expressions_are_evaluated_and_odd_values_pass_for_unknown() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fleet.nodes_at_hand import LIMITS, NOW, ONE_GPU, ROOM, ago, joined, launched
+from trialfleet.infra.fleet.limits import Limits
 from trialfleet.infra.fleet.packing import pack
 from trialfleet.infra.fleet.pool_nodes import Demand, Group, Room
 from trialfleet.infra.fleet.scaling import (
@@ -16,7 +17,6 @@ from trialfleet.infra.fleet.scaling import (
     LEAVING,
     OPEN,
     Decision,
-    Limits,
     Node,
     decide,
     down_to,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -11,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.nodes_at_hand import NOW
-from trialfleet.errors import FleetError
+from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.autoscaler import Step
+from trialfleet.infra.fleet.last_report import default_report, read_report
 from trialfleet.infra.fleet.scaling import Removal
-from trialfleet.infra.fleet.scaling_loop import Loop, default_report, read_report
+from trialfleet.infra.fleet.scaling_loop import Loop
 
 STEP = Step(at=NOW, nodes={}, waiting=0, running=0, price_per_hour=0, spent=0, since=NOW)
 
@@ -43,6 +46,12 @@ class ScriptedGraph:
 
     looks: int
     started: int = 0
+    former: bool | Exception = False  # whether an autoscaler before this one has started it
+
+    def is_started(self) -> bool:
+        if isinstance(self.former, Exception):
+            raise self.former
+        return self.former
 
     def start(self) -> None:
         self.started += 1
@@ -58,10 +67,9 @@ def loop(scripted: Scripted, report: Path, said: list[str], **more: object) -> L
         fleet="demo",
         run="r1",
         report=report,
-        lock=report.parent / "lock",
         progress=said.append,
         pause=0.001,
-        **more,  # type: ignore[arg-type]
+        **{"lock": report.parent / "lock", **more},  # type: ignore[arg-type]
     )
     scripted.ended = made.stop
     return made
@@ -105,9 +113,94 @@ def test_a_step_that_fails_is_reported_and_the_next_one_follows(tmp_path: Path) 
     assert read_report(report)["error"] == ""  # type: ignore[index]
 
 
-def test_a_mistake_of_the_programs_own_is_not_hidden(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
-        loop(Scripted([AssertionError()]), tmp_path / "demo.json", []).run()
+def test_a_mistake_of_the_programs_own_is_told_and_the_next_step_follows(tmp_path: Path) -> None:
+    said: list[str] = []
+    report = tmp_path / "demo.json"
+    reports: list[str] = []
+    scripted = Scripted([KeyError("Price"), STEP])
+    made = loop(scripted, report, said)
+
+    def read_and_end() -> None:
+        reports.append(report.read_text())
+        made.stop()
+
+    scripted.ended = read_and_end
+    made.run()
+    assert not scripted.steps
+    assert said[0].startswith("this step failed, the next follows: Traceback")
+    assert "KeyError: 'Price'" in said[0]
+    assert json.loads(reports[0])["error"] == "KeyError: 'Price'"
+
+
+def test_a_report_that_cant_be_written_does_not_end_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    report = tmp_path / "demo.json"
+    report.mkdir()  # as a full disk, it takes no report
+    scripted = Scripted([STEP, STEP, STEP])
+    loop(scripted, report, said).run()
+    assert not scripted.steps
+    assert len(said) == 1
+    assert said[0].startswith("the report can't be written: ")
+    assert "demo.json" in said[0]
+
+
+def test_a_log_on_a_full_disk_does_not_end_it(tmp_path: Path) -> None:
+    scripted = Scripted([FleetError("AWS can't be asked"), KeyError("Price"), STEP])
+    with Path("/dev/full").open("w") as full:
+
+        def say(line: str) -> None:
+            print(line, file=full, flush=True)
+
+        made = loop(scripted, tmp_path / "demo.json", [])
+        made._progress = say
+        made.run()
+        with pytest.raises(OSError, match="No space left"):
+            say("and that is what happens to a line")
+        with contextlib.suppress(OSError):
+            full.close()
+    assert not scripted.steps
+
+
+def test_a_lock_that_cant_be_made_is_tried_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    scripted = Scripted([STEP])
+    made = loop(scripted, tmp_path / "demo.json", said, lock=tmp_path / "file" / "lock")
+    (tmp_path / "file").touch()
+
+    def make_room(line: str) -> None:
+        said.append(line)
+        (tmp_path / "file").unlink()
+
+    made._progress = make_room
+    made.run()
+    assert not scripted.steps
+    assert len(said) == 1
+    assert said[0].startswith("the autoscaler's files can't be made: ")
+
+
+def test_steps_that_fail_are_never_further_apart_than_it_is_told(tmp_path: Path) -> None:
+    failing = Scripted([FleetError("AWS can't be asked")] * 20)
+    made = loop(failing, tmp_path / "demo.json", [], longest_pause=0.004)
+    pauses: list[float] = []
+    made._progress = lambda _: pauses.append(made._until_next())
+    made.run()
+    assert pauses == [0.002] + [0.004] * 19
+
+
+def test_one_that_waits_for_its_turn_reports_so(tmp_path: Path) -> None:
+    report = tmp_path / "waits.json"
+    waiting = loop(Scripted([STEP]), report, [])
+    states: list[str] = []
+
+    def said(_: str) -> None:
+        states.append((read_report(report) or {}).get("state", ""))
+        waiting.stop()
+
+    waiting._progress = said
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting.run()
+    assert states == ["waiting"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -154,6 +247,23 @@ def test_a_graph_starts_with_its_first_node_and_ends_its_provisioner(tmp_path: P
     assert scripted.least == [1, 1, 1, 0, 0]
     assert graph.started == 1
     assert read_report(report)["mode"] == "provisioner"  # type: ignore[index]
+
+
+def test_a_provisioner_that_was_killed_asks_for_no_first_node_again(tmp_path: Path) -> None:
+    scripted = Scripted([STEP, STEP])
+    graph = ScriptedGraph(looks=9, former=True)
+    loop(scripted, tmp_path / "demo.json", [], graph=graph).run()
+    assert scripted.least == [0, 0]
+    assert graph.started == 0
+
+
+def test_a_queue_that_does_not_answer_at_the_start_ends_no_provisioner(tmp_path: Path) -> None:
+    said: list[str] = []
+    scripted = Scripted([STEP, STEP])
+    graph = ScriptedGraph(looks=9, former=PoolError("the schedd does not answer"))
+    loop(scripted, tmp_path / "demo.json", said, graph=graph).run()
+    assert scripted.least == [1, 1]
+    assert said == ["whether the graph was started before is unknown: the schedd does not answer"]
 
 
 def test_reports_have_a_place_of_their_own_for_each_fleet() -> None:

@@ -104,6 +104,7 @@ def test_the_launch_template_closes_what_can_be_closed(cloud: Account) -> None:
     assert data["MetadataOptions"] == {
         "HttpEndpoint": "enabled",
         "HttpTokens": "required",
+        "HttpProtocolIpv6": "disabled",
         "HttpPutResponseHopLimit": 1,
         "InstanceMetadataTags": "enabled",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.node_stand_ins import Bench, ImdsStandIn, playing_imds
-from trialfleet.errors import FleetError
+from tests.node_stand_ins import HANG_UP, IP, Bench, ImdsStandIn, playing_imds
 from trialfleet.infra.fleet import bundle, names, node_config, user_data
 from trialfleet.infra.fleet.spec import Fleet
 
@@ -28,8 +28,12 @@ SYSTEMCTL = """
 case "$*" in
   "restart condor.service") touch "$ROOT/condor-runs" ;;
   "is-active --quiet condor.service") test -e "$ROOT/condor-runs" || exit 3 ;;
+  "start --no-block trialfleet-bootstrap.service")
+    unit="$ROOT/etc/systemd/system/trialfleet-bootstrap.service"
+    exec $(sed -n s/^ExecStart=//p "$unit") > "$ROOT/console" 2>&1 ;;
 esac
 """
+SERVICE = "etc/systemd/system/trialfleet-bootstrap.service"
 
 
 @dataclass
@@ -85,6 +89,7 @@ def bench(tmp_path: Path) -> Bench:
     for name in ("shutdown", "sysctl"):
         bench.program(name)
     bench.program("systemctl", SYSTEMCTL)
+    bench.program("ip", IP)
     bench.program("condor_version", "echo '$CondorVersion: 25.14.1 2026-11-01 $'")
     bench.program("condor_status", "echo slot1@node")
     return bench
@@ -117,15 +122,49 @@ def built(cloud: Cloud) -> bundle.Bundle:
     return built
 
 
-def boot(bench: Bench, imds: ImdsStandIn, script: str) -> subprocess.CompletedProcess[str]:
-    """Run the user data as cloud-init does; it uses the first Python of its own choice."""
+@dataclass
+class Boot:
+    """How the service ended that the user data left, and what it printed."""
+
+    code: int
+    said: str
+
+    @property
+    def steps(self) -> list[str]:
+        return [line.split()[1] for line in self.said.splitlines() if line.endswith(" s)")]
+
+
+def boot(bench: Bench, imds: ImdsStandIn, script: str) -> Boot:
+    """Run the user data as cloud-init does; the stand-in for systemd waits for its service."""
     file = bench.folder / "part-001"
     file.write_text(script)
+    return ran(bench, imds, sys.executable, "-S", str(file))
+
+
+def reboot(bench: Bench, imds: ImdsStandIn) -> Boot:
+    """Boot the machine again: /run is empty, and systemd starts what is enabled."""
+    shutil.rmtree(bench.root / "run", ignore_errors=True)
+    (bench.root / "condor-runs").unlink(missing_ok=True)
+    (bench.root / "fence").unlink(missing_ok=True)
+    return started_again(bench, imds)
+
+
+def started_again(bench: Bench, imds: ImdsStandIn) -> Boot:
+    """Start the service as systemd does after it has failed."""
+    assert "systemctl enable trialfleet-bootstrap.service" in bench.calls
+    assert "WantedBy=multi-user.target\n" in bench.text(SERVICE)
+    assert "Restart=on-failure\n" in bench.text(SERVICE)
+    return ran(bench, imds, "systemctl", "start", "--no-block", "trialfleet-bootstrap.service")
+
+
+def ran(bench: Bench, imds: ImdsStandIn, *command: str) -> Boot:
     environment = bench.environment(AWS_EC2_METADATA_SERVICE_ENDPOINT=imds.address)
     environment.pop("PYTHONPATH", None)
-    return subprocess.run(
-        [sys.executable, "-S", file], env=environment, capture_output=True, text=True, timeout=120
-    )
+    console = bench.file("console")
+    console.unlink()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    said = done.stdout + done.stderr + (console.read_text() if console.exists() else "")
+    return Boot(done.returncode, said)
 
 
 def everything_on(bench: Bench) -> dict[Path, str]:
@@ -138,8 +177,8 @@ def test_a_bare_machine_becomes_a_node(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     done = boot(bench, imds, user_data.render(settings(cloud, built)))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert bench.calls[0] == "shutdown -P +20"
+    assert done.code == 0, done.said
+    assert bench.calls[:2] == ["systemctl is-active --quiet dbus.service", "shutdown -P +20"]
     assert bench.text("etc/condor/tokens.d/trialfleet") == THE_TOKEN + "\n"
     assert 'TrialfleetInstance = "i-0123456789abcdef0"' in bench.text(
         "etc/condor/config.d/40-trialfleet-instance.conf"
@@ -149,9 +188,8 @@ def test_a_bare_machine_becomes_a_node(
     assert "TrialfleetGpuHealthy = " in bench.text("etc/condor/config.d/45-trialfleet-probe.conf")
     assert "systemctl restart condor.service" in bench.calls
     assert "systemctl start trialfleet-agent.service" in bench.calls
-    steps = [line.split()[1] for line in done.stdout.splitlines() if line.endswith(" s)")]
-    assert steps[0] == "switch:"
-    assert steps[-2:] == ["join:", "done"]
+    assert done.steps[0] == "services:"
+    assert done.steps[-2:] == ["join:", "done"]
     assert "join: joined as slot1@node" in cloud.log()
 
 
@@ -163,7 +201,7 @@ def test_the_token_is_in_no_other_file_and_no_line_and_no_command(
     holding = [path for path, text in everything_on(bench).items() if "the-pools-token" in text]
     assert holding == [bench.root / "etc/condor/tokens.d/trialfleet"]
     assert holding[0].stat().st_mode & 0o777 == 0o600
-    for text in (script, done.stdout, done.stderr, cloud.log(), *bench.calls):
+    for text in (script, done.said, cloud.log(), *bench.calls):
         assert "the-pools-token" not in text
     keys = json.loads(imds.paths["meta-data/iam/security-credentials/trialfleet-demo"])
     secrets = (keys["SecretAccessKey"], keys["Token"])
@@ -177,20 +215,12 @@ def test_the_bootstrap_run_again_changes_nothing(
 ) -> None:
     boot(bench, imds, user_data.render(settings(cloud, built)))
     before, calls = everything_on(bench), bench.calls
-    again = subprocess.run(
-        [sys.executable, "-S", "-m", "trialfleet.nodes.bootstrap"],
-        env=bench.environment(
-            AWS_EC2_METADATA_SERVICE_ENDPOINT=imds.address,
-            PYTHONPATH=str(bench.root / "opt/trialfleet/lib"),
-        ),
-        cwd=bench.folder,
-        capture_output=True,
-        text=True,
-    )
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "probe: left to the startd" in again.stdout
+    again = started_again(bench, imds)
+    assert again.code == 0, again.said
+    assert "probe: left to the startd" in again.said
     changed = {path for path, text in everything_on(bench).items() if before.get(path) != text}
     noted = {bench.root / "var/log/trialfleet-bootstrap.log", bench.folder / "calls"}
+    noted.add(bench.root / "console")
     assert {path for path in changed if "__pycache__" not in path.parts} == noted
     assert bench.calls[len(calls) :].count("systemctl restart condor.service") == 0
     assert not any(call.startswith("shutdown") for call in bench.calls[len(calls) :])
@@ -202,17 +232,18 @@ def test_a_bundle_that_was_changed_on_its_way_is_not_run(
     other = bundle.build("ALLOW_READ = *\n")
     cloud.client("s3").put_object(Bucket=BUCKET, Key=built.key("demo"), Body=other.data)
     done = boot(bench, imds, user_data.render(settings(cloud, built)))
-    assert done.returncode == 1
-    assert not (bench.root / "opt").exists()
+    assert done.code == 1
+    assert not (bench.root / "opt/trialfleet/lib").exists()
     assert f"the bundle's checksum is {other.sha256}, not {built.sha256}" in cloud.log()
-    assert bench.calls == ["shutdown -P +20"]
+    assert bench.calls[:2] == ["systemctl is-active --quiet dbus.service", "shutdown -P +20"]
+    assert not any("condor" in call for call in bench.calls)
 
 
 def test_a_missing_bundle_is_told_to_the_bucket(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     done = boot(bench, imds, user_data.render(settings(cloud, built, bundle="fleet/demo/none")))
-    assert done.returncode == 1
+    assert done.code == 1
     assert "failed: s3: GET" in cloud.log()
     assert "NoSuchKey" in cloud.log()
 
@@ -222,7 +253,7 @@ def test_a_step_that_fails_is_told_to_the_bucket_and_the_switch_stays_set(
 ) -> None:
     cloud.client("ssm").delete_parameter(Name=PARAMETER)
     done = boot(bench, imds, user_data.render(settings(cloud, built)))
-    assert done.returncode == 1
+    assert done.code == 1
     assert cloud.log().splitlines()[-1].split(" ", 1)[1].startswith("failed: ssm: POST")
     assert "ParameterNotFound" in cloud.log()
     assert "shutdown -P +20" in bench.calls
@@ -235,7 +266,7 @@ def test_a_node_that_does_not_join_says_why_before_it_ends_itself(
     bench.program("condor_status", "echo AUTHENTICATE:1004:Failed using IDTOKENS >&2; exit 1")
     script = user_data.render(settings(cloud, built, boot_minutes=0.3))
     done = boot(bench, imds, script)
-    assert done.returncode == 1
+    assert done.code == 1  # of `systemctl start` here
     last = cloud.log().splitlines()[-1]
     assert "failed: not in the pool after " in last
     assert "1004:Failed using IDTOKENS" in last
@@ -246,37 +277,122 @@ def test_a_driver_that_wants_a_reboot_is_rebooted_for_before_anything_joins(
 ) -> None:
     option = "NVreg_CheckPCIConfigSpace: (int)"
     bench.program("modinfo", f'test "$1" = -p && echo "{option}" || echo /lib/nvidia.ko')
-    bench.program("modprobe", 'test "$1" != -r')
+    bench.program("modprobe", 'test "$1" = -D && echo insmod /lib/nvidia.ko; test "$1" != -r')
     bench.file("proc/driver/nvidia/params", "CheckPCIConfigSpace: 1\n")
     done = boot(bench, imds, user_data.render(settings(cloud, built)))
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.said
     assert bench.calls[-1] == "systemctl reboot"
     assert "systemctl enable trialfleet-bootstrap.service" in bench.calls
     assert "reboots, this once" in cloud.log()
     assert not (bench.root / "etc/condor").exists()
 
 
-def test_user_data_is_python_that_the_oldest_image_reads() -> None:
-    script = user_data.render({"boot_minutes": 20, "fleet": 'it\'s "quoted" \\ and {{ braced }}'})
-    compile(script, "user-data", "exec")
-    assert script.startswith("#!/usr/bin/python3\n")
-    assert len(script.encode()) <= 16_384
+def test_after_a_reboot_the_switch_is_set_before_anything_is_asked(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    boot(bench, imds, user_data.render(settings(cloud, built)))
+    cloud.client("s3").delete_object(Bucket=BUCKET, Key=built.key("demo"))  # it isn't fetched again
+    before = len(bench.calls)
+    imds.troubles = [403]  # a refusal, which asking again doesn't change
+    again = reboot(bench, imds)
+    assert again.code == 1, again.said
+    assert "failed: instance metadata meta-data/instance-id: HTTP 403" in again.said
+    assert bench.calls[before + 1 :][1:] == ["shutdown -P +20"]
+
+    late = started_again(bench, imds)
+    assert late.code == 0, late.said
+    assert late.steps[-2:] == ["join:", "done"]
+    assert bench.calls.count("shutdown -P +20") == 2, "once in a boot: each time puts the end off"
+    assert "systemctl start trialfleet-agent.service" in bench.calls[before:]
 
 
-def test_user_data_that_ec2_would_refuse_is_refused_here() -> None:
-    with pytest.raises(FleetError, match=r"has \d+ bytes, EC2 takes 16384"):
-        user_data.render({"run": "x" * 5_000})
+def test_the_switch_is_not_set_before_dbus_is_up_or_it_would_end_the_machine_at_once(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    late = '"is-active --quiet dbus.service") echo x >> "$ROOT/asked"; test -e "$ROOT/dbus" ||'
+    late += ' { test $(grep -c x "$ROOT/asked") -lt 3 || touch "$ROOT/dbus"; exit 3; } ;;'
+    bench.program("systemctl", SYSTEMCTL.replace("esac", f"{late}\nesac"))
+    bench.program("shutdown", 'test -e "$ROOT/dbus" || touch "$ROOT/off"')
+    assert boot(bench, imds, user_data.render(settings(cloud, built))).code == 0
+    assert "shutdown -P +20" in bench.calls
+    assert not (bench.root / "off").exists()
+
+
+def test_metadata_that_are_busy_for_a_moment_are_no_failure(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    imds.troubles = [503, HANG_UP, 429]
+    done = boot(bench, imds, user_data.render(settings(cloud, built)))
+    assert done.code == 0, done.said
+    assert imds.troubles == []
+    assert "failed" not in done.said
+
+
+def test_what_failed_is_told_at_each_step_of_the_next_attempt(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    cloud.client("ssm").delete_parameter(Name=PARAMETER)
+    boot(bench, imds, user_data.render(settings(cloud, built)))
+    bench.program("ip", "exit 1")
+    cloud.client("ssm").put_parameter(Name=PARAMETER, Value=THE_TOKEN, Type="SecureString")
+    assert started_again(bench, imds).code == 1
+    lines = [line.split(" ", 1)[1] for line in cloud.log().splitlines()]
+    (told,) = (line for line in lines if line.startswith("driver ... ("))
+    assert told.startswith("driver ... (once more; failed: ssm: POST ")
+    assert "ParameterNotFound" in told
+    assert lines[-1].startswith("failed: jobs can't be kept from the instance's metadata")
+
+
+def test_a_node_whose_time_is_over_is_not_tried_again_and_its_log_ends_with_the_reason(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    bench.program("condor_status", "echo AUTHENTICATE:1004:Failed using IDTOKENS >&2; exit 1")
+    boot(bench, imds, user_data.render(settings(cloud, built, boot_minutes=0.3)))
+    assert "RestartPreventExitStatus=3\n" in bench.text(SERVICE)
+    late = ran(bench, imds, *bench.text(SERVICE).partition("ExecStart=")[2].splitlines()[0].split())
+    assert late.code == 3, late.said
+    assert "1004:Failed using IDTOKENS" in cloud.log().splitlines()[-1]
+
+
+def test_a_machine_that_lost_power_while_it_unpacked_does_so_again(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    """The settings are written last: without them, whatever else is there counts for nothing."""
+    boot(bench, imds, user_data.render(settings(cloud, built)))
+    (bench.root / "opt/trialfleet/settings.json").unlink()
+    shutil.rmtree(bench.root / "opt/trialfleet/lib/trialfleet/nodes/probe")
+    again = reboot(bench, imds)
+    assert again.code == 0, again.said
+    assert "probe: TrialfleetGpuHealthy" in again.said
+
+
+def test_a_switch_that_cannot_be_set_is_tried_again_before_anything_else(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    bench.program("shutdown", "echo no bus yet >&2; exit 1")
+    done = boot(bench, imds, user_data.render(settings(cloud, built)))
+    assert done.code == 1
+    assert "failed: `shutdown -P +20`: no bus yet" in done.said
+    assert not (bench.root / "opt/trialfleet/lib").exists()
+    bench.program("shutdown")
+    assert started_again(bench, imds).code == 0
 
 
 def test_a_machine_for_an_image_is_prepared_and_joins_nothing(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
-    bench.program("cloud-init")
+    for name in ("cloud-init", "sync"):
+        bench.program(name)
+    for file in ("etc/machine-id", "var/lib/dbus/machine-id"):
+        bench.file(file, "1234567890abcdef1234567890abcdef\n")
     done = boot(bench, imds, user_data.render(settings(cloud, built, image=True)))
-    assert done.returncode == 0, done.stdout + done.stderr
-    steps = [line.split()[1] for line in done.stdout.splitlines() if line.endswith(" s)")]
-    assert steps == ["driver:", "htcondor:", "kernels:", "image:", "done"]
-    assert bench.calls[-1] == "cloud-init clean --logs"
+    assert done.code == 0, done.said
+    assert done.steps == ["driver:", "htcondor:", "kernels:", "image:", "done"]
+    assert [call.strip() for call in bench.calls[-2:]] == ["cloud-init clean --logs", "sync"]
+    # Empty, and not "uninitialized": systemd would enable every service anew, HTCondor, too.
+    assert bench.text("etc/machine-id") == ""
+    assert not (bench.root / "var/lib/dbus/machine-id").exists()
+    assert not (bench.root / SERVICE).exists()
     assert "shutdown -c" in bench.calls
     assert "systemctl disable --now condor.service" in bench.calls
     assert not (bench.root / "opt/trialfleet/settings.json").exists()

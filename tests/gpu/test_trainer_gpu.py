@@ -19,6 +19,7 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
 
+from tests.one_process import world_of_one
 from tests.unit.small_trials import (
     losses_of,
     make_sandbox,
@@ -179,17 +180,66 @@ def test_without_memory_it_is_rejected(tmp_path: Path, monkeypatch: pytest.Monke
     assert "out of GPU memory" in read_result(sandbox)["error"]
 
 
+def test_a_capture_with_nccl_in_it_changes_nothing_and_lets_the_process_group_end(
+    data: region.Region,
+) -> None:
+    """A rank of two, in a world of one: what it adds up is its own part, by NCCL all the same."""
+    chosen, team, found = settings_of(), Ranks(0, 2), []
+    with world_of_one("cpu:gloo,cuda:nccl"):
+        for capture in (True, False):
+            torch.manual_seed(SEED)
+            network = Network(data.columns, chosen).to(GPU)
+            orders = feed.Orders(SEED, len(data.train), chosen.batch_size, team)
+            rows = feed.Resident(data.train.to(GPU), orders)
+            steps = FusedSteps(
+                *(network, chosen, data.kind, rows), seed=SEED, team=team, capture=capture
+            )
+            found.append(losses_of(steps, data, chosen))
+            steps.close()
+    assert torch.equal(*found)
+
+
+def sandbox_with_kernels(folder: Path) -> Path:
+    make_sandbox(folder)
+    shutil.copytree(Path(train.__file__).parent / nodes.KERNELS, folder / nodes.KERNELS)
+    return folder
+
+
+def run(folder: Path) -> tuple[int, str]:
+    """Run the trainer as a node does; return its exit code and what it said."""
+    trainer = start(folder)
+    _, said = trainer.communicate(timeout=300)
+    return trainer.returncode, said
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_come_to_what_one_comes_to(tmp_path: Path) -> None:
-    alone = make_sandbox(tmp_path / "alone")
-    shutil.copytree(Path(train.__file__).parent / nodes.KERNELS, alone / nodes.KERNELS)
+    alone = sandbox_with_kernels(tmp_path / "alone")
     both = shutil.copytree(alone, tmp_path / "both")
     for folder, gpus in ((alone, 1), (both, 2)):
         params = {"precision": "float32", "batch_size": 33}
         write_order(folder, accelerator="gpu", gpus=gpus, params=params)
-        trainer = start(folder)
-        _, said = trainer.communicate(timeout=300)
-        assert trainer.returncode == 0, said
+        code, said = run(folder)
+        assert code == 0, said
     for ours, theirs in zip(progress(both), progress(alone), strict=True):
         assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-4)
     assert json.loads((both / "result.json").read_text())["device"].endswith(" x 2")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus_that_are_interrupted_come_to_the_same_bits(tmp_path: Path) -> None:
+    whole = sandbox_with_kernels(tmp_path / "whole")
+    broken = shutil.copytree(whole, tmp_path / "broken")
+    params = {"dropout": 0.3, "epochs": 2, "batch_size": 67}
+    write_order(whole, accelerator="gpu", gpus=2, mode="final", params=params)
+    params["checkpoint_seconds"] = 0.0
+    write_order(broken, accelerator="gpu", gpus=2, mode="final", params=params)
+    code, said = run(whole)
+    assert code == 0, said
+    codes = [run(broken)[0]]
+    while codes[-1] == 85:
+        codes.append(run(broken)[0])
+    assert codes[0] == 85
+    assert codes[-1] == 0
+    ours, theirs = weights(broken), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -8,13 +8,15 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
 import platformdirs
 import pytest
 
+from tests.pool.logs import attach_logs
 from tests.pool.machines import Machine, free_port
 from trialfleet.infra.manager import config
 from trialfleet.infra.manager.config import ManagerSettings
@@ -24,6 +26,7 @@ from trialfleet.infra.user_namespace import identity
 HERE = Path(__file__).parent
 CPUS = 4  # more than a small machine has: the tests' jobs mostly sleep
 MakePool = Callable[..., Pool]
+FOLDER = pytest.StashKey[Path]()  # the session folder, where the reports of failures find the logs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,25 +35,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.pool)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of all logs where a test, or what it needs, fails."""
+    report = yield
+    if report.failed and FOLDER in item.config.stash:
+        attach_logs(report, item.config.stash[FOLDER])
+    return report
+
+
 def end_as_by_interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt  # so that a test run that is told to end takes its pools down
 
 
 @pytest.fixture(scope="session")
-def session_folder() -> Iterator[Path]:
+def session_folder(pytestconfig: pytest.Config) -> Iterator[Path]:
     """A folder of this test run: not under /tmp, where DAGMan keeps no logs, and with a short path.
 
     Folders and pools of earlier runs that were killed are removed first: nobody holds their lock.
     """
     base = platformdirs.user_cache_path("trialfleet") / "tests"
     base.mkdir(parents=True, exist_ok=True)
-    for left_over in base.iterdir():
-        remove_if_abandoned(left_over)
     folder = base / secrets.token_hex(2)
-    folder.mkdir()
+    pytestconfig.stash[FOLDER] = folder
     former = signal.signal(signal.SIGTERM, end_as_by_interrupt)
-    with (folder / "session.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as held:
+        with base.with_suffix(".lock").open("w") as one_at_a_time:  # others begin just now, too
+            fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+            for left_over in base.iterdir():
+                remove_if_abandoned(left_over)
+            folder.mkdir()
+            lock = held.enter_context((folder / "session.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
         signal.signal(signal.SIGTERM, former)
         shutil.rmtree(folder, ignore_errors=True)
@@ -63,7 +81,7 @@ def remove_if_abandoned(folder: Path) -> None:
             for record in folder.glob("*/pool.json"):
                 Pool(record.parent).down(grace=0)
             shutil.rmtree(folder, ignore_errors=True)
-    except (BlockingIOError, FileNotFoundError):  # in use, or being made
+    except (BlockingIOError, FileNotFoundError):  # in use, or being removed
         return
 
 

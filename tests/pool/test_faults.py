@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +15,7 @@ from tests.pool.watching import (
     active,
     assert_exactly_once,
     dagmans,
+    kill_all,
     processes_with,
     told,
 )
@@ -66,21 +64,6 @@ def test_killing_dagman_loses_nothing(begin: Callable[..., Run]) -> None:
     assert_exactly_once(run, 4)
 
 
-def kill_all(pool: Pool, wait_for: WaitFor) -> None:
-    """Kill what there is, and what was being started meanwhile: it would live on for long."""
-
-    def none_left() -> bool:
-        processes = pool.processes()
-        for process in processes:
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # ended with its parent, killed just before
-                os.kill(process.pid, signal.SIGKILL)
-        return not processes
-
-    wait_for(none_left)
-
-
 def test_killing_the_whole_pool_loses_nothing(
     begin: Callable[..., Run], make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
@@ -94,23 +77,6 @@ def test_killing_the_whole_pool_loses_nothing(
         assert_exactly_once(run, 4)
 
 
-def test_a_run_whose_queue_is_lost_is_resumed_from_what_the_study_knows(
-    begin: Callable[..., Run], make_pool: Callable[..., Pool], wait_for: WaitFor
-) -> None:
-    with active(make_pool()) as pool:
-        run = begin()
-        kill_all(pool, wait_for)
-        for file in (pool.folder / "spool").glob("job_queue.log*"):
-            file.unlink()
-        pool.up()
-        assert run.status().state is RunState.STOPPED
-        before = {r.node: r.value for r in run.trials() if r.state == "complete"}
-        run.resume()
-        assert run.wait().state is RunState.DONE
-        assert_exactly_once(run, 4)
-        assert before.items() <= {r.node: r.value for r in run.trials()}.items()
-
-
 @pytest.mark.usefixtures("pool")
 def test_a_region_whose_dagman_is_removed_is_shown_as_stopped(
     begin: Callable[..., Run], wait_for: WaitFor
@@ -119,7 +85,7 @@ def test_a_region_whose_dagman_is_removed_is_shown_as_stopped(
     job = f'TrialfleetFolder == "{run.folder}" && TrialfleetRegion == "A" && JobUniverse == 7'
     subprocess.run(["condor_rm", "-constraint", job], check=True)
     wait_for(lambda: run.status().regions[0].state is RunState.STOPPED)
-    assert "DAGMan ended" in (run.status().regions[0].reason or "")
+    assert run.status().regions[0].reason == "its jobs were removed"
     status = run.wait()
     assert status.state is RunState.STOPPED
     assert status.regions[1].state is RunState.DONE
@@ -129,14 +95,14 @@ def test_a_region_whose_dagman_is_removed_is_shown_as_stopped(
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_stopped_run_goes_on_from_its_rescue_file(begin: Callable[..., Run]) -> None:
+def test_a_stopped_run_goes_on_where_it_was(begin: Callable[..., Run]) -> None:
     run = begin()
     with pytest.raises(InputError, match="submitted before"):
         run.submit()
     stopped = run.stop()
     before = {r.node: (r.trial, r.params) for r in run.trials()}
     assert stopped.state is RunState.STOPPED
-    assert stopped.rescue
+    assert run.report.exists()
     with pytest.raises(InputError, match="nothing to stop"):
         run.stop()
     run.resume()
@@ -146,3 +112,15 @@ def test_a_stopped_run_goes_on_from_its_rescue_file(begin: Callable[..., Run]) -
     assert before.items() <= after.items()
     with pytest.raises(InputError, match="nothing to resume"):
         run.resume()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_region_that_failed_runs_again_at_resume(make_run: MakeRun) -> None:
+    run = make_run({"final_mood": "fails"}, regions=["A"], budget={"trials": 1, "lanes": 1})
+    run.submit()
+    assert run.wait().state is RunState.FAILED
+    trainer = run.folder / "code" / "moody.py"
+    trainer.write_text(trainer.read_text().replace('params.get("final_mood", "good")', '"good"'))
+    run.resume()
+    assert run.wait().state is RunState.DONE
+    assert_exactly_once(run, 1)

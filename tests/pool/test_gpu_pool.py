@@ -57,8 +57,9 @@ from pathlib import Path
 from trialfleet.nodes.agent.condor import Condor
 from trialfleet.nodes.agent.decisions import Rules
 from trialfleet.nodes.agent.watch import Agent
-off = dict(cancel_switch=lambda: None, power_off=print, tell_probe=lambda told: print(told.pool))
-Agent({}, Condor(), Rules(), Path(sys.argv[1]), **off).step()
+off = dict(cancel_switch=lambda: None, power_off=print, raise_fence=lambda: False)
+told = dict(tell_probe=lambda told: print(told.pool))
+Agent({}, Condor(), Rules(), Path(sys.argv[1]), **off, **told).step()
 """
 
 

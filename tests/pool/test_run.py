@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import MakeRun
+from tests.conftest import MOODY, MakeRun
 from tests.pool.watching import assert_exactly_once
 from trialfleet import RunState
+from trialfleet.workflows import job_queue
+from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.running import STEP, VALUE
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -63,6 +68,89 @@ def test_a_trainer_in_another_language_keeps_the_contract_alone(make_run: MakeRu
     assert [r.state for r in run.trials()] == ["complete", "complete"]
 
 
+SHELL = """\
+[ -e {gate}/tried ] || {{ touch {gate}/tried; exit 1; }}
+for step in 1 2 3; do
+    echo "{{\\"step\\": $step, \\"metrics\\": {{\\"loss\\": 0.$step}}}}" >>progress.jsonl
+done
+while [ ! -e {gate}/open ]; do sleep 0.1; done
+sleep 2
+echo x >model/x
+echo '{{"status": "complete", "metrics": {{"loss": 0.5}}}}' >result.json
+"""
+
+
+def test_what_htcondor_knows_of_a_trial_that_says_nothing_of_itself(
+    make_run: MakeRun, work: Path, wait_for: Callable[..., None]
+) -> None:
+    (work / "train.sh").write_text(SHELL.format(gate=work))
+    run = make_run(
+        trainer={"command": ["sh", "train.sh"], "files": [str(work / "train.sh")]},
+        budget={"trials": 1, "lanes": 1},
+    )
+    run.submit()
+
+    def reported() -> bool:
+        (region,) = run.status().regions
+        return [(trial.step, trial.value) for trial in region.running_trials] == [(3, 0.3)]
+
+    wait_for(reported)
+    (work / "open").touch()
+    assert run.wait().state is RunState.DONE
+    (record,) = run.trials()
+    assert record.attempts == 2
+    assert record.seconds is None
+    assert record.machine
+    assert record.slot
+    assert record.slot.endswith(f"@{record.machine}")
+    assert record.started is not None
+    assert record.ended is not None
+    assert record.wall_seconds is not None
+    assert record.last_wall_seconds is not None
+    assert 2 <= record.last_wall_seconds < record.wall_seconds
+    assert record.wall_seconds <= record.ended - record.started
+    assert record.cpu_seconds is not None
+    assert record.memory_mb is not None
+    assert record.memory_mb > 0
+    (region,) = json.loads((run.folder / "report.json").read_text())["regions"]
+    (trial,) = region["trials"]
+    assert trial["curve"] == [[1, 0.1], [2, 0.2], [3, 0.3]]
+    assert trial["wall_seconds"] == record.wall_seconds
+    assert region["final_job"]["wall_seconds"] >= 2
+    total = record.wall_seconds + region["final_job"]["wall_seconds"]
+    assert region["compute_seconds"] == pytest.approx(total)
+
+
+PYTHON = """\
+import pathlib, time, trial
+t = trial.start()
+t.report(7, loss=0.25)
+while not pathlib.Path({gate!r}).exists():
+    time.sleep(0.1)
+(t.model / "weights").touch() if t.mode == "final" else None
+t.complete(loss=0.5)
+"""
+
+
+def test_htcondor_carries_the_step_of_a_python_trainer_from_any_machine(
+    make_run: MakeRun, work: Path, wait_for: Callable[..., None]
+) -> None:
+    (work / "train.py").write_text(PYTHON.format(gate=str(work / "open")))
+    run = make_run(
+        trainer={"command": ["python3", "train.py"], "files": [str(work / "train.py")]},
+        budget={"trials": 1, "lanes": 1},
+    )
+    run.submit()
+
+    def carried() -> bool:
+        jobs = job_queue.look_up(RunFolder(run.folder)).running_jobs.values()
+        return [(ad.get(STEP), ad.get(VALUE)) for ad in jobs] == [(7, 0.25)]
+
+    wait_for(carried)
+    (work / "open").touch()
+    assert run.wait().state is RunState.DONE
+
+
 def test_two_runs_at_once_do_not_meet(make_run: MakeRun) -> None:
     runs = [make_run(run=f"r{i}", budget={"trials": 3, "lanes": 2}) for i in range(2)]
     for run in runs:
@@ -70,3 +158,50 @@ def test_two_runs_at_once_do_not_meet(make_run: MakeRun) -> None:
     for run in runs:
         assert run.wait().state is RunState.DONE
         assert_exactly_once(run, 3)
+
+
+def test_two_studies_of_one_folder_with_one_run_id_do_not_meet(
+    make_run: MakeRun, work: Path
+) -> None:
+    """The same region names, the same id, one pool, one publish folder."""
+    runs = [
+        make_run(name=name, out=work / name, regions=["A", "B"], budget={"trials": 2, "lanes": 1})
+        for name in ("one", "other")
+    ]
+    for run in runs:
+        run.submit()
+    for run in runs:
+        assert run.wait().state is RunState.DONE
+        assert_exactly_once(run, 2)
+        for region in ("A", "B"):
+            shelf = work / "models" / run.study.name / region
+            assert (shelf / "latest").resolve() == (shelf / "r1").resolve()
+            told = json.loads((shelf / "latest" / "provenance.json").read_text())
+            assert told["study"] == run.study.name
+
+
+def test_plan_and_run_of_one_study_at_once_both_work(work: Path) -> None:
+    study = work / "study.yaml"
+    study.write_text(
+        "name: demo\nregions: [A]\nobjective: {metric: loss, direction: minimize}\n"
+        "search_space: {x: {type: float, low: 0, high: 1}}\nbudget: {trials: 2, lanes: 1}\n"
+        f"trainer: {{command: [python3, {MOODY.name}], files: [{MOODY}]}}\n"
+        "resources: {memory: 100MB, disk: 20MB}\naccelerator: cpu\n"
+    )
+    trialfleet = Path(sys.executable).with_name("trialfleet")
+    commands = [
+        subprocess.Popen([trialfleet, *words], cwd=work, stdout=subprocess.PIPE, text=True)
+        for words in (
+            ["plan", "--json", str(study)],
+            ["run", str(study)],
+            ["plan", "--json", str(study)],
+        )
+    ]
+    told = [process.communicate()[0] for process in commands]
+    assert [process.returncode for process in commands] == [0, 0, 0]
+    planned = {json.loads(text)["run"] for text in (told[0], told[2])}
+    folders = {path.name for path in (work / "runs" / "demo").iterdir()}
+    assert len(planned) == 2
+    assert len(folders) == 3
+    (done,) = folders - planned
+    assert (work / "models" / "demo" / "A" / "latest").resolve().name == done

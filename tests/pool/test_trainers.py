@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from tests.conftest import MakeRun
+from tests.conftest import MOODY, MakeRun
 from tests.pool.watching import (
     WaitFor,
     active,
@@ -20,6 +22,7 @@ from tests.pool.watching import (
 from trialfleet import Run, RunState
 from trialfleet.files import read_json
 from trialfleet.infra.pool import Pool
+from trialfleet.workflows.command_line import main
 from trialfleet.workflows.job_queue import query
 
 
@@ -44,7 +47,7 @@ def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: Make
         budget={"trials": 2, "lanes": 1, "failures": 1},
         trainer={
             "command": ["python3", "moody.py"],
-            "files": [str(Path(__file__).parent / "trainers" / "moody.py")],
+            "files": [str(MOODY)],
             "minutes": 0.15,
         },
         retries=1,
@@ -60,9 +63,10 @@ def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: Make
     assert "loss is nan" in errors["nan"]
     assert "time" in errors["hangs"] or "duration" in errors["hangs"]
     assert "MB of disk" in errors["fills"]
-    attempts = {r.region: r.attempts for r in run.trials() if r.state == "failed"}
-    assert attempts["always"] == 2  # tried again
-    assert attempts["nan"] == 1  # the same parameters would give the same
+    attempts = {(r.region, r.trial): r.attempts for r in run.trials() if r.state == "failed"}
+    assert attempts["always", 0] == attempts["always", 1] == 2  # tried again
+    assert attempts["nan", 0] == 1  # the same parameters would give the same
+    assert attempts["hangs", 0] == attempts["fills", 0] == 1  # and meet the same limit
     states = {region.name: region.state for region in status.regions}
     assert states["good"] is states["sometimes"] is RunState.DONE
     assert states["always"] is states["hangs"] is states["no-model"] is RunState.FAILED
@@ -70,7 +74,32 @@ def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: Make
     assert "2 trials failed for good" in reasons["always"]
     assert "no trial completed" in reasons["hangs"]
     assert "full training" in reasons["no-model"]
+    causes = {region.name: region.cause for region in status.regions}
+    always = causes["always"]
+    assert always is not None
+    assert (always.error, always.attempts, always.of) == ("exit code 1: I always fail", 4, 4)
+    assert Path(always.log).read_text() == "I always fail\n"
+    assert causes["good"] is None
+    sometimes = causes["sometimes"]
+    assert sometimes is not None, "a region that goes on tells the latest cause"
+    assert "I fail on odd trials" in sometimes.error
     assert "I always fail" in run.report.read_text()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_trial_gets_no_more_memory_than_it_asks_for(make_run: MakeRun) -> None:
+    run = make_run(
+        regions={"swells": moody("swells"), "shares": moody("shares")},
+        budget={"trials": 1, "lanes": 1},
+        resources={"memory": "64MB", "disk": "20MB"},
+        trainer={"command": ["python3", "moody.py"], "files": [str(MOODY)], "minutes": 1},
+    )
+    run.submit()
+    states = {region.name: region.state for region in run.wait().regions}
+    assert states == {"swells": RunState.FAILED, "shares": RunState.DONE}
+    (swollen,) = run.trials("swells")
+    assert re.fullmatch(r"the trial used 6\d\d MB of memory; it may use 64 MB", swollen.error or "")
+    assert swollen.attempts == 1  # the same parameters would need as much again
 
 
 @pytest.mark.usefixtures("pool")
@@ -82,6 +111,31 @@ def test_parameters_that_cant_be_trained_are_not_tried_again(make_run: MakeRun) 
     assert all(r.params["x"] > 0.5 for r in failed)
     assert all((r.attempts, r.error) == (1, "x is too large") for r in failed)
     assert_exactly_once(run, 6)
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_trainer_that_cant_be_started_ends_the_run_long_before_its_budget(
+    make_run: MakeRun, work: Path
+) -> None:
+    (work / "fit").write_text("#!/no/such/interpreter\n")
+    (work / "fit").chmod(0o755)
+    run = make_run(
+        regions=["A", "B"],
+        trainer={"command": ["./fit"], "files": ["fit"]},
+        budget={"trials": 40, "lanes": 2},
+        retries=2,
+    )
+    run.submit()
+    status = run.wait()
+    assert status.state is RunState.FAILED
+    assert "attempts so far failed alike: exit code 127: " in str(status.notice)
+    assert {r.attempts for r in run.trials() if r.state == "failed"} == {1}
+    for region in status.regions:
+        assert 3 <= region.failed <= 4  # those that ran when the third had failed end, too
+        assert "the trainer can't be started: exit code 127: " in str(region.reason)
+        assert region.cause is not None
+        assert "fit: not found" in Path(region.cause.log).read_text()
+    assert "./fit: not found" in run.report.read_text()
 
 
 # -- checkpoints ---
@@ -159,12 +213,53 @@ def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> No
     assert sent == 1
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("pool")
+def test_a_csv_file_becomes_a_published_model_that_predicts_it(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        f"{'ab'[i % 2]},{i % 7},{'yes' if i % 7 + 3 * (i % 2) > 4 else 'no'}" for i in range(300)
+    ]
+    (work / "rows.csv").write_text("\n".join(["kind,number,late", *rows]) + "\n")
+    run = make_run(
+        data="rows.csv",
+        trainer="tabular",
+        target="late",
+        table={"columns": {"number": "numeric"}},
+        objective={"metric": "val_auc", "direction": "maximize"},
+        search_space={
+            "learning_rate": {"type": "float", "low": 1.0e-3, "high": 0.1, "default": 0.01},
+            "epochs": 2,
+            "hidden": 8,
+        },
+        resources={"memory": "1GB", "disk": "200MB"},
+        budget={"trials": 2, "lanes": 1},
+    )
+    (work / "rows.csv").write_text("gone")  # a run has the rows that it was planned with
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert {record.attempts for record in run.trials()} == {1}
+    [best] = run.best()
+    published = Path(best.published or "")
+    [source] = read_json(published / "provenance.json")["data"]
+    assert source["path"] == str(work / "rows.csv")
+    (work / "new.csv").write_text("number,kind\n6,b\n0,a\n")
+    monkeypatch.chdir(work)
+    result = CliRunner().invoke(main, ["predict", "A", "new.csv", "-o", "predicted.csv"])
+    assert result.exit_code == 0, result.output
+    header, *lines = (work / "predicted.csv").read_text().splitlines()
+    assert header == "number,kind,predicted_late"
+    late, early = (float(line.split(",")[2]) for line in lines)
+    assert late > early
+
+
 def test_a_gpu_trial_runs_only_where_a_gpu_is(
     make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()):
         run = make_run(accelerator="gpu", budget={"trials": 1, "lanes": 1})
-        run.submit()
+        run.submit(anyway=True)
         wait_for(lambda: run.status().regions[0].queued == 1)
         subprocess.run(["sleep", "6"], check=True)  # several negotiation cycles
         assert run.status().regions[0].running == 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -33,9 +34,7 @@ def active(pool: Pool) -> Iterator[Pool]:
 
 def told(run: Run) -> int:
     """How many trials are finished."""
-    return sum(
-        r.state != "running" for region in run.study.region_table for r in run.trials(region)
-    )
+    return sum(r.state.is_finished for r in run.trials())
 
 
 def processes_with(*words: str) -> list[psutil.Process]:
@@ -52,12 +51,12 @@ def processes_with(*words: str) -> list[psutil.Process]:
 
 def dagmans(run: Run) -> list[psutil.Process]:
     """The run's DAGMan processes: a region's names its folder only as its working directory."""
-    folder = str(run.folder)
-    return [
-        process
-        for process in processes_with("condor_dagman")
-        if any(folder in word for word in [process.cwd(), *process.cmdline()])
-    ]
+    found = []
+    for process in processes_with("condor_dagman"):
+        with suppress(psutil.Error):  # it has just ended
+            if any(str(run.folder) in word for word in [process.cwd(), *process.cmdline()]):
+                found.append(process)
+    return found
 
 
 def assert_exactly_once(run: Run, trials: int) -> None:
@@ -70,3 +69,16 @@ def assert_exactly_once(run: Run, trials: int) -> None:
             assert record.state in {"complete", "failed"}
             if record.state == "complete":
                 assert record.value == pytest.approx((record.params["x"] - 0.3) ** 2)
+
+
+def kill_all(pool: Pool, wait_for: WaitFor) -> None:
+    """Kill what there is, and what was being started meanwhile: it would live on for long."""
+
+    def none_left() -> bool:
+        processes = pool.processes()
+        for process in processes:
+            with suppress(ProcessLookupError):  # ended with its parent, killed just before
+                os.kill(process.pid, signal.SIGKILL)
+        return not processes
+
+    wait_for(none_left)

@@ -3,6 +3,48 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trialfleet.workflows import plan as plan_module
+
+if TYPE_CHECKING:
+    from tests.unit.report_browser import Browser
 
 # Plain torch, not a library that a compiler must make first; test_kernels_build.py makes one.
 os.environ.setdefault("TRIALFLEET_PLAIN", "1")
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A Chromium for all tests of a module."""
+    pytest.importorskip("selenium", reason="the Python package selenium is not installed")
+    for program in ("chromium", "chromedriver"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (Debian: chromium, chromium-driver)")
+    from tests.unit.report_browser import Browser
+
+    browser = Browser(tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Browser:
+    """The module's Chromium as a desktop in daylight."""
+    chromium.resize(1280, 900)
+    chromium.prefer("light")
+    return chromium
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is submitted here, so /tmp will do; and no HTCondor is asked."""
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "no-such-config"))
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-such-pool"))
+    return tmp_path

@@ -22,6 +22,7 @@ from optuna.distributions import (
 from optuna.trial import TrialState, create_trial
 
 from trialfleet.workflows.report import Region, RegionSource, Report, ReportSource, build_report
+from trialfleet.workflows.states import Stage
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
 SPACE: dict[str, BaseDistribution] = {
@@ -40,6 +41,7 @@ def trial(
     *,
     state: TrialState | None = None,
     at: int = 0,
+    reports: Mapping[int, float] | None = None,
     **notes: Any,
 ) -> optuna.trial.FrozenTrial:
     """A trial as the optimiser leaves it: failed where `value` is None."""
@@ -51,6 +53,7 @@ def trial(
         params=dict(params),
         distributions={name: space[name] for name in params},
         value=value,
+        intermediate_values=dict(reports or {}),
         user_attrs={
             "node": f"R.l0.t{at:02}",
             "params": dict(params),
@@ -83,6 +86,39 @@ def tuned_trials(
             notes["metrics"] = {metric: value, "test": value - 0.01}
         trials.append(trial(params, None if failed else value, at=at, **notes))
     return trials
+
+
+def ran(
+    trials: Sequence[optuna.trial.FrozenTrial], slots: int = 3, begin: float = 0.0
+) -> list[optuna.trial.FrozenTrial]:
+    """The trials after jobs of a minute each on a few slots, with a learning curve each."""
+    for at, each in enumerate(trials):
+        start = START.replace(tzinfo=UTC).timestamp() + begin + 60.0 * (at // slots)
+        each.user_attrs["job"] = {
+            "started": start, "ended": start + 55, "wall_seconds": 55.0, "last_wall_seconds": 55.0,
+            "cpu_seconds": 170.0, "memory_mb": 900.0, "machine": "node-1",
+            "slot": f"slot1_{at % slots + 1}@node-1",
+        }  # fmt: skip
+        if each.value is not None:
+            each.intermediate_values = {step: each.value - 0.1 / step for step in range(1, 11)}
+    return list(trials)
+
+
+def many_regions(fleet: Fleet, regions: int, trials: int) -> Report:
+    """A report of many regions, all with the same trials but for failed and unstarted ones."""
+    study = fleet.region("every", ran(tuned_trials(trials))).study_name
+    failed = fleet.region("failed", [trial(DEFAULTS, None, error="no data")]).study_name
+    sources = []
+    for at in range(regions):
+        name = f"R{at:02}"
+        if at == 7:
+            sources.append(region_source(name))
+        elif at % 10 == 9:
+            sources.append(region_source(name, study_name=failed, stage=Stage.FAILED))
+        else:
+            facts: dict[str, Any] = {"published": Path(f"/models/{name}/r"), "final": {"test": 0.8}}
+            sources.append(region_source(name, study_name=study, budget_trials=trials, **facts))
+    return fleet.report(*sources)
 
 
 def some_params(rng: random.Random) -> dict[str, Any]:
@@ -142,6 +178,7 @@ def region_source(name: str, **facts: Any) -> RegionSource:
     known: dict[str, Any] = {
         "slug": name,
         "study_name": f"s/r/{name}",
+        "stage": Stage.PUBLISHED if facts.get("published") else Stage.TUNING,
         "published": None,
         "stopped": None,
         "final": None,

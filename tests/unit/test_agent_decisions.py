@@ -68,6 +68,16 @@ def test_a_rebalance_recommendation_drains_and_the_empty_node_goes() -> None:
     assert decided(decision.memory, seen(DRAINED)).power_off == decision.drain
 
 
+def test_a_node_without_its_fence_drains_and_stays_for_a_look_until_it_was_idle() -> None:
+    decision = decided(JOINED, seen(unfenced="jobs can't be kept from the metadata: why"))
+    assert decision.drain == "jobs can't be kept from the metadata: why"
+    assert not decision.unclaimed_only
+    memory = decided(decision.memory, seen(DRAINED, uptime=5_010)).memory
+    assert decided(memory, seen(DRAINED, uptime=5_600)).power_off is None
+    over = decided(memory, seen(DRAINED, uptime=5_610)).power_off
+    assert over == "idle for 10 minutes; before that: jobs can't be kept from the metadata: why"
+
+
 def test_an_expired_lease_drains_at_once_and_waits_for_the_jobs() -> None:
     decision = decided(JOINED, seen(expires=NOW))
     assert decision.drain is not None

@@ -28,8 +28,10 @@ NOTICE = json.dumps({"action": "terminate", "time": "2026-11-20T16:02:00Z"})
 class Metadata:
     told: dict[str, str] = field(default_factory=dict)
     reachable: bool = True
+    silent_from: str = ""  # a path: of it and all that are asked for after it
 
     def get(self, path: str) -> str | None:
+        self.reachable = self.reachable and path != self.silent_from
         if not self.reachable:
             raise AwsError(f"instance metadata {path}: timed out")
         return self.told.get(path)
@@ -83,6 +85,7 @@ class Node:
         self.off: list[str] = []
         self.told: list[Told] = []
         self.switch_works = True
+        self.fence = "stands"  # or gone; or what it can't be raised for
 
     def agent(self) -> Agent:
         clock = Clock(now=lambda: NOW + self.time, uptime=lambda: 5_000 + self.time)
@@ -95,7 +98,14 @@ class Node:
             cancel_switch=self._cancel,
             power_off=self.off.append,
             tell_probe=self.told.append,
+            raise_fence=self._raise_fence,
         )
+
+    def _raise_fence(self) -> bool:
+        if self.fence not in {"stands", "gone"}:
+            raise MachineError(self.fence)
+        gone, self.fence = self.fence == "gone", "stands"
+        return gone
 
     def _cancel(self) -> None:
         if not self.switch_works:
@@ -114,6 +124,12 @@ def test_a_notice_drains_in_the_step_that_reads_it(node: Node) -> None:
     agent.step()
     node.metadata.told[ACTION] = NOTICE
     agent.step()
+    assert node.condor.draining == "spot interruption: terminate at 2026-11-20T16:02:00Z"
+
+
+def test_a_notice_counts_though_the_metadata_fall_silent_right_after_it(node: Node) -> None:
+    node.metadata.told[ACTION], node.metadata.silent_from = NOTICE, REBALANCE
+    node.agent().step()
     assert node.condor.draining == "spot interruption: terminate at 2026-11-20T16:02:00Z"
 
 
@@ -302,3 +318,27 @@ def test_the_probe_is_told_once_the_node_has_joined_and_then_every_five_minutes(
     for node.time in (1, 2, 299, 302, 303):
         agent.step()
     assert [said.pool for said in node.told] == [{"NVIDIA L4": (250.0,)}] * 2
+
+
+def test_a_fence_that_is_gone_is_raised_again_and_told(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = node.agent()
+    agent.step()
+    node.fence = "gone"
+    for node.time in (1, 9, 10, 11):
+        agent.step()
+    assert node.fence == "stands"
+    assert caplog.text.count("the fence is raised again") == 1
+    assert node.condor.draining is None
+
+
+def test_a_node_whose_fence_cannot_be_raised_drains_and_says_why(node: Node) -> None:
+    agent = node.agent()
+    agent.step()
+    node.fence, node.time = "jobs can't be kept from the instance's metadata: no ip", 10
+    agent.step()
+    assert node.condor.draining == node.fence
+    node.fence, node.time = "stands", 20
+    agent.step()
+    assert node.condor.draining is not None, "what happened meanwhile is worth a look"

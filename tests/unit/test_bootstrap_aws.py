@@ -13,7 +13,7 @@ from botocore.credentials import Credentials as BotocoreCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.node_stand_ins import INSTANCE, ImdsStandIn, playing_imds, serving
+from tests.node_stand_ins import HANG_UP, INSTANCE, ImdsStandIn, playing_imds, serving
 from trialfleet.nodes.bootstrap.aws import (
     Aws,
     AwsError,
@@ -100,6 +100,41 @@ def test_metadata_that_cannot_be_reached_is_an_error_with_its_path() -> None:
         Imds("http://127.0.0.1:9").get("meta-data/x")
 
 
+@pytest.mark.parametrize("trouble", [429, 500, 503, HANG_UP])
+def test_metadata_that_fail_for_now_are_asked_for_again(imds: ImdsStandIn, trouble: int) -> None:
+    imds.troubles = [trouble, trouble]
+    client = Imds(imds.address, waits=(0, 0))
+    assert client.get("meta-data/instance-type") == "g5.xlarge"
+    assert imds.troubles == []
+    imds.troubles = [trouble] * 4
+    with pytest.raises(AwsError, match="metadata meta-data/instance-type: "):
+        client.get("meta-data/instance-type")
+    assert len(imds.troubles) == 1
+
+
+def test_metadata_that_are_refused_are_not_asked_for_again(imds: ImdsStandIn) -> None:
+    imds.troubles = [403, 403]
+    with pytest.raises(AwsError, match="HTTP 403"):
+        Imds(imds.address, waits=(0, 0)).get("meta-data/instance-type")
+    assert imds.troubles == [403]
+
+
+def test_metadata_are_asked_for_once_unless_told_otherwise(imds: ImdsStandIn) -> None:
+    imds.troubles = [503, 503]
+    with pytest.raises(AwsError, match="HTTP 503"):
+        Imds(imds.address).get("meta-data/instance-type")
+    assert imds.troubles == [503]
+
+
+@pytest.mark.parametrize("told", ['{"Code": "AssumeRoleUnauthorizedAccess"}', "<html>"])
+def test_a_role_that_gives_no_keys_is_told_in_the_services_words(
+    imds: ImdsStandIn, told: str
+) -> None:
+    imds.paths["meta-data/iam/security-credentials/trialfleet-demo"] = told
+    with pytest.raises(AwsError, match=f"role trialfleet-demo gives no keys: {told}"):
+        credentials(Imds(imds.address))
+
+
 def test_metadata_is_never_asked_for_through_a_proxy(
     imds: ImdsStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +159,7 @@ def test_the_roles_keys_are_those_of_the_metadata(imds: ImdsStandIn) -> None:
         ('{"__type":"com.x#ParameterNotFound","message":"no"}', "ParameterNotFound", "no"),
         ('{"__type":"AccessDeniedException","Message":"not you"}', "AccessDeniedException", "not"),
         ("<html>a proxy's page</html>", "HTTP 503", "HTTP 503"),
+        ('{"__type": "broken o', "HTTP 503", "HTTP 503"),
     ],
 )
 def test_a_refusal_has_aws_name_and_reason(text: str, code: str, words: str) -> None:

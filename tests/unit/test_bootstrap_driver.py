@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.node_stand_ins import Bench
-from trialfleet.nodes.bootstrap import driver
+from trialfleet.nodes.bootstrap import driver, packages
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
 OPTION_LINE = "options nvidia NVreg_CheckPCIConfigSpace=0\n"
@@ -21,17 +21,25 @@ case "$*" in
     echo "NVreg_ResmanDebugLevel: (int)"
     test -e "$ROOT/old" && echo "NVreg_CheckPCIConfigSpace: (int)"
     exit 0 ;;
-  *) echo "modinfo: ERROR: Module not found." >&2; exit 1 ;;
+  *) echo "modinfo: ERROR: Module $3 not found." >&2; exit 1 ;;
 esac
 """
+# What `-D` prints was recorded from kmod 30, with /etc/modprobe.d as Debian's packages have it.
 MODPROBE = """
 name=$(cat "$ROOT/module")
+if [ "$1" = -D ]; then
+  test -e "$ROOT/module" || { echo "modprobe: FATAL: Module $2 not found" >&2; exit 1; }
+  echo "insmod /lib/modules/6.8.0/kernel/drivers/video/backlight.ko.zst "
+  test "$name" = nvidia && echo "insmod /lib/modules/6.8.0/updates/dkms/nvidia.ko.zst NVreg_X=1 "
+  test "$name" = nvidia || echo "install modprobe -i $name \\$CMDLINE_OPTS "
+  exit 0
+fi
 if [ "$1" = -r ]; then
   test -e "$ROOT/in-use" && { echo "modprobe: FATAL: Module nvidia is in use." >&2; exit 1; }
   rm -rf "$ROOT/proc/driver/nvidia" "$ROOT/proc/modules"
   exit 0
 fi
-test "$1" = "$name" || exit 1
+test "$1" = nvidia || exit 1
 test -e "$ROOT/proc/driver/nvidia/params" && exit 0
 mkdir -p "$ROOT/proc/driver/nvidia"
 value=1
@@ -69,11 +77,17 @@ def prepare(bench: Bench) -> str:
     return driver.prepare(Machine(bench.root))
 
 
+def changes(calls: list[str]) -> list[str]:
+    """Of calls, those that load or unload something, or write what the kernel starts from."""
+    made = [call for call in calls if call.startswith(("modprobe", "update-initramfs"))]
+    return [call for call in made if not call.startswith("modprobe -D ")]
+
+
 def reboot(bench: Bench) -> None:
     """Load the driver anew, as a boot does."""
     (bench.root / "proc/driver/nvidia/params").unlink()
     machine = Machine(bench.root)
-    machine.run("modprobe", machine.read("module"))
+    machine.run("modprobe", "nvidia")
 
 
 def test_a_machine_without_gpu_and_driver_has_none(bench: Bench) -> None:
@@ -100,7 +114,7 @@ def test_a_driver_that_never_checked_is_already_so(bench: Bench) -> None:
     have_driver(bench, value=0)
     assert prepare(bench) == "already 0"
     assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
-    assert not any(call.startswith("modprobe") for call in bench.calls)
+    assert changes(bench.calls) == ["update-initramfs -u"]
 
 
 def test_twice_is_once(bench: Bench) -> None:
@@ -109,7 +123,7 @@ def test_twice_is_once(bench: Bench) -> None:
     before = bench.calls
     assert prepare(bench) == "set"
     again = bench.calls[len(before) :]
-    assert not any(call.startswith(("modprobe", "update-initramfs")) for call in again)
+    assert changes(again) == []
 
 
 def test_a_driver_in_use_wants_one_reboot_after_which_the_option_is_set(bench: Bench) -> None:
@@ -139,15 +153,37 @@ def test_a_driver_that_no_longer_checks_still_gets_the_line_which_it_ignores(ben
     assert "modprobe -r nvidia_uvm nvidia" not in bench.calls
 
 
-def test_debians_module_has_its_own_name_on_the_line_and_the_kernels_when_unloaded(
-    bench: Bench,
+@pytest.mark.parametrize(
+    "name", ["nvidia-current", "nvidia-current-open", "nvidia-tesla-535", "nvidia-tesla"]
+)
+def test_debians_modules_have_their_own_names_on_the_line_and_the_kernels_when_loaded(
+    bench: Bench, name: str
 ) -> None:
-    have_driver(bench, name="nvidia-current", value=1)
+    have_driver(bench, name=name, value=1)
     assert prepare(bench) == "set"
     line = bench.text("etc/modprobe.d/trialfleet-nvidia.conf")
-    assert line == "options nvidia-current NVreg_CheckPCIConfigSpace=0\n"
+    assert line == f"options {name} NVreg_CheckPCIConfigSpace=0\n"
     assert "modprobe -r nvidia_uvm nvidia" in bench.calls
-    assert "modprobe nvidia-current" in bench.calls
+    assert "modprobe nvidia" in bench.calls
+
+
+def test_a_name_whose_module_was_never_compiled_is_no_driver(bench: Bench) -> None:
+    """Debian's `install` line is there as soon as the package is unpacked."""
+    have_driver(bench, name="nvidia-tesla-535", value=None)
+    bench.program("modinfo", "echo 'modinfo: ERROR: Module not found.' >&2; exit 1")
+    assert prepare(bench) == "no driver"
+
+
+@pytest.mark.parametrize("program", ["nvidia-smi", "modprobe"])
+def test_a_gpu_that_hangs_the_drivers_programs_is_left_to_the_probe(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """They would use up the whole time to boot; so the node joins, and says what is sick."""
+    monkeypatch.setattr(driver, "PATIENCE", 0.5)
+    have_driver(bench, old=False, value=None)
+    asks = 'test "$1" = -D && exec echo insmod /lib/nvidia.ko; '
+    bench.program(program, f"{asks}exec sleep 600")
+    assert prepare(bench) == "driver no longer checks"
 
 
 def test_where_there_is_no_initramfs_tools_dracut_is_asked(bench: Bench) -> None:
@@ -179,13 +215,39 @@ def test_ubuntus_driver_for_this_kernel_is_installed_newest_first(bench: Bench) 
     assert len(asked) == 3
 
 
+DEBIANS = """
+case "$*" in
+  indextargets*) printf '%s\\n' {} ;;
+  *install*) echo nvidia-current > "$ROOT/module" ;;
+esac
+"""
+
+
 def test_debians_driver_is_compiled_for_this_kernel(bench: Bench) -> None:
     gpu_on_the_bus(bench, "debian")
-    bench.program("apt-get", 'case "$*" in *install*) echo nvidia-current > "$ROOT/module" ;; esac')
+    bench.program("apt-get", DEBIANS.format("main contrib non-free non-free-firmware main"))
     assert prepare(bench) == "driver no longer checks"
     assert bench.calls[-1] == "nvidia-smi -pm 1"
     wanted = f"linux-headers-{os.uname().release} nvidia-driver nvidia-smi"
     assert any(call.endswith(wanted) for call in bench.calls)
+
+
+@pytest.mark.parametrize("components", ["main", "main contrib non-free-firmware"])
+def test_sources_that_lack_debians_driver_are_told(bench: Bench, components: str) -> None:
+    gpu_on_the_bus(bench, "debian")
+    bench.program("apt-get", DEBIANS.format(components))
+    listed = ", ".join(components.split())
+    with pytest.raises(
+        StepError, match=f"driver is in contrib and non-free, .* sources have {listed}: .*image"
+    ):
+        prepare(bench)
+    assert not any("nvidia-driver" in call for call in bench.calls)
+
+
+def test_what_sources_have_is_asked_of_the_real_apt() -> None:
+    if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
+        pytest.skip("wants apt, and its lists")
+    assert "main" in packages.components(Machine())
 
 
 def test_amazons_driver_comes_from_its_own_repository(
@@ -202,8 +264,10 @@ def test_amazons_driver_comes_from_its_own_repository(
 
 def test_a_driver_that_cannot_be_installed_is_told_by_name(bench: Bench) -> None:
     gpu_on_the_bus(bench, "debian")
+    sources = "indextargets*) printf '%s\\n' contrib non-free ;;"
     bench.program(
-        "apt-get", 'case "$*" in *install*) echo "E: no nvidia-driver" >&2; exit 100;; esac'
+        "apt-get",
+        f'case "$*" in {sources} *install*) echo "E: no nvidia-driver" >&2; exit 100;; esac',
     )
     with pytest.raises(StepError, match="E: no nvidia-driver"):
         prepare(bench)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import platform
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from tests.node_stand_ins import Bench
+from tests.node_stand_ins import Bench, serving
 from trialfleet.nodes.bootstrap import htcondor
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
@@ -109,3 +110,17 @@ def test_each_version_has_its_repository(version: str, channel: str) -> None:
 def test_a_key_that_cannot_be_fetched_is_an_error_with_its_address() -> None:
     with pytest.raises(StepError, match=r"^http://127\.0\.0\.1:9/key: .*refused"):
         htcondor.download("http://127.0.0.1:9/key")
+
+
+def test_a_key_whose_download_breaks_off_is_told() -> None:
+    class BreaksOff(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "99")
+            self.end_headers()
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    with serving(BreaksOff) as address, pytest.raises(StepError, match=f"{address}/key: "):
+        htcondor.download(f"{address}/key")

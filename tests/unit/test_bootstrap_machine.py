@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,6 +85,28 @@ def test_a_program_that_is_missing_or_hangs_is_told(bench: Bench) -> None:
         Machine(bench.root).run("slow", seconds=0.1)
 
 
+def test_a_program_that_hangs_is_ended_with_all_that_it_started(bench: Bench) -> None:
+    bench.program("slow", 'sleep 600 & echo $! > "$ROOT/child"; wait')
+    with pytest.raises(StepError, match="no end after"):
+        Machine(bench.root).run("slow", seconds=0.5)
+    child = int(bench.text("child"))
+    assert not Path(f"/proc/{child}").exists() or ") Z " in Path(f"/proc/{child}/stat").read_text()
+
+
+def test_a_program_that_leaves_a_daemon_behind_is_over_when_it_ends(bench: Bench) -> None:
+    bench.program("starts", 'sleep 600 & echo $! > "$ROOT/child"; echo started')
+    try:
+        assert Machine(bench.root).run("starts", seconds=60) == "started\n"
+    finally:
+        os.kill(int(bench.text("child")), signal.SIGKILL)
+
+
+def test_a_program_that_cannot_be_run_is_told(bench: Bench) -> None:
+    bench.file("text", "no program")
+    with pytest.raises(StepError, match=r"`.*/text` can't be run: .*Permission denied"):
+        Machine(bench.root).run(f"{bench.root}/text")
+
+
 def test_programs_never_ask_a_person(bench: Bench) -> None:
     bench.program("curious", "read answer && exit 9; echo $DEBIAN_FRONTEND")
     with typing("yes\n"):
@@ -140,6 +163,29 @@ def test_an_apt_that_never_ends_is_told(bench: Bench, monkeypatch: pytest.Monkey
         packages.refresh(Machine(bench.root))
 
 
+INTERRUPTED = """
+test -e "$ROOT/configured" && exit 0
+echo "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct it." >&2
+exit 100
+"""
+
+
+def test_an_installation_that_was_cut_off_is_brought_to_its_end(bench: Bench) -> None:
+    """As after a reboot in the midst of it: apt refuses everything until then."""
+    bench.program("apt-get", INTERRUPTED)
+    bench.program("dpkg", 'touch "$ROOT/configured"')
+    packages.install(Machine(bench.root), "condor")
+    assert [call.split()[0] for call in bench.calls] == ["apt-get", "dpkg", "apt-get"]
+
+
+def test_an_installation_that_cannot_be_brought_to_its_end_is_told(bench: Bench) -> None:
+    bench.program("apt-get", INTERRUPTED)
+    bench.program("dpkg", "echo broken >&2; exit 1")
+    with pytest.raises(StepError, match="dpkg was interrupted"):
+        packages.install(Machine(bench.root), "condor")
+    assert [call.split()[0] for call in bench.calls] == ["apt-get", "dpkg", "apt-get"]
+
+
 def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
     bench.file("opt/trialfleet/settings.json", str(TOLD).replace("'", '"'))
     told = settings.read(Machine(bench.root))
@@ -177,8 +223,9 @@ def test_a_bundle_without_configuration_is_an_error(bench: Bench) -> None:
 def test_the_kernel_gives_up_silent_peers_as_soon_as_the_settings_say_so(bench: Bench) -> None:
     bench.file("opt/trialfleet/node.conf", "A = 1\n")
     bench.program("sysctl")
-    for _ in range(2):
-        configuration.write(Machine(bench.root), SPOT, "set", "/scratch")
+    # As written by a bootstrap that was killed before the kernel heard of it.
+    bench.file(configuration.SYSCTL, configuration.KERNEL)
+    configuration.write(Machine(bench.root), SPOT, "set", "/scratch")
     file = bench.root / "etc/sysctl.d/60-trialfleet.conf"
     assert "tcp_keepalive_intvl = 5" in file.read_text()
     assert (bench.root / "var/lib/trialfleet/home").stat().st_mode & 0o777 == 0o700

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.node_stand_ins import Bench
+from tests.node_stand_ins import IP, Bench
 from tests.unit.test_bootstrap_machine import SPOT, TOLD
 from trialfleet.nodes.bootstrap import configuration, driver, kernels, steps
 from trialfleet.nodes.bootstrap.aws import Aws, Imds
-from trialfleet.nodes.bootstrap.machine import Machine
+from trialfleet.nodes.bootstrap.machine import Machine, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
 from trialfleet.nodes.probe import kernel_log, told
 from trialfleet.nodes.probe.kernel_log import Xid
@@ -104,7 +104,7 @@ def test_a_node_compiles_the_kernels_beside_everything_else(bench: Bench, node: 
     into = f"{bench.root}{kernels.PLACE}"
     assert f"ExecStart=-{python} -m trialfleet.nodes.kernels build --into {into}\n" in unit
     assert "Nice=19\n" in unit
-    assert bench.calls.count("systemctl daemon-reload") == 1
+    assert bench.calls[-2] == "systemctl daemon-reload"
     assert bench.calls[-1] == f"systemctl start --no-block {kernels.UNIT}"
     assert not any(call.startswith("python -m") for call in bench.calls)
 
@@ -137,3 +137,20 @@ def test_the_kernels_are_compiled_where_trials_look_first() -> None:
     from trialfleet.nodes.kernels import build
 
     assert str(build.SYSTEM) == kernels.PLACE
+
+
+def test_htcondor_is_not_started_where_jobs_would_reach_the_metadata(
+    bench: Bench, node: steps.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps from the fence on, with an `ip` that can't raise it and with one that can."""
+    names = [name for name, _ in steps.STEPS]
+    there = names.index("fence")
+    assert names[there + 1] == "start"
+    monkeypatch.setattr(steps, "STEPS", steps.STEPS[there : there + 2])
+    bench.program("ip", "exit 1")
+    with pytest.raises(StepError, match="jobs can't be kept from the instance's metadata"):
+        steps.run(node)
+    assert not any("restart" in call for call in bench.calls)
+    bench.program("ip", IP)
+    steps.run(node)
+    assert "systemctl restart condor.service" in bench.calls

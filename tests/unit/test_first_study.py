@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from trialfleet import Run
 from trialfleet.nodes import trial
+from trialfleet.workflows import examples, plan, study_commands
+from trialfleet.workflows.command_line import main
+from trialfleet.workflows.plan_summary import plan_summary
 from trialfleet.workflows.study import Study
 from trialfleet.workflows.study_file import load_study
 
@@ -74,6 +79,35 @@ def test_the_first_trainer_leaves_a_model_and_goes_on_after_an_interruption(
     assert (whole / "model/weights.json").read_bytes() == (
         pieces / "model/weights.json"
     ).read_bytes()
+
+
+def test_the_tabular_example_brings_its_data_and_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan, "_FORBIDDEN_PLACE", "/nowhere")
+    made = []
+    for name in ("a", "b"):
+        result = CliRunner().invoke(main, ["init", str(tmp_path / name), "--example", "tabular"])
+        assert result.exit_code == 0
+        made.append((tmp_path / name / "data/lyon.csv").read_bytes())
+    assert made[0] == made[1]
+    assert "3 files of 2000 parcels" in capfd.readouterr().out
+    study = load_study(tmp_path / "a/study.yaml")
+    folder = plan.write_plan(study, run="r1", out=tmp_path / "run")
+    found = plan_summary(Run(folder.root))["regions"]
+    assert [region["name"] for region in found] == ["lyon", "porto", "turin"]
+    assert all(region["table"]["rows"] == 2000 for region in found)
+
+
+def test_an_example_whose_data_cant_be_made_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not examples.prepare_example(tmp_path)
+    monkeypatch.setattr(study_commands, "prepare_example", lambda _folder: False)
+    result = CliRunner().invoke(main, ["init", str(tmp_path / "f"), "--example", "flights"])
+    assert result.exit_code == 0
+    assert "then: " in result.output
+    assert "f/prepare.py\nnext: trialfleet run" in result.output
 
 
 @pytest.mark.parametrize("name", ["study.yaml", "destinations.yaml"])

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.study_texts import MINIMAL
 from trialfleet.errors import InputError
+from trialfleet.infra.fleet.spec import check_regions
 from trialfleet.workflows.study import studys_fleet
 from trialfleet.workflows.study_file import load_fleet
 
@@ -53,6 +54,15 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
     ("line", "told"),
     [
         ("zones: [us-west-2a]", "zones.0: lies in none of aws_regions: eu-west-1, us-east-1"),
+        ("zones: [eu-west-1a, us-east-1b, eu-west-1a]", "zones.2: eu-west-1a stands there twice"),
+        (
+            "instance_types: [g5.xlarge, g5.xlarge]",
+            "instance_types.1: g5.xlarge stands there twice",
+        ),
+        (
+            "subnets: [subnet-0123abcd, subnet-0123abcd]",
+            "subnets.1: subnet-0123abcd stands there twice",
+        ),
         ("nodes: {min: 5, max: 2}", "nodes.min: must be at most max, which is 2 (got 5)"),
         ("instance_types: [p99]", "instance_types.0: must be an instance type such as g5.xlarge"),
         ("ami: ami-0123456789abcdef0", "ami: an image belongs to one region"),
@@ -71,6 +81,16 @@ def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, told
     text = refusal(tmp_path, OWN + line + "\n")
     assert told in text
     assert "fleet.yaml:3: " in text
+
+
+def test_an_aws_region_that_stands_there_twice_is_told_with_its_line(tmp_path: Path) -> None:
+    text = "name: nightly\naws_regions:\n  - eu-west-1\n  - us-east-1\n  - eu-west-1\n"
+    told = refusal(tmp_path, text)
+    assert "fleet.yaml:5: aws_regions.2: eu-west-1 stands there twice" in told
+
+
+def test_an_aws_region_that_is_typed_twice_is_asked_once() -> None:
+    assert check_regions(["eu-west-1", "us-east-1", "eu-west-1"]) == ["eu-west-1", "us-east-1"]
 
 
 def test_a_study_without_a_fleet_is_told_so(tmp_path: Path) -> None:

@@ -166,6 +166,17 @@ def test_mirrors_are_the_named_one_and_then_the_machines_own(
     assert debian.mirrors() == ["http://named.example/debian", *own]
 
 
+def test_a_machine_that_has_downloaded_no_lists_has_mirrors_too(bare: Path) -> None:
+    asked = [
+        "'http://near.example/debian/dists/bookworm/InRelease' near_InRelease 0",
+        "'http://near.example/debian/dists/bookworm/main/binary-amd64/Packages.xz' near_Packages 0",
+        "'http://near.example/debian-security/dists/bookworm-security/InRelease' sec_InRelease 0",
+    ]
+    lines = (f'echo "{line}"' for line in asked)
+    program(bare, "apt-get", 'test "$1 $2" = "update --print-uris" || exit 0', *lines)
+    assert debian.mirrors() == ["http://near.example/debian"]
+
+
 def test_a_machine_without_a_mirror_of_debian_is_told_how_to_name_one(bare: Path) -> None:
     program(bare, "apt-get", "echo 'http://archive.ubuntu.example/ubuntu/|Ubuntu|x'")
     with pytest.raises(PoolError, match=debian.MIRROR_VARIABLE):

@@ -107,6 +107,21 @@ def test_the_npp_goal_is_judged_where_launches_dominate_and_only_there() -> None
     assert goal.where == "1 K"
 
 
+def test_a_graph_is_held_against_a_graph_and_told_against_calls_too() -> None:
+    """Like with like shows the kernels; what a graph saves of the calls is another matter."""
+    in_graph = replace(SMALL, manner="graph", microseconds=2.0)
+    npps = replace(SMALL, variant="npp", microseconds=4.8)
+    npps_in_graph = replace(npps, manner="graph", microseconds=2.2)
+    goals = results(COPY, in_graph, npps, npps_in_graph).goals()
+    found = {goal.name: goal.found for goal in goals if goal.found is not None}
+    assert found == pytest.approx(
+        {
+            "MulC, times as fast as NPP: ours, graph / npp": 2.4,
+            "MulC, times as fast as NPP: ours, graph / npp, graph": 1.1,
+        }
+    )
+
+
 def test_every_fused_operation_has_a_goal_for_each_manner() -> None:
     ours = Row("sgd_step_", "8", "ours", "called", bytes=8, microseconds=10.0)
     rows = [

@@ -72,7 +72,7 @@ class Computer:
                 since = f"{self.started * 1e6:.0f}"
                 return f"ActiveState={state}\nActiveEnterTimestampMonotonic={since}\n"
             case ["systemctl", "show", *_]:
-                return "no\n\nno\n" if self.loaded else "yes\n\nno\n"
+                return "no\n\nno\n\nno\n" if self.loaded else "yes\n\nno\n\nno\n"
         return None
 
     def change(self, arguments: list[str]) -> str:
@@ -116,13 +116,21 @@ def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
     return Computer(tmp_path)
 
 
+def test_a_manager_has_systemd_run_the_supervisor_as_the_user(computer: Computer) -> None:
+    computer.go(SETTINGS)
+    unit = computer.root / "etc/systemd/system" / install.SUPERVISOR
+    assert "User=ada\n" in unit.read_text()
+    assert "-m trialfleet.workflows.supervisor --state %S/" in unit.read_text()
+    assert install.SUPERVISOR in computer.enabled
+
+
 def test_a_fresh_machine_gets_all_that_a_manager_needs(computer: Computer) -> None:
     computer.go(SETTINGS)
     assert [line.split()[0] for line in computer.ran] == [
         *["apt-get"] * 2,
         "sysctl",
         "condor_token_create",
-        *["systemctl"] * 4,
+        *["systemctl"] * 5,
     ]
     etc = computer.root / "etc"
     assert (etc / "condor/config.d/50-trialfleet-manager.conf").read_text() == config.render(
@@ -134,7 +142,7 @@ def test_a_fresh_machine_gets_all_that_a_manager_needs(computer: Computer) -> No
     )
     assert (etc / "apt/keyrings/htcondor.asc").read_bytes() == KEY
     assert "net.ipv4.tcp_keepalive_intvl = 5\n" in (etc / "sysctl.d/60-trialfleet.conf").read_text()
-    assert computer.enabled == {"condor", "trialfleet-token.timer"}
+    assert computer.enabled == {"condor", "trialfleet-token.timer", install.SUPERVISOR}
 
 
 def test_secrets_are_roots_and_the_token_its_users(computer: Computer) -> None:

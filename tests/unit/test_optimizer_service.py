@@ -24,10 +24,12 @@ CLIENT = Path(client.__file__).resolve()
 HANDLER = """
 import os, sys, time
 from pathlib import Path
+folder, idle_timeout, wait = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "wait"
+with open(folder / "started", "a") as started:
+    started.write(f"{os.getpid()}\\n")
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.optimizer.service import Reply, serve
 
-folder, idle_timeout, wait = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "wait"
 
 class Notes:
     # writes down what happens, so that tests can see it
@@ -107,6 +109,10 @@ class Run:
         assert result.returncode == 0, result.stderr
         return result.stdout
 
+    def started(self) -> list[int]:
+        """Return the processes that were started to become the service."""
+        return [int(line) for line in (self.folder / "started").read_text().split()]
+
     def pids(self) -> list[int]:
         """Return the processes that became the service, in order."""
         made = self.folder / "made"
@@ -164,6 +170,15 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+def waits_for_a_reply(pid: int) -> bool:
+    """Return whether a client has sent its request: it sleeps with a socket open."""
+    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    is_connected = any(link.startswith("socket:") for link in links)
+    return (
+        is_connected and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    )
 
 
 # ---------------------------------------------------------------- requests
@@ -284,16 +299,28 @@ def test_a_missing_folder_and_a_missing_program_are_named(run: Run, tmp_path: Pa
     result = run.ask("hello", start=["/nosuch/program"])
     assert result.returncode == 1
     assert "/nosuch/program: No such file" in result.stderr
+    (run.folder / "service.log").unlink()
+    (run.folder / "service.log").symlink_to("/nosuch/log")
+    result = run.ask("hello")
+    assert result.returncode == 1
+    assert result.stderr.endswith("service.log: No such file or directory\n")
+
+
+def test_a_disk_that_is_full_keeps_no_request_waiting(run: Run) -> None:
+    (run.folder / "service.log").symlink_to("/dev/full")
+    assert run.ok("hello") == f"{run.pids()[0]} ['hello']\n"
+    assert "ZeroDivisionError" in run.ask("bug").stderr
 
 
 # ---------------------------------------------------------------- life and death
 
 
-def test_only_one_of_many_started_at_once_becomes_the_service(run: Run) -> None:
+def test_many_clients_at_once_start_one_service(run: Run) -> None:
     clients = [run.ask_later("hello", str(i)) for i in range(8)]
     outputs = [waiting.communicate()[0] for waiting in clients]
     assert [waiting.returncode for waiting in clients] == [0] * 8
     (pid,) = run.pids()
+    assert run.started() == [pid], "a service takes 70 MB before it does anything"
     assert {output.split()[0] for output in outputs} == {str(pid)}
 
 
@@ -365,6 +392,44 @@ def test_sigterm_ends_a_service_that_waits_for_requests(run: Run) -> None:
     wait_until((run.folder / "service.sock").exists)
     service.terminate()
     assert service.wait(timeout=4) == 0
+
+
+def test_a_script_whose_dagman_has_ended_asks_nothing_again(run: Run, tmp_path: Path) -> None:
+    """The next DAGMan runs the script too; a late ask would empty the folder of a running trial."""
+    run.ok("hello")
+    (service,) = run.pids()
+    os.kill(service, signal.SIGSTOP)
+    code = (
+        "import subprocess, sys, time; script = subprocess.Popen(sys.argv[1:]); "
+        "print(script.pid, flush=True); time.sleep(600)"
+    )
+    dagman = subprocess.Popen(
+        [sys.executable, "-c", code, *run.command("late")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert dagman.stdout
+    with dagman.stdout as told:
+        script = int(told.readline())
+    wait_until(lambda: waits_for_a_reply(script))
+    dagman.kill()
+    dagman.wait()
+    os.kill(service, signal.SIGKILL)
+    wait_until(lambda: not is_alive(script))
+    assert "begin late" not in run.served()
+
+
+def test_a_request_that_nobody_waits_for_any_longer_is_not_served(run: Run) -> None:
+    run.ok("hello")
+    os.kill(run.pids()[0], signal.SIGSTOP)
+    impatient = run.ask_later("impatient")
+    wait_until(lambda: waits_for_a_reply(impatient.pid))
+    impatient.kill()
+    impatient.communicate()
+    os.kill(run.pids()[0], signal.SIGCONT)
+    run.ok("again")
+    assert "begin impatient" not in run.served()
 
 
 def test_a_second_service_returns_at_once_or_waits_for_the_first_to_end(run: Run) -> None:

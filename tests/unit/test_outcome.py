@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from trialfleet.infra.fleet.money import NO_MONEY
 from trialfleet.workflows.folder import TrialFolder
-from trialfleet.workflows.outcome import Complete, Failed, judge, last_line
+from trialfleet.workflows.outcome import Complete, Failed, Unpaid, judge, last_line
 
 COMPLETE = '{"schema": 1, "status": "complete", "metrics": {"auc": 0.5, "n": 3}, "seconds": 2}'
 
@@ -53,7 +54,7 @@ def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
         ('{"status": "complete", "metrics": {"auc": "0.9"}}', "no number 'auc'", True),
         ('{"status": "complete", "metrics": {"auc": true}}', "no number 'auc'", True),
         ('{"status": "failed", "error": "too deep"}', "too deep", True),
-        ('{"metrics": {"auc": 1}}', "status None", True),
+        ('{"metrics": {"auc": 1}}', "has no status", True),
         ("[" * 200_000, "not JSON", False),
         ('{"a":' * 200_000, "not JSON", False),
         ("9" * 5000, "not JSON", False),
@@ -83,6 +84,13 @@ def test_an_exit_code_is_tried_again_and_told_with_the_last_words(folder: TrialF
     assert judge(folder, -9, "auc") == Failed(error="signal 9: ValueError: no", final=False)
 
 
+@pytest.mark.parametrize(("code", "said"), [(126, "Permission denied"), (127, "not found")])
+def test_a_command_that_cant_be_run_is_final(folder: TrialFolder, code: int, said: str) -> None:
+    folder.err.write_text(f"condor_exec.exe: 6: exec: fit: {said}\n")
+    words = f"exit code {code}: condor_exec.exe: 6: exec: fit: {said}"
+    assert judge(folder, code, "auc") == Failed(error=words, final=True, never_began=True)
+
+
 def test_exit_64_is_final(folder: TrialFolder) -> None:
     folder.result.write_text('{"status": "failed", "error": "diverged"}')
     assert judge(folder, 64, "auc") == Failed(error="diverged", final=True)
@@ -91,7 +99,7 @@ def test_exit_64_is_final(folder: TrialFolder) -> None:
 @pytest.mark.parametrize(("code", "final"), [(47, True), (3, True), (34, True), (12, False)])
 def test_a_removed_job_tells_its_hold(folder: TrialFolder, code: int, final: bool) -> None:
     folder.log.write_text(HELD_LOG.format(reason="it ran too long", code=code))
-    assert judge(folder, -1001, "auc") == Failed(error="it ran too long", final=final)
+    assert judge(folder, -1002, "auc") == Failed(error="it ran too long", final=final)
 
 
 def test_a_hold_of_an_attempt_before_is_not_blamed(folder: TrialFolder) -> None:
@@ -100,7 +108,17 @@ def test_a_hold_of_an_attempt_before_is_not_blamed(folder: TrialFolder) -> None:
         + "000 (008.000.000) 2026-11-20 10:01:00 Job submitted from host: <127.0.0.1:1>\n...\n"
         "009 (008.000.000) 2026-11-20 10:01:06 Job was aborted.\n\tvia condor_rm\n...\n"
     )
-    assert judge(folder, -1001, "auc") == Failed(error="via condor_rm", final=False)
+    assert judge(folder, -1002, "auc") == Failed(error="via condor_rm", final=False)
+
+
+@pytest.mark.parametrize("held", ["", HELD_LOG.format(reason="it ran too long", code=47)])
+def test_a_job_that_was_removed_for_want_of_money_is_told_apart(
+    folder: TrialFolder, held: str
+) -> None:
+    reason = f"{NO_MONEY}the run's cap of $60.00 is reached: $60.01 is spent"
+    aborted = f"009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\t{reason} (by user me)\n"
+    folder.log.write_text(f"{held}{aborted}...\n")
+    assert judge(folder, -1002, "auc") == Unpaid(error=reason)
 
 
 def test_the_last_line_of_a_long_file_is_found(tmp_path: Path) -> None:
@@ -189,6 +207,16 @@ def test_the_last_line_is_cleaned(tmp_path: Path) -> None:
 
 def test_the_reason_of_a_hold_is_cleaned(folder: TrialFolder) -> None:
     folder.log.write_text(HELD_LOG.format(reason="\x1b[31mno " + "x" * 1000, code=12))
-    outcome = judge(folder, -1001, "auc")
+    outcome = judge(folder, -1002, "auc")
     assert isinstance(outcome, Failed)
     assert outcome.error == ("no " + "x" * 1000)[:300]
+
+
+@pytest.mark.parametrize("error", [" ", "\x1b[0m", "\n\t"])
+def test_an_error_without_a_word_is_none(folder: TrialFolder, error: str) -> None:
+    folder.result.write_text(json.dumps({"status": "failed", "error": error}))
+    folder.err.write_text("out of memory")
+    outcome = judge(folder, 0, "auc")
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("result.json has status 'failed'")
+    assert judge(folder, 64, "auc") == Failed(error="out of memory", final=True)

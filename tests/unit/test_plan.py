@@ -13,15 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.small_trials import make_table
 from trialfleet.errors import InputError
 from trialfleet.workflows import plan as plan_module
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.graph import graph_of
-from trialfleet.workflows.plan import new_run_id, write_plan
+from trialfleet.workflows.plan import write_plan
 from trialfleet.workflows.plan_summary import plan_text
 from trialfleet.workflows.run import Run
+from trialfleet.workflows.run_ids import new_run_id
 from trialfleet.workflows.study import Budget, Study, Trainer
-from trialfleet.workflows.trial_files import TrialOrder, sandbox_name, write_trial
+from trialfleet.workflows.study_places import sandbox_name
+from trialfleet.workflows.trial_files import TrialOrder, write_trial
 
 
 def make_study(folder: Path, **changes: object) -> Study:
@@ -60,7 +63,8 @@ from pathlib import Path
 from trialfleet.workflows import plan
 from trialfleet.workflows.study_file import load_frozen
 plan._FORBIDDEN_PLACE = "/nowhere"
-plan.write_plan(load_frozen(Path(sys.argv[1])).study, run="r1", out=Path(sys.argv[2]))
+frozen = load_frozen(Path(sys.argv[1]))
+plan.write_plan(frozen.study, run="r1", out=Path(sys.argv[2]), created=frozen.created)
 """
 
 
@@ -98,12 +102,30 @@ def test_every_node_has_its_folder_before_dagman_enters_it(place: Path) -> None:
             assert planned.region(region.slug).trial(node).root.is_dir()
 
 
+def test_the_whole_graph_keeps_no_rescue_file_that_would_call_a_failed_region_done(
+    place: Path,
+) -> None:
+    folder = write_plan(make_study(place), run="r1", out=place / "run")
+    assert "DAGMAN_MAX_RESCUE_NUM = 0" in folder.study_config.read_text()
+    assert "DAGMAN_MAX_RESCUE_NUM" not in folder.region_config.read_text()
+
+
 def test_a_folder_that_holds_something_is_left_alone(place: Path) -> None:
     (place / "run").mkdir()
     (place / "run" / "precious").touch()
     with pytest.raises(InputError, match="exists already"):
         write_plan(make_study(place), run="r1", out=place / "run")
     assert [p.name for p in (place / "run").iterdir()] == ["precious"]
+
+
+def test_a_plan_where_no_trial_could_begin_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(place)._replace(free=5 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(InputError, match=r"5 MB are free in .*--out"):
+        write_plan(make_study(place), run="r1", out=place / "runs" / "run")
+    assert list((place / "runs").iterdir()) == []
 
 
 def test_a_plan_that_breaks_off_leaves_nothing(
@@ -120,7 +142,7 @@ def test_a_plan_that_breaks_off_leaves_nothing(
 
 
 def test_a_run_id_whose_model_is_published_already_is_refused(place: Path) -> None:
-    (place / "models" / "A" / "r1").mkdir(parents=True)
+    (place / "models" / "demo" / "A" / "r1").mkdir(parents=True)
     with pytest.raises(InputError, match="another run of that id"):
         write_plan(make_study(place), run="r1", out=place / "run")
 
@@ -129,6 +151,21 @@ def test_a_storage_with_a_password_is_for_the_owners_eyes(place: Path) -> None:
     study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
     planned = write_plan(study, run="r1", out=place / "run")
     assert planned.study.stat().st_mode & 0o077 == 0
+
+
+def test_a_storage_with_a_password_is_closed_from_its_first_byte(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # what a file is made with, it keeps
+    former = os.umask(0)
+    try:
+        planned = write_plan(study, run="r1", out=place / "run")
+        open_one = write_plan(make_study(place), run="r2", out=place / "open")
+    finally:
+        os.umask(former)
+    assert planned.study.stat().st_mode & 0o777 == 0o600
+    assert open_one.study.stat().st_mode & 0o777 == 0o666  # none to hide
 
 
 @pytest.mark.parametrize("run", ["latest", "", "a b", "../x", "a\nb", "x" * 65])
@@ -180,13 +217,15 @@ def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
 
 
 def test_the_reference_trainer_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
-    planned = write_plan(
-        make_study(
-            place, trainer="tabular", search_space={"hidden": {"type": "int", "low": 8, "high": 64}}
-        ),
-        run="r1",
-        out=place / "run",
+    make_table(place / "rows.npz")
+    study = make_study(
+        place,
+        trainer="tabular",
+        search_space={"hidden": {"type": "int", "low": 8, "high": 64}},
+        objective={"metric": "val_loss", "direction": "minimize"},
+        data="rows.npz",
     )
+    planned = write_plan(study, run="r1", out=place / "run")
     code = "import sys; sys.modules['trialfleet'] = None; import train, trial"
     subprocess.run([sys.executable, "-c", code], cwd=planned.code, check=True)
 
@@ -249,3 +288,10 @@ def test_a_trial_is_told_how_much_of_how_many_gpus_is_its_own(
     contract = json.loads(trial.trial_json.read_text())
     assert {name: contract[name] for name in told} == told
     assert said in plan_text(Run(folder.root))
+
+
+def test_a_file_that_cant_be_copied_is_named_and_nothing_is_left(place: Path) -> None:
+    study = make_study(place, trainer={"command": ["sh"], "files": ["/proc/self/mem"]})
+    with pytest.raises(InputError, match="'/proc/self/mem' can't be copied: "):
+        write_plan(study, run="r1", out=place / "run")
+    assert {path.name for path in place.iterdir()} == {"go.sh"}

@@ -27,6 +27,7 @@ def settings(**changes: object) -> PoolSettings:
         "folder": Path("/home/me/pool"),
         "installation": UNPACKED,
         "account": "me",
+        "port": 20001,
     }
     return PoolSettings(**(usual | changes))  # type: ignore[arg-type]
 
@@ -193,6 +194,24 @@ def test_connect_says_how_to_start_the_embedded_pool_that_is_meant(
     monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "condor_config"))
     (tmp_path / "pool.json").write_text('{"release": "/usr", "version": "1", "unpacked": false}')
     with pytest.raises(PoolError, match=r"which is not up: start it by .*trialfleet pool up"):
+        connect()
+
+
+def test_no_error_blames_a_variable_that_nobody_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = str(tmp_path / "condor_config")
+    (tmp_path / "pool.json").write_text('{"release": "/usr", "version": "1", "unpacked": false}')
+    monkeypatch.setitem(sys.modules, "htcondor2", None)
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path))
+    monkeypatch.setenv("CONDOR_CONFIG", config)
+    use({"CONDOR_CONFIG": config})  # a person's, which a command uses
+    with pytest.raises(PoolError, match=r"CONDOR_CONFIG names the pool in .*: start it by `trial"):
+        connect()
+    monkeypatch.delenv("CONDOR_CONFIG")
+    use({"CONDOR_CONFIG": config})  # the pool was up then, and a command goes on watching
+    with pytest.raises(PoolError, match=f"^the pool in {tmp_path} is not up: start it by `trialfl"):
         connect()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import pwd
 import re
@@ -13,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,18 @@ import pytest
 from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
-from trialfleet.errors import OptimizerError
+from tests.conftest import MakeRun
+from tests.unit.report_studies import region_source, report_source
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.optimizer.ownership import Owner, Ownership
 from trialfleet.optimizer.region_study import Assignment, RegionSettings, RegionStudy, Told
+from trialfleet.optimizer.reports import Conduct
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.storage import close_storage, open_storage, sqlite_url
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.optimizer.stored_trials import reader_of_url
+from trialfleet.workflows import dashboard
+from trialfleet.workflows.report import build_report
 
 psycopg = pytest.importorskip("psycopg")
 pytestmark = pytest.mark.postgres
@@ -160,14 +171,22 @@ def opened() -> Iterator[Opener]:
         yield open_
 
 
+NO_TIMES: dict[str, Any] = {"datetime_start": None, "datetime_complete": None}
+
+
 def make(storage: BaseStorage, name: str) -> RegionStudy:
     return RegionStudy(storage, name, SPACE, SETTINGS)
+
+
+JOB = {"machine": "node-é", "wall_seconds": 12.5, "memory_mb": None}
+REPORTS = {0: math.nan, 1: math.inf, 2: -math.inf, 3: 5e-324, 4: -1.7e308, 2**31 - 1: 0.1}
 
 
 def scenario(study: RegionStudy) -> list[Any]:
     """Ask and tell in every way; returns what was answered."""
     answers = [study.ask(f"n{i}") for i in range(8)]
-    study.tell_complete("n0", metrics={"loss": 0.1 + 0.2}, seconds=1.5, device="GPU é", attempts=2)
+    ran: Conduct = {"attempts": 2, "job": JOB, "reports": REPORTS}
+    study.tell_complete("n0", metrics={"loss": 0.1 + 0.2}, seconds=1.5, device="GPU é", **ran)
     study.tell_failed("n1", error="out of memory\nat step 3", attempts=3)
     return [*answers, study.best()]
 
@@ -186,6 +205,8 @@ def test_a_study_answers_the_same_from_postgresql_as_from_sqlite(
     assert [t.number for t in trials] == list(range(8))
     assert (trials[0].state, trials[0].value) == (TrialState.COMPLETE, 0.1 + 0.2)
     assert trials[0].user_attrs["device"] == "GPU é"
+    assert trials[0].user_attrs["job"] == JOB
+    assert trials[0].intermediate_values == pytest.approx(REPORTS, nan_ok=True, abs=0, rel=0)
     assert (trials[1].state, trials[1].user_attrs["error"]) == (
         TrialState.FAIL,
         "out of memory\nat step 3",
@@ -218,6 +239,33 @@ def test_runs_that_start_at_once_share_a_database_without_tables(
     assert names == {f"run {i}" for i in range(6)}
 
 
+def test_of_managers_that_begin_at_once_one_owns_the_run(server: Server, opened: Opener) -> None:
+    admin = server.url().replace("+psycopg", "")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE owned")
+    url = server.url().replace("/postgres", "/owned")
+    storages = [opened(url) for _ in range(6)]
+    managers = [Owner(f"id{i}", "/runs/r1", f"host{i}", "now") for i in range(6)]
+    barrier, seen = threading.Barrier(6), dict[int, Owner | None]()
+
+    def begin(i: int) -> None:
+        barrier.wait()
+        seen[i] = Ownership(storages[i], "demo/r1", managers[i]).other()
+
+    threads = [threading.Thread(target=begin, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (owner,) = (managers[i] for i, other in seen.items() if other is None)
+    assert list(seen.values()).count(owner) == 5
+    heir = Ownership(opened(url), "demo/r1", managers[0])
+    assert heir.take_over() == (None if owner == managers[0] else owner)
+    assert heir.other() is None
+    assert Ownership(opened(url), "demo/r1", managers[1]).other() == managers[0]
+    assert Ownership(opened(url), "demo/r2", managers[1]).other() is None
+
+
 @pytest.mark.parametrize("end", ["stop", "crash"])
 def test_a_resident_study_goes_on_after_the_servers_restart(
     server: Server, opened: Opener, end: str
@@ -245,3 +293,56 @@ def test_a_wrong_password_is_refused_without_showing_it(server: Server) -> None:
         open_storage(server.url("geheim"))
     assert "geheim" not in str(caught.value)
     assert "fleet:***@127.0.0.1" in str(caught.value)
+
+
+def test_a_report_reads_what_the_optimiser_wrote(server: Server, opened: Opener) -> None:
+    url = server.url()  # with a password that has braces in it
+    before = build_report(report_source(url, region_source("A", study_name="report")))
+    assert not before.regions[0].trials
+    scenario(make(opened(url), "report"))
+    report = build_report(report_source(url, region_source("A", study_name="report")))
+    assert (report.complete, report.failed) == (1, 1)
+
+
+def test_trials_are_read_the_same_from_postgresql_as_from_sqlite(
+    server: Server, tmp_path: Path, opened: Opener
+) -> None:
+    urls = [server.url(), sqlite_url(tmp_path / "study.db")]
+    read = []
+    for url in urls:
+        scenario(make(opened(url), "read"))
+        read.append([replace(t, **NO_TIMES) for t in reader_of_url(url)("read")])
+        assert reader_of_url(url)("another") == []
+    texts = [[json.dumps(asdict(t), sort_keys=True, default=str) for t in own] for own in read]
+    assert texts[0] == texts[1]  # NaN, which isn't equal to itself, among them
+    assert [trial.state.name for trial in read[0][:3]] == ["COMPLETE", "FAIL", "RUNNING"]
+
+
+def test_the_dashboard_shows_a_copy_of_a_runs_studies_alone(
+    server: Server, tmp_path: Path, opened: Opener, make_run: MakeRun
+) -> None:
+    run = make_run(run="pg", storage=server.url())
+    with pytest.raises(InputError, match="has no trials yet"):
+        dashboard._copy_of(run, tmp_path / "early.db")
+    storage = opened(server.url())
+    scenario(make(storage, "demo/pg/A"))
+    scenario(make(storage, "demo/another/A"))
+    dashboard._copy_of(run, tmp_path / "copy.db")
+    copy = opened(sqlite_url(tmp_path / "copy.db"))
+    assert [study.study_name for study in copy.get_all_studies()] == ["demo/pg/A"]
+    trials = copy.get_all_trials(copy.get_study_id_from_name("demo/pg/A"))
+    theirs = storage.get_all_trials(storage.get_study_id_from_name("demo/pg/A"))
+    assert [(t.state, t.values, t.params) for t in trials] == [
+        (t.state, t.values, t.params) for t in theirs
+    ]
+
+
+def test_a_report_of_a_database_without_tables_makes_none(server: Server) -> None:
+    with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE empty")
+    url = server.url().replace("/postgres", "/empty")
+    report = build_report(report_source(url, region_source("A")))
+    assert not report.regions[0].trials
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        tables = connection.execute("SELECT * FROM pg_tables WHERE schemaname = 'public'")
+        assert tables.fetchall() == []

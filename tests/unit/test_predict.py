@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from click.testing import CliRunner
 
-from trialfleet.nodes import predict, region, settings, table, train, trial
+from trialfleet.errors import InputError
+from trialfleet.nodes import region, settings, table, train, trial
 from trialfleet.nodes.network import Network, outputs_of
+from trialfleet.nodes.predict import load_model
 from trialfleet.nodes.steps import PlainSteps
+from trialfleet.workflows import predict
 from trialfleet.workflows.command_line import main
+from trialfleet.workflows.finding import find_model
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.building import build_table, encode
+from trialfleet.workflows.tables.options import TableOptions
 
 ROWS = 300
 
@@ -109,7 +122,7 @@ def test_a_csv_file_gets_a_column_at_its_end(model: Path, tmp_path: Path) -> Non
         writer.writeheader()
         writer.writerows({**row, "note": 'a "b",\nc'} for row in rows)
     out = io.StringIO()
-    assert predict.predict_csv(model, path, out) == 5
+    assert predict.predict_file(model, path, out) == 5
     header, *lines = csv.reader(io.StringIO(out.getvalue()))
     assert header == ["note", "kind", "number", "predicted_y"]
     assert [line[:3] for line in lines] == [
@@ -125,11 +138,11 @@ def test_many_rows_go_in_batches(
     path = tmp_path / "rows.csv"
     path.write_text("kind,number\n" + "a,50\n" * 10)
     out = io.StringIO()
-    assert predict.predict_csv(model, path, out) == 10
+    assert predict.predict_file(model, path, out) == 10
     assert len(set(out.getvalue().splitlines())) == 2  # the header and ten equal lines
     path.write_text("kind,number\n" + "a,50\n" * 6 + "a,?\n")
     with pytest.raises(ValueError, match="row 7, column 'number'"):
-        predict.predict_csv(model, path, out)
+        predict.predict_file(model, path, out)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +151,7 @@ def test_many_rows_go_in_batches(
         ("", "no column number, kind; the model needs number, kind"),
         ("kind,Number\na,1\n", "no column number; the model needs number, kind"),
         ("kind,number\na,1\na,x1\n", "row 2, column 'number': 'x1' is not a number"),
-        ("kind,number\na,1e99\n", "row 1, column 'number': '1e99' is too large"),
+        ("kind,number\na,1e99\n", "row 1, column 'number': '1e99' is infinite or too large"),
         ("kind,number\na,1\nb\n", "row 2 is shorter"),
         ("kind,number\na,1,2\n", "row 1 is longer"),
     ],
@@ -149,27 +162,47 @@ def test_rows_that_cannot_be_predicted_are_named(
     path = tmp_path / "rows.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        predict.predict_csv(model, path, io.StringIO())
+        predict.predict_file(model, path, io.StringIO())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe\x00", "is no text in UTF-8: it has the byte 0xff"),
+        (b"kind,number\na,1\n" + b"x" * 200_000 + b"\n", "field larger than field limit"),
+        (b"kind,number\na,one\n", "row 1"),
+        (b"", "there is no column number, kind"),
+    ],
+)
+def test_a_file_of_rows_that_cant_be_used_is_named(
+    model: Path, tmp_path: Path, content: bytes, words: str
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_bytes(content)
+    result = CliRunner().invoke(main, ["predict", str(model), str(rows)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {rows}: ")
+    assert words in result.stderr
 
 
 def test_rows_from_python_need_every_column(model: Path) -> None:
-    with pytest.raises(ValueError, match="row 2: there is no column kind"):
-        predict.predict(model, [{"kind": "a", "number": "1"}, {"number": "2"}])
+    with pytest.raises(ValueError, match="there is no column kind"):
+        predict.predict(model, [{"number": "1"}, {"number": "2"}])
 
 
 def test_a_folder_without_a_model_is_named(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        predict.load_model(tmp_path / "nowhere")
+        load_model(tmp_path / "nowhere")
     model = Path(shutil.copytree(model, tmp_path / "model"))
     description = json.loads((model / "model.json").read_text())
     for content in ("{}", "[]", "no JSON", json.dumps({**description, "settings": {"x": 1}})):
         (model / "model.json").write_text(content)
         with pytest.raises(ValueError, match="holds no model of the tabular trainer"):
-            predict.load_model(model)
+            load_model(model)
     (model / "model.json").write_text(json.dumps(description))
     (model / "weights.pt").write_bytes(b"")
     with pytest.raises(ValueError, match="holds no model of the tabular trainer"):
-        predict.load_model(model)
+        load_model(model)
 
 
 def test_a_regions_folder_stands_for_its_latest_model(model: Path, tmp_path: Path) -> None:
@@ -184,3 +217,124 @@ def test_a_regions_folder_stands_for_its_latest_model(model: Path, tmp_path: Pat
     ]
     assert [result.exit_code for result in found] == [0, 0]
     assert found[0].output == found[1].output
+
+
+def test_a_parquet_file_is_predicted_as_the_same_csv(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "BATCH", 7)
+    rows = rows_of(model)[:20]
+    numbers = [float(row["number"]) if row["number"] else None for row in rows]
+    frame = pl.DataFrame({"kind": [row["kind"] for row in rows], "number": numbers})
+    frame.write_parquet(tmp_path / "rows.parquet")
+    frame.write_csv(tmp_path / "rows.csv")
+    texts = []
+    for name in ("rows.csv", "rows.parquet"):
+        out = io.StringIO()
+        assert predict.predict_file(model, tmp_path / name, out) == 20
+        texts.append([*csv.reader(io.StringIO(out.getvalue()))])
+    assert texts[0][0] == texts[1][0] == ["kind", "number", "predicted_y"]
+    assert [line[2] for line in texts[0]] == [line[2] for line in texts[1]]
+
+
+def test_lists_in_a_parquet_file_are_named(model: Path, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"kind": ["a"], "number": [1.0], "tags": [["x"]]})
+    frame.write_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match="CSV can't hold the columns tags"):
+        predict.predict_file(model, tmp_path / "rows.parquet", io.StringIO())
+
+
+def test_output_goes_to_a_file_whole_or_not_at_all(model: Path, tmp_path: Path) -> None:
+    rows, output = tmp_path / "rows.csv", tmp_path / "predicted.csv"
+    rows.write_text("kind,number\na,1\n")
+    command = ["predict", str(model), str(rows), "-o", str(output)]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    first = output.read_text()
+    assert first.startswith("kind,number,predicted_y\na,1,")
+    rows.write_text("kind,number\na,1\na,x\n")
+    assert CliRunner().invoke(main, command).exit_code == 2
+    assert output.read_text() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["predicted.csv", "rows.csv"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("kind,number\n" + "a,50\n" * 20_000)
+    program = f"{shlex.quote(sys.executable)} -m trialfleet predict {model} rows.csv | head -1"
+    done = subprocess.run(program, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("kind,number,predicted_y\n", "")
+
+
+def test_dates_times_and_booleans_mean_in_a_prediction_what_they_meant_in_training(
+    tmp_path: Path,
+) -> None:
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {
+            "day": [
+                dt.date(2026, 1, 1) + dt.timedelta(int(n)) for n in random.integers(0, 90, 200)
+            ],
+            "at": [dt.time(int(n)) for n in random.integers(0, 24, 200)],
+            "vip": random.random(200) < 0.5,
+            "y": random.random(200),
+        }
+    )
+    made, _ = build_table(frame, "y", TableOptions(), 0)
+    assert made.columns.kinds == {"day": "date", "at": "time", "vip": "boolean"}
+    read = table.Columns(**json.loads(json.dumps(vars(made.columns))))  # as a model's folder has it
+    texts = [
+        {"day": "2026-03-01", "at": "07:00", "vip": "True"},
+        {"day": "2026-03-01T00:00:00Z", "at": "07:00:00", "vip": "true"},
+    ]
+    typed = [{"day": dt.date(2026, 3, 1), "at": dt.time(7), "vip": True}]
+    for rows in (texts, typed):
+        numeric, codes = encode(cells.without_nulls(pl.DataFrame(rows), []), read, range(1, 3))
+        assert {tuple(row) for row in numeric.tolist()} == {(20513.0, 7.0)}
+        assert set(codes[:, 0].tolist()) == {made.columns.categorical["vip"].index("true") + 1}
+
+
+# Models by name
+
+
+def publish(model: Path, shelf: Path) -> None:
+    shelf.mkdir(parents=True)
+    (shelf / "latest").symlink_to(model)
+
+
+@pytest.mark.parametrize(
+    "shelf", ["models/JFK", "models/flights/JFK", "flights/models/JFK", "flights/models/study/JFK"]
+)
+def test_a_model_is_found_by_its_regions_name(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shelf: str
+) -> None:
+    publish(model, tmp_path / shelf)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("kind,number\na,1\n")
+    result = CliRunner().invoke(main, ["predict", "JFK", "rows.csv"])
+    assert result.exit_code == 0
+    assert "predicted_y" in result.output
+
+
+def test_a_region_whose_name_is_no_plain_one_is_found(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "São Paulo"
+    publish(model, tmp_path / "models" / region_slug(name))
+    monkeypatch.chdir(tmp_path)
+    assert find_model(name) == Path("models") / region_slug(name) / "latest"
+
+
+def test_a_name_of_several_models_or_none_is_told_with_the_choices(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(model, tmp_path / "models/a/JFK")
+    publish(model, tmp_path / "models/b/JFK")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"several models(.|\n)*models/a/JFK(.|\n)*models/b/JFK"):
+        find_model("JFK")
+    with pytest.raises(InputError, match=r"'JFJ' is no .*\(did you mean 'JFK'\?\).* of JFK"):
+        find_model("JFJ")
+    assert find_model("models/a/JFK") == Path("models/a/JFK/latest")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"there are none in \./models"):
+        find_model("JFK")

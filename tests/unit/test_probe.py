@@ -233,6 +233,20 @@ def test_a_link_that_nobody_knows_is_no_measure() -> None:
     assert models.link(9, 16) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "sheet"),
+    [
+        ("NVIDIA B200", 8_000),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 1_597),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 1_792),
+    ],
+)
+def test_blackwells_memory_is_judged_by_its_data_sheet(name: str, sheet: int) -> None:
+    slow = verdict(with_only(name=name, bandwidth=0.49 * sheet))
+    assert f"50% of the data sheet's {sheet})" in slow.reason
+    assert verdict(with_only(name=name, bandwidth=0.51 * sheet)).healthy
+
+
 def test_a_machine_without_a_gpu_says_so() -> None:
     assert verdict(Readings()) == Verdict(healthy=False, reason="no GPU")
     assert verdict(Readings(problems=("why",))) == Verdict(healthy=False, reason="why")

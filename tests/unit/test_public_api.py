@@ -13,18 +13,25 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from optuna.study import StudyDirection
+from optuna.trial import create_trial
 
 import trialfleet
+from tests.conftest import MakeRun
+from tests.unit.study_texts import MINIMAL, write
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.command_line import main
 
 ROOT = Path(__file__).parents[2]
 
 SIGNATURES = {
-    "plan": "(study: 'Study | str | Path', *, run: 'str | None' = None, "
-    "out: 'str | Path | None' = None) -> 'Run'",
-    "load_study": "(path: 'Path') -> 'Study'",
-    "Run": "(folder: 'str | Path') -> 'None'",
-    "Run.submit": "(self) -> 'str'",
+    "plan": "(study: 'Study | str | PathLike[str]', *, run: 'str | None' = None, "
+    "out: 'str | PathLike[str] | None' = None, "
+    "notice: 'Callable[[str], None] | None' = None) -> 'Run'",
+    "load_study": "(path: 'str | PathLike[str]') -> 'Study'",
+    "Run": "(folder: 'str | PathLike[str]') -> 'None'",
+    "Run.submit": "(self, *, anyway: 'bool' = False) -> 'str'",
     "Run.resume": "(self) -> 'str'",
     "Run.stop": "(self) -> 'RunStatus'",
     "Run.status": "(self) -> 'RunStatus'",
@@ -43,15 +50,19 @@ NAMES = {
     "Run",
     "RunState",
     "RunStatus",
+    "Stage",
     "Study",
     "StudyError",
     "TrialRecord",
+    "TrialState",
     "TrialfleetError",
     "load_study",
     "plan",
 }
 COMMANDS = {
     "best",
+    "completion",
+    "dashboard",
     "fleet autoscale",
     "fleet bake",
     "fleet doctor",
@@ -72,13 +83,17 @@ COMMANDS = {
     "pool status",
     "pool up",
     "predict",
+    "promote",
     "report",
     "resume",
     "run",
+    "runs",
     "schema",
     "status",
     "stop",
     "submit",
+    "supervise",
+    "takeover",
     "trials",
 }
 
@@ -105,6 +120,64 @@ def test_signatures_stay_as_users_know_them(name: str) -> None:
     assert callable(value)
     assert str(inspect.signature(value)) == SIGNATURES[name]
     assert value.__doc__
+
+
+def fresh(code: str) -> str:
+    """What an interpreter prints that has used none of the names."""
+    program = [sys.executable, "-c", f"import sys, pydoc, trialfleet; print({code})"]
+    return subprocess.run(program, capture_output=True, text=True, check=True).stdout
+
+
+def test_help_and_completion_know_every_name() -> None:
+    shown = fresh("pydoc.plain(pydoc.render_doc(trialfleet))")
+    for name in NAMES:
+        assert re.search(rf"^    (class {name}\(|{name}\(.* -> )", shown, re.MULTILINE), name
+    completed = fresh("*dir(trialfleet)").split()
+    assert {name for name in completed if name[0] != "_"} == NAMES
+
+
+def test_paths_are_text_or_anything_like_a_path(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Place:
+        def __init__(self, path: Path) -> None:
+            self.path = path
+
+        def __fspath__(self) -> str:
+            return str(self.path)
+
+    study = write(tmp_path, MINIMAL)
+    (tmp_path / "go.sh").touch()
+    monkeypatch.chdir(tmp_path)
+    for path in ("study.yaml", study, Place(study)):
+        assert trialfleet.load_study(path).name == "demo"
+        out = tmp_path / f"out{id(path)}"
+        planned = trialfleet.plan(path, out=Place(out))
+        assert trialfleet.Run(Place(out)).folder == planned.folder == out
+
+
+def test_a_run_shows_what_it_is(make_run: MakeRun) -> None:
+    run = make_run(regions=["A", "B<script>"])
+    assert repr(run) == f"Run({str(run.folder)!r})"
+    shown = run._repr_html_()
+    assert "planned" in shown
+    assert "B&lt;script&gt;" in shown
+    assert "<script>" not in shown
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_trials_make_a_data_frame(make_run: MakeRun, library: str) -> None:
+    frames = pytest.importorskip(library)
+    run = make_run()
+    storage = open_storage(sqlite_url(run.folder / "study.db"))
+    study = storage.create_new_study([StudyDirection.MINIMIZE], "demo/r1/A")
+    for number in range(3):
+        told = {"node": f"n{number}", "params": {"x": 0.5}, "metrics": {"loss": number / 2}}
+        storage.create_new_trial(study, create_trial(value=number / 2, user_attrs=told))
+    close_storage(storage)
+    frame = frames.DataFrame(run.trials())
+    assert list(frame["value"]) == [0.0, 0.5, 1.0]
+    assert list(frame["region"]) == ["A"] * 3
 
 
 def test_importing_trialfleet_is_light() -> None:
@@ -137,6 +210,8 @@ def test_every_command_answers_help_and_stands_in_the_readme(name: str) -> None:
         (["status"], "no run named"),
         (["trials", "nowhere"], "no run's folder"),
         (["predict", "nowhere", "rows.csv"], "nowhere"),
+        (["promote", "nowhere"], "no model's folder"),
+        (["takeover", "nowhere"], "no run's folder"),
         (["init", "/etc/passwd"], "/etc/passwd"),
     ],
 )

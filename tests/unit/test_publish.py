@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +16,47 @@ import pytest
 
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
+from trialfleet.workflows import latest as latest_module
 from trialfleet.workflows import publish as publish_module
 from trialfleet.workflows.folder import TrialFolder
-from trialfleet.workflows.publish import data_checksums, publish
+from trialfleet.workflows.latest import promote
+from trialfleet.workflows.publish import Publication, publish
 from trialfleet.workflows.study import Study
+from trialfleet.workflows.study_file import FrozenStudy, dump_frozen, load_frozen
 
 RESULT = '{"status": "complete", "metrics": {"loss": 0.25}, "device": "cpu", "seconds": 1.5}'
+
+DATA = [{"path": "/data/A.csv", "sha256": "5e884898", "bytes": 4}]
 
 
 def told(published: Path) -> Any:
     return json.loads((published / "provenance.json").read_text())
+
+
+MONDAY = datetime(2026, 11, 23, 6, tzinfo=UTC)
+
+
+def publish_on(created: datetime, run: str, study: Study, best: TrialFolder) -> Publication:
+    frozen = FrozenStudy(run=run, folder="/runs/demo", created=created, study=study)
+    return publish(frozen, "A", best)
+
+
+def publish_as(run: str, study: Study, best: TrialFolder) -> Path:
+    """Publish as the run r1, of Monday, or r2, of Tuesday."""
+    published = publish_on(MONDAY + timedelta(days=int(run[1:]) - 1), run, study, best)
+    return published.path
+
+
+def shelf_of(study: Study) -> Path:
+    return Path(study.publish) / "demo" / "A"
+
+
+def latest(study: Study) -> str:
+    return (shelf_of(study) / "latest").readlink().name
+
+
+def names(shelf: Path) -> list[str]:
+    return sorted(path.name for path in shelf.iterdir() if path.name != ".lock")
 
 
 @pytest.fixture
@@ -50,58 +84,236 @@ def best(tmp_path: Path) -> TrialFolder:
         '{"region": "A", "trial": 3, "params": {"x": 0.5}, "seed": 7, "objective": {}}'
     )
     best.result.write_text(RESULT)
+    write_json(best.data_checksums, DATA)
     return best
 
 
 def test_model_metrics_and_provenance_are_published(study: Study, best: TrialFolder) -> None:
-    published = publish("r1", study, "A", best)
-    assert published == Path(study.publish) / "A" / "r1"
+    published = publish_as("r1", study, best)
+    assert published == Path(study.publish) / "demo" / "A" / "r1"
     assert (published / "deep" / "weights").read_text() == "w1"
     assert json.loads((published / "metrics.json").read_text()) == {"loss": 0.25}
     provenance = told(published)
     assert (provenance["params"], provenance["seed"]) == ({"x": 0.5}, 7)
-    assert provenance["data"][0]["sha256"] == hashlib.sha256(b"1,2\n").hexdigest()
+    assert provenance["data"] == DATA
 
 
 def test_latest_is_switched_and_the_former_model_stays(study: Study, best: TrialFolder) -> None:
-    first = publish("r1", study, "A", best)
+    first = publish_as("r1", study, best)
     (best.model / "deep" / "weights").write_text("w2")
-    publish("r2", study, "A", best)
-    latest = Path(study.publish) / "A" / "latest"
+    publish_as("r2", study, best)
+    latest = shelf_of(study) / "latest"
     assert (latest / "deep" / "weights").read_text() == "w2"
     assert (first / "deep" / "weights").read_text() == "w1"
 
 
+def test_a_run_that_is_resumed_late_publishes_and_leaves_latest_where_it_is(
+    study: Study, best: TrialFolder
+) -> None:
+    tuesday = MONDAY + timedelta(days=1)
+    publish_on(tuesday, "a", study, best)  # ids say nothing: people choose them
+    late = publish_on(MONDAY, "z", study, best)
+    assert told(late.path)["created"] == "2026-11-23T06:00:00+00:00"
+    assert latest(study) == "a"
+    assert late.not_latest
+    assert late.not_latest.startswith("latest stays with a: a was planned later")
+    assert f"trialfleet promote {late.path}" in late.not_latest
+    assert publish_on(tuesday + timedelta(seconds=1), "b", study, best).not_latest is None
+    assert latest(study) == "b"
+
+
+def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(
+    study: Study, best: TrialFolder
+) -> None:
+    days = [MONDAY + timedelta(days=i) for i in range(5)]
+    for i in (0, 2, 3):
+        publish_on(days[i], f"day{i}", study, best)
+    assert promote(shelf_of(study) / "day0") == "day3"
+    assert latest(study) == "day0"
+    late = publish_on(days[1], "day1", study, best)  # newer than day0, and older than what failed
+    assert "stays with day0: day3 was planned later" in (late.not_latest or "")
+    assert latest(study) == "day0"
+    publish_on(days[4], "day4", study, best)
+    assert latest(study) == "day4"
+
+
+def test_a_model_that_a_person_made_the_latest_is_not_told_as_kept_back(
+    study: Study, best: TrialFolder
+) -> None:
+    publish_on(MONDAY + timedelta(days=1), "tuesday", study, best)
+    late = publish_on(MONDAY, "monday", study, best)
+    promote(late.path)
+    assert publish_on(MONDAY, "monday", study, best).not_latest is None  # DAGMan ran it again
+    assert latest(study) == "monday"
+
+
+@pytest.mark.parametrize("provenance", ["{}", "[]", "no JSON", '{"created": 3}', None])
+def test_models_of_unknown_age_and_a_broken_link_hold_nothing_back(
+    study: Study, best: TrialFolder, provenance: str | None
+) -> None:
+    newer = publish_on(MONDAY + timedelta(days=1), "newer", study, best).path
+    if provenance is None:
+        shutil.rmtree(newer)
+    else:
+        (newer / "provenance.json").write_text(provenance)
+    assert publish_on(MONDAY, "older", study, best).not_latest is None
+    assert latest(study) == "older"
+
+
+@pytest.mark.parametrize("name", ["latest", "nowhere", "."])
+def test_only_what_a_run_published_is_promoted(study: Study, best: TrialFolder, name: str) -> None:
+    publish_as("r1", study, best)
+    with pytest.raises(InputError, match="no model that a run published"):
+        promote(shelf_of(study) / name)
+    assert latest(study) == "r1"
+
+
+PUBLISH = """
+import sys, time
+from pathlib import Path
+from trialfleet.workflows.folder import TrialFolder
+from trialfleet.workflows.publish import publish
+from trialfleet.workflows.study_file import load_frozen
+
+frozen = load_frozen(Path(sys.argv[1]))
+sys.stdin.readline()
+publish(frozen, "A", TrialFolder(Path(sys.argv[2])))
+"""
+
+
+@pytest.mark.slow
+def test_runs_that_publish_at_once_leave_every_model_whole_and_the_newest_in_force(
+    study: Study, best: TrialFolder, tmp_path: Path
+) -> None:
+    (best.model / "large").write_bytes(b"x" * 10_000_000)
+    publishing = []
+    for i in range(6):
+        created = MONDAY + timedelta(days=-i)
+        frozen = FrozenStudy(run=f"r{i}", folder="/runs/demo", created=created, study=study)
+        path = tmp_path / f"r{i}.yaml"
+        path.write_text(dump_frozen(frozen))
+        assert load_frozen(path).created == created
+        command = [sys.executable, "-c", PUBLISH, str(path), str(best.root)]
+        publishing.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+    for process in publishing:
+        process.communicate(b"go\n")
+    assert [process.returncode for process in publishing] == [0] * 6
+    assert names(shelf_of(study)) == ["latest", *(f"r{i}" for i in range(6))]
+    assert latest(study) == "r0"
+
+
+def test_between_the_look_and_the_switch_no_other_run_publishes(
+    study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch, has_looked, may_switch = latest_module.point, threading.Event(), threading.Event()
+
+    def switch_late(link: Path, target: str) -> None:
+        if target == "r1":
+            has_looked.set()
+            assert may_switch.wait(60)
+        switch(link, target)
+
+    monkeypatch.setattr(latest_module, "point", switch_late)
+    monday, tuesday = (
+        threading.Thread(target=publish_as, args=(run, study, best)) for run in ("r1", "r2")
+    )
+    monday.start()
+    assert has_looked.wait(60)
+    tuesday.start()
+    tuesday.join(1)  # it would be through by now, and Monday's switch would undo its own
+    may_switch.set()
+    monday.join()
+    tuesday.join()
+    assert latest(study) == "r2"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tests.killed_child import status_of
+from trialfleet.workflows.folder import TrialFolder
+from trialfleet.workflows.publish import publish
+from trialfleet.workflows.study_file import load_frozen
+
+monday, tuesday, best = Path(sys.argv[1]), Path(sys.argv[2]), TrialFolder(Path(sys.argv[3]))
+shelf = Path(load_frozen(monday).study.publish) / "demo" / "A"
+whole = {"deep", "metrics.json", "provenance.json"}
+
+def publish_tuesdays():
+    publish(load_frozen(tuesday), "A", best)
+
+publish(load_frozen(monday), "A", best)
+kills = 0
+while os.WIFSIGNALED(status_of(publish_tuesdays, kills + 1)):
+    kills += 1
+    assert (shelf / "latest").readlink().name in ("r1", "r2"), kills
+    for run in ("r1", "r2"):
+        assert run == "r2" and not (shelf / run).exists() or set(os.listdir(shelf / run)) == whole
+    assert status_of(publish_tuesdays, 0) == 0, kills
+    names = {name for name in os.listdir(shelf) if name != ".lock"}
+    assert names == {"latest", "r1", "r2"}, (kills, names)
+    assert (shelf / "latest").readlink().name == "r2"
+    os.system(f"rm -r '{shelf}/r2'; ln -sfn r1 '{shelf}/latest'")
+print(kills)
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_call_of_the_system_leaves_a_model_in_force(
+    study: Study, best: TrialFolder, tmp_path: Path
+) -> None:
+    for i in (0, 1):
+        created = MONDAY + timedelta(days=i)
+        frozen = FrozenStudy(run=f"r{i + 1}", folder="/runs/demo", created=created, study=study)
+        (tmp_path / f"r{i + 1}.yaml").write_text(dump_frozen(frozen))
+    places = [tmp_path / "r1.yaml", tmp_path / "r2.yaml", best.root]
+    command = [sys.executable, "-c", KILLED, *map(str, places)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 30, "every call was a place of a death"
+
+
+def test_what_a_publication_that_was_killed_left_is_removed(
+    study: Study, best: TrialFolder
+) -> None:
+    left = shelf_of(study) / ".publish-killed"
+    left.mkdir(parents=True)
+    (left / "weights").touch()
+    (left.parent / ".latest").symlink_to("r0")
+    publish_as("r1", study, best)
+    assert names(shelf_of(study)) == ["latest", "r1"]
+
+
 def test_publishing_twice_is_publishing_once(study: Study, best: TrialFolder) -> None:
-    assert publish("r1", study, "A", best) == publish("r1", study, "A", best)
-    shelf = Path(study.publish) / "A"
-    assert sorted(path.name for path in shelf.iterdir()) == ["latest", "r1"]
+    assert publish_as("r1", study, best) == publish_as("r1", study, best)
+    shelf = shelf_of(study)
+    assert names(shelf) == ["latest", "r1"]
 
 
 def test_a_crash_before_the_end_leaves_the_former_model_in_force(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish("r1", study, "A", best)
+    publish_as("r1", study, best)
     with monkeypatch.context() as patch:
         patch.setattr(
             publish_module, "_sync_tree", lambda _: (_ for _ in ()).throw(OSError("full"))
         )
         with pytest.raises(OSError, match="full"):
-            publish("r2", study, "A", best)
-    shelf = Path(study.publish) / "A"
+            publish_as("r2", study, best)
+    shelf = shelf_of(study)
     assert (shelf / "latest").resolve().name == "r1"
-    assert sorted(path.name for path in shelf.iterdir()) == ["latest", "r1"]
-    assert publish("r2", study, "A", best).name == "r2"
+    assert names(shelf) == ["latest", "r1"]
+    assert publish_as("r2", study, best).name == "r2"
 
 
 def test_an_attempt_that_ended_before_the_switch_is_taken_up(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    published = publish("r1", study, "A", best)
+    published = publish_as("r1", study, best)
     before = (published / "deep" / "weights").stat().st_ino
     (published.parent / "latest").unlink()
     monkeypatch.setattr(publish_module, "version", lambda _: "another since")
-    publish("r1", study, "A", best)
+    publish_as("r1", study, best)
     assert (published.parent / "latest").resolve() == published
     assert (published / "deep" / "weights").stat().st_ino == before
 
@@ -119,42 +331,32 @@ def test_an_attempt_that_ended_before_the_switch_is_taken_up(
 def test_a_model_of_another_run_of_the_same_id_is_neither_kept_nor_overwritten(
     study: Study, best: TrialFolder, name: str, content: str
 ) -> None:
-    former = told(publish("r1", study, "A", best))
-    publish("r2", study, "A", best)
+    former = told(publish_as("r1", study, best))
+    publish_as("r2", study, best)
     (best.root / name).write_text(content)
     weights = best.model / "deep" / "weights"
-    os.utime(weights, ns=(0, (Path(study.publish) / "A/r1/deep/weights").stat().st_mtime_ns))
+    os.utime(weights, ns=(0, (shelf_of(study) / "r1/deep/weights").stat().st_mtime_ns))
     with pytest.raises(InputError, match="another run of the same id; plan with another --run-id"):
-        publish("r1", study, "A", best)
-    shelf = Path(study.publish) / "A"
+        publish_as("r1", study, best)
+    shelf = shelf_of(study)
     assert (shelf / "latest").resolve().name == "r2"
     assert (shelf / "r1" / "deep" / "weights").read_text() == "w1"
     assert told(shelf / "r1") == former
-    assert sorted(path.name for path in shelf.iterdir()) == ["latest", "r1", "r2"]
+    assert names(shelf) == ["latest", "r1", "r2"]
 
 
 @pytest.mark.parametrize("provenance", ["{", "[]", None])
 def test_a_folder_that_no_run_published_is_not_taken_for_ones_own(
     study: Study, best: TrialFolder, provenance: str | None
 ) -> None:
-    published = publish("r1", study, "A", best)
+    published = publish_as("r1", study, best)
     if provenance is None:
         shutil.rmtree(published)
         published.write_text("a file")
     else:
         (published / "provenance.json").write_text(provenance)
     with pytest.raises(InputError, match="exists already"):
-        publish("r1", study, "A", best)
-
-
-def test_data_is_told_as_it_was_when_the_training_was_asked_for(
-    study: Study, best: TrialFolder, tmp_path: Path
-) -> None:
-    write_json(best.data_checksums, data_checksums(study, "A"))
-    (tmp_path / "A.csv").write_text("tomorrow's\n")
-    (data,) = told(publish("r1", study, "A", best))["data"]
-    assert data["path"] == str(tmp_path / "A.csv")
-    assert (data["sha256"], data["bytes"]) == (hashlib.sha256(b"1,2\n").hexdigest(), 4)
+        publish_as("r1", study, best)
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "provenance.json"])
@@ -162,17 +364,17 @@ def test_a_model_file_of_a_name_of_ours_is_not_lost(
     study: Study, best: TrialFolder, name: str
 ) -> None:
     (best.model / "deep" / name).write_text("{}")
-    publish("r1", study, "A", best)
+    publish_as("r1", study, best)
     (best.model / name).symlink_to(best.model / "deep" / name)
     with pytest.raises(InputError, match=f"model/{name}.*can't be published"):
-        publish("r2", study, "A", best)
+        publish_as("r2", study, best)
 
 
 def test_a_link_to_a_file_of_the_model_is_published_as_that_file(
     study: Study, best: TrialFolder
 ) -> None:
     (best.model / "last").symlink_to("deep/weights")
-    published = publish("r1", study, "A", best)
+    published = publish_as("r1", study, best)
     assert not (published / "last").is_symlink()
     assert (published / "last").read_text() == "w1"
 
@@ -184,7 +386,7 @@ def test_any_other_link_is_refused(study: Study, best: TrialFolder, target: str)
     (best.model / "deep" / "link\udcff").symlink_to(f"../{target}")
     (best.model / "link").symlink_to(target)
     with pytest.raises(InputError, match="links to its own files only") as caught:
-        publish("r1", study, "A", best)
+        publish_as("r1", study, best)
     assert str(caught.value).isprintable()
     assert not Path(study.publish).exists()
 
@@ -193,25 +395,25 @@ def test_a_model_folder_that_is_itself_a_link_is_refused(study: Study, best: Tri
     best.model.rename(best.root / "elsewhere")
     best.model.symlink_to("elsewhere")
     with pytest.raises(InputError, match="links to 'elsewhere'"):
-        publish("r1", study, "A", best)
+        publish_as("r1", study, best)
 
 
 def test_a_pipe_in_the_model_is_refused(study: Study, best: TrialFolder) -> None:
     os.mkfifo(best.model / "pipe")
     with pytest.raises(InputError, match="pipe' is no file and no folder"):
-        publish("r1", study, "A", best)
+        publish_as("r1", study, best)
 
 
 def test_the_published_folder_can_be_read_by_others(study: Study, best: TrialFolder) -> None:
     best.model.chmod(0o700)
-    assert publish("r1", study, "A", best).stat().st_mode & 0o777 == 0o755
+    assert publish_as("r1", study, best).stat().st_mode & 0o777 == 0o755
 
 
 def test_only_a_complete_result_is_published(study: Study, best: TrialFolder) -> None:
     best.result.write_text(RESULT.replace("0.25", "NaN"))
     with pytest.raises(InputError, match="loss is nan"):
-        publish("r1", study, "A", best)
-    assert list((Path(study.publish) / "A").iterdir()) == []
+        publish_as("r1", study, best)
+    assert names(shelf_of(study)) == []
 
 
 def test_what_the_trainer_tells_is_published_cleaned(study: Study, best: TrialFolder) -> None:
@@ -220,7 +422,7 @@ def test_what_the_trainer_tells_is_published_cleaned(study: Study, best: TrialFo
         f'{{"status": "complete", "metrics": {{"loss": 1, "odd": NaN, "a\\ud800": 2}}, '
         f'"seconds": NaN, "versions": {versions}}}'
     )
-    published = publish("r1", study, "A", best)
+    published = publish_as("r1", study, best)
     assert json.loads((published / "metrics.json").read_text()) == {"loss": 1, "a\ufffd": 2}
     assert told(published)["seconds"] is None
     assert told(published)["versions"]["lib"] == "1\ufffd"

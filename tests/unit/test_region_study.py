@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -27,8 +29,11 @@ from trialfleet.optimizer.region_study import (
     Stopped,
     Told,
 )
+from trialfleet.optimizer.reports import MOST_REPORTS, thinned
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.storage import close_storage, open_storage, sqlite_url
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.optimizer.stored_trials import FAILURES
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
 
@@ -203,6 +208,48 @@ def test_a_failure_is_stored_as_a_failure_with_its_error() -> None:
     assert trial.user_attrs["attempts"] == 4
 
 
+def test_the_job_and_the_reports_are_stored_whatever_the_outcome() -> None:
+    storage = InMemoryStorage()
+    study = make(storage)
+    job = {"machine": "node-1", "wall_seconds": 3.5}
+    for node in ("a", "b", "c"):
+        asked(study, node)
+    complete(study, "a", 0.25, job=job, reports={1: 0.5, 2: math.nan, 3: math.inf, 4: 0.25})
+    study.tell_failed("b", error="x", attempts=2, job=job, reports={1: 0.5})
+    study.give_up("c", reason="no money is left", attempts=1, job=job, reports={7: 0.5})
+    first, second, third = stored(storage)
+    assert [trial.user_attrs["job"] for trial in (first, second, third)] == [job] * 3
+    assert first.intermediate_values == pytest.approx(
+        {1: 0.5, 2: math.nan, 3: math.inf, 4: 0.25}, nan_ok=True
+    )
+    assert (second.intermediate_values, third.intermediate_values) == ({1: 0.5}, {7: 0.5})
+
+
+def test_of_many_reports_some_are_stored_evenly_the_first_and_the_last_among_them() -> None:
+    storage = InMemoryStorage()
+    study = make(storage)
+    asked(study, "a")
+    complete(study, "a", 0.25, reports={step: step / 1000 for step in range(1, 1001)})
+    (trial,) = stored(storage)
+    steps = sorted(trial.intermediate_values)
+    assert (len(steps), steps[0], steps[-1]) == (MOST_REPORTS, 1, 1000)
+    gaps = {after - before for before, after in itertools.pairwise(steps)}
+    assert max(gaps) - min(gaps) <= 1
+    assert all(trial.intermediate_values[step] == step / 1000 for step in steps)
+    assert thinned({3: 0.1, 1: 0.2}) == {1: 0.2, 3: 0.1}
+
+
+def test_a_tell_that_crashed_leaves_no_report_of_a_training_that_does_not_count() -> None:
+    storage = InMemoryStorage()
+    asked(make(storage), "a")
+    (trial,) = stored(storage)
+    for step in (1, 2, 9):  # a tell came so far; then the queue was lost, and the trial ran anew
+        storage.set_trial_intermediate_value(trial._trial_id, step, 0.9)
+    complete(make(storage), "a", 0.25, reports={1: 0.5, 2: 0.4})
+    (trial,) = stored(storage)
+    assert trial.intermediate_values == pytest.approx({1: 0.5, 2: 0.4, 9: math.nan}, nan_ok=True)
+
+
 def test_the_first_tell_wins() -> None:
     storage = InMemoryStorage()
     study = make(storage)
@@ -215,6 +262,26 @@ def test_the_first_tell_wins() -> None:
     study.tell_failed("a", error="late", attempts=2)
     complete(study, "b", 9.0)
     assert repr(stored(storage)) == before
+
+
+def test_a_trial_that_was_given_up_is_finished_but_no_failure() -> None:
+    storage = InMemoryStorage()
+    study = make(storage, max_failures=0)
+    for node in ("a", "b", "c"):
+        asked(study, node)
+    complete(study, "a", 0.25)
+    for node in ("a", "b", "b", "ghost"):
+        study.give_up(node, reason="no money is left")
+    assert study.stopped() is None
+    assert study.ask("b") == Told(1)
+    assert study.ask("c") == asked(study, "c")
+    complete(study, "b", 0.1)
+    assert [(t.state, t.value) for t in stored(storage)] == [
+        (TrialState.COMPLETE, 0.25),
+        (TrialState.PRUNED, None),
+        (TrialState.RUNNING, None),
+    ]
+    assert stored(storage)[1].user_attrs["error"] == "no money is left"
 
 
 def test_telling_a_node_that_was_never_asked_is_an_error() -> None:
@@ -379,13 +446,22 @@ STEPS: list[Callable[[RegionStudy], object]] = [
     lambda study: study.ask("b"),
     lambda study: complete(study, "a", 0.5),
     lambda study: study.ask("c"),
+    lambda study: study.note_failure("b", attempt=1, error="w"),
+    lambda study: study.note_failure("b", attempt=2, error="x"),
     lambda study: study.tell_failed("b", error="x", attempts=2),
     lambda study: study.ask("d"),
+    lambda study: study.give_up("c", reason="no money is left"),
 ]
 
 
 def outcome(storage: BaseStorage) -> list[Any]:
-    return [(t.number, t.state, t.values, t.params, t.user_attrs) for t in stored(storage)]
+    return [(t.number, t.state, t.values, t.params, untimed(t.user_attrs)) for t in stored(storage)]
+
+
+def untimed(attributes: dict[str, Any]) -> dict[str, Any]:
+    failures = attributes.get(FAILURES, {})
+    errors = {attempt: noted["error"] for attempt, noted in failures.items()}
+    return {**attributes, **({FAILURES: errors} if failures else {})}
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -425,8 +501,10 @@ import scipy.stats.qmc  # before the forks
 import sqlalchemy
 from pathlib import Path
 from trialfleet.optimizer.region_study import RegionSettings, RegionStudy
+from trialfleet.optimizer.reports import MOST_REPORTS, thinned
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.storage import open_storage, sqlite_url
+from trialfleet.optimizer.storage import open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
 
 folder, entries = Path(sys.argv[1]), json.loads(sys.argv[2])
 space = SearchSpace.model_validate(entries)
@@ -517,6 +595,50 @@ def test_a_tell_that_crashed_leaves_nothing_of_its_own_beside_another_outcome() 
     assert trial.state == TrialState.COMPLETE
 
 
+def create_twice(storage: InMemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Optuna does when the connection breaks after a commit and before its answer."""
+    create = storage.create_new_trial
+
+    def lose_the_answer(study_id: int, template: FrozenTrial | None = None) -> int:
+        create(study_id, template)
+        return create(study_id, template)
+
+    monkeypatch.setattr(storage, "create_new_trial", lose_the_answer)
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+@pytest.mark.parametrize("told_first", [False, True])
+def test_a_trial_that_the_database_made_twice_counts_once(
+    monkeypatch: pytest.MonkeyPatch, *, reopen: bool, told_first: bool
+) -> None:
+    storage = InMemoryStorage()
+    study = make(storage, trials=3)
+    asked(study, "a")
+    with monkeypatch.context() as broken:
+        create_twice(storage, broken)
+        second = asked(study, "b")
+    if told_first:
+        complete(study, "b", 0.5)
+    if reopen:
+        study = make(storage, trials=3)
+    if not told_first:
+        assert asked(study, "b") == second
+        complete(study, "b", 0.5)
+    assert study.ask("b") == Told(second.number)
+    third = asked(study, "c")
+    complete(study, "a", 1.0)
+    complete(study, "c", 1.0)
+    assert isinstance(study.ask("d"), Spent)
+    assert study.best() == second
+    undisturbed = make(trials=3)
+    expected = [asked(undisturbed, node) for node in "abc"]
+    assert [(a.params, a.seed) for a in (second, third)] == [
+        (a.params, a.seed) for a in expected[1:]
+    ]
+    states = [trial.state for trial in stored(storage)]
+    assert sorted(state.name for state in states) == ["COMPLETE"] * 3 + ["PRUNED"]
+
+
 # ---------------------------------------------------------------- storages
 
 
@@ -601,7 +723,7 @@ def test_a_reader_that_stops_in_mid_read_does_not_block_the_writer(
 @pytest.mark.parametrize(
     ("url", "error", "message"),
     [
-        ("study.db", InputError, "no storage URL"),
+        ("study.db", InputError, "storage: is no URL of a database"),
         ("nosuch://x", InputError, "nosuch://x is no storage URL"),
         ("sqlite:////nosuch/folder/x.db", OptimizerError, "/nosuch/folder/x.db can't be used"),
         (
@@ -626,3 +748,19 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> N
     with pytest.raises(OptimizerError, match=r"notes\.txt can't be used: file is not a database"):
         open_storage(sqlite_url(path))
     assert path.read_bytes() == before
+
+
+def test_why_attempts_failed_is_kept_once_each_and_not_of_a_trial_that_was_told() -> None:
+    storage = InMemoryStorage()
+    study = make(storage)
+    asked(study, "a")
+    for attempt, error in ((1, "w"), (1, "w"), (2, "x")):
+        study.note_failure("a", attempt=attempt, error=error)
+    first = stored(storage)[0].user_attrs[FAILURES]
+    assert {attempt: noted["error"] for attempt, noted in first.items()} == {"1": "w", "2": "x"}
+    study.note_failure("a", attempt=1, error="w")
+    assert stored(storage)[0].user_attrs[FAILURES] == first, "its time stays, too"
+    complete(study, "a", 0.25)
+    study.note_failure("a", attempt=3, error="late")
+    study.note_failure("never asked", attempt=1, error="x")
+    assert stored(storage)[0].user_attrs[FAILURES] == first

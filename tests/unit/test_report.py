@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from tests.unit.report_studies import (
     two_regions,
 )
 from trialfleet.errors import OptimizerError
+from trialfleet.workflows import states as state_words
+from trialfleet.workflows.job_log import Job
 from trialfleet.workflows.report import Region, Report, build_report, render_page
 
 
@@ -70,12 +73,49 @@ def test_trials_are_counted_by_state_and_their_time_is_summed(tuned: Report) -> 
 
 
 def test_importance_names_the_parameter_that_decides(tuned: Report) -> None:
-    importance = tuned.regions[0].importance
-    assert next(iter(importance.shares)) == "rate"
-    assert set(importance.shares) == {"rate", "layers", "solver", "momentum"}
-    assert sum(importance.shares.values()) == pytest.approx(1.0)
-    assert list(importance.shares.values()) == sorted(importance.shares.values(), reverse=True)
-    assert (importance.trials, importance.note) == (27, None)
+    region = tuned.regions[0]
+    shares = [item.share for item in region.importance]
+    assert region.importance[0].parameter == "rate"
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares == sorted(shares, reverse=True)
+    assert region.importance_note is None
+    had = {item.parameter: item.trials for item in region.importance}
+    with_momentum = sum(t.state == "complete" and "momentum" in t.params for t in region.trials)
+    assert had == {"rate": 27, "layers": 27, "solver": 27, "momentum": with_momentum}
+
+
+def some_sgd(sgd: int, of: int) -> list[optuna.trial.FrozenTrial]:
+    """Trials in which the rate decides; `sgd` of them, the best, have a momentum of no effect."""
+    rng = random.Random(5)  # noqa: S311
+    trials = []
+    for at in range(of):
+        params: dict[str, Any] = {"rate": 10 ** rng.uniform(-4, -1), "solver": "adam"}
+        if at < sgd:
+            params |= {"solver": "sgd", "momentum": rng.uniform(0, 0.9)}
+        value = -abs(math.log10(params["rate"]) + 2.5) + (10 if at < sgd // 2 else 0)
+        trials.append(trial(params, value, at=at))
+    return trials
+
+
+def test_a_parameter_that_few_trials_had_has_no_importance(fleet: Fleet) -> None:
+    region = only(fleet.report(fleet.region("A", some_sgd(sgd=3, of=30))))
+    assert {item.parameter for item in region.importance} == {"rate", "solver"}
+    assert region.importance_note == (
+        "too few trials tell of momentum, which 3 of 30 trials had, 2 of the best 10"
+    )
+    assert "momentum, which 3 of 30" in render_page(
+        fleet.report(fleet.region("B", some_sgd(3, 30)))
+    )
+
+
+def test_a_conditional_parameter_that_enough_trials_had_is_judged_by_those(fleet: Fleet) -> None:
+    region = only(fleet.report(fleet.region("A", some_sgd(sgd=14, of=30))))
+    assert {item.parameter: item.trials for item in region.importance} == {
+        "rate": 30,
+        "solver": 30,
+        "momentum": 14,
+    }
+    assert region.importance_note is None
 
 
 def test_importance_follows_the_direction_of_the_study(fleet: Fleet) -> None:
@@ -84,13 +124,13 @@ def test_importance_follows_the_direction_of_the_study(fleet: Fleet) -> None:
     trials = []
     for at in range(40):
         params = {"rate": 10 ** rng.uniform(-4, -1), "layers": rng.randint(1, 4)}
-        bad = 10.0 * params["layers"] if params["rate"] > 3e-4 else 0.0
+        bad = 10.0 * params["layers"] if params["rate"] > 1e-3 else 0.0
         trials.append(trial(params, bad + rng.random(), at=at))
     source = fleet.region("A", trials)
-    down = only(fleet.report(source, direction="minimize")).importance.shares
-    up = only(fleet.report(source, direction="maximize")).importance.shares
-    assert next(iter(down)) == "rate"
-    assert next(iter(up)) == "layers"
+    down = only(fleet.report(source, direction="minimize")).importance
+    up = only(fleet.report(source, direction="maximize")).importance
+    assert down[0].parameter == "rate"
+    assert up[0].parameter == "layers"
 
 
 @pytest.mark.parametrize(
@@ -105,10 +145,10 @@ def test_importance_follows_the_direction_of_the_study(fleet: Fleet) -> None:
 def test_where_importance_means_nothing_the_reason_is_given(
     fleet: Fleet, trials: list[optuna.trial.FrozenTrial], reason: str
 ) -> None:
-    importance = only(fleet.report(fleet.region("A", trials))).importance
-    assert importance.shares == {}
-    assert importance.note is not None
-    assert importance.note.startswith(reason)
+    region = only(fleet.report(fleet.region("A", trials)))
+    assert region.importance == ()
+    assert region.importance_note is not None
+    assert region.importance_note.startswith(reason)
 
 
 def test_minimising_takes_the_lowest_and_counts_a_decrease_as_gain(fleet: Fleet) -> None:
@@ -133,6 +173,21 @@ def test_the_report_metric_may_go_the_other_way_than_the_objective(fleet: Fleet)
     right = fleet.report(source, **facts, report_direction="maximize")
     assert only(right).report.gain == pytest.approx(0.2)
     assert only(right).objective.gain == pytest.approx(0.1)
+
+
+def test_tuned_settings_that_are_worse_than_default_are_said_to_be(fleet: Fleet) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.71}),
+        trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.7}),
+    ]
+    better = fleet.report(fleet.region("A", trials[:1]))
+    assert (only(better).worse, better.advice) == (None, "")
+    value = fleet.report(fleet.region("A", trials)).to_json()
+    assert value["regions"][0]["worse"] == (
+        "By test, tuned settings reach 0.7000 against 0.7100 with default ones (−0.0100), "  # noqa: RUF001
+        "though they gained +0.1 by auc, which chose them."
+    )
+    assert value["advice"].startswith("Use the default settings until auc and test agree.")
 
 
 def test_of_equal_trials_the_first_is_best(fleet: Fleet) -> None:
@@ -179,33 +234,31 @@ def test_failures_are_grouped_by_error_most_frequent_first(fleet: Fleet) -> None
 RUNNING = trial(DEFAULTS, None, state=TrialState.RUNNING)
 
 
-@pytest.mark.parametrize(
-    ("trials", "facts", "status"),
-    [
-        ([], {}, "not started"),
-        ([RUNNING], {}, "tuning"),
-        ([trial(DEFAULTS, None)], {}, "failed"),
-        ([trial(DEFAULTS, 0.5)], {}, "incomplete"),
-        ([trial(DEFAULTS, 0.5), RUNNING], {}, "tuning"),
-        ([trial(DEFAULTS, 0.5)], {"budget_trials": 1}, "tuned"),
-        ([trial(DEFAULTS, 0.5)], {"final": {"test": 0.5}}, "trained"),
-        ([trial(DEFAULTS, 0.5), RUNNING], {"stopped": "no money"}, "stopped"),
-        ([trial(DEFAULTS, 0.5)], {"published": Path("/m")}, "published"),
-        ([trial(DEFAULTS, 0.5)], {"published": Path("/m"), "stopped": "late"}, "published"),
-    ],
-)
-def test_a_region_has_the_status_that_says_most(
-    fleet: Fleet, trials: list[optuna.trial.FrozenTrial], facts: dict[str, Any], status: str
+@pytest.mark.parametrize("stage", state_words.Stage)
+def test_a_region_has_the_status_that_all_views_have(
+    fleet: Fleet, stage: state_words.Stage
 ) -> None:
-    report = fleet.report(fleet.region("A", trials, **facts))
-    assert only(report).status == status
-    assert status in render_page(report)
+    report = fleet.report(fleet.region("A", [trial(DEFAULTS, 0.5)], stage=stage))
+    assert only(report).status == stage
+    assert f">{stage}<" in render_page(report)
 
 
-def test_a_storage_that_was_never_made_gives_regions_not_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["running", "queued", "interrupted"])
+def test_a_trial_that_is_not_finished_has_the_state_that_all_views_have(
+    fleet: Fleet, state: str
+) -> None:
+    word = state_words.TrialState(state)
+    source = fleet.region("A", [trial(DEFAULTS, 0.5), RUNNING], unfinished={"R.l0.t00": word})
+    region = only(fleet.report(source))
+    assert [item.state for item in region.trials] == ["complete", state]
+    assert region.running == (state == "running")
+    assert (region.complete, region.finished) == (1, 1)
+
+
+def test_a_storage_that_was_never_made_gives_regions_without_trials(tmp_path: Path) -> None:
     missing = tmp_path / "study.db"
     report = build_report(report_source(f"sqlite:///{missing}", region_source("A")))
-    assert only(report).status == "not started"
+    assert only(report).trials == ()
     assert not missing.exists()
     missing.touch()  # the service was killed before it made the tables
     assert only(build_report(report_source(f"sqlite:///{missing}", region_source("A")))) == only(
@@ -214,15 +267,15 @@ def test_a_storage_that_was_never_made_gives_regions_not_started(tmp_path: Path)
     assert missing.stat().st_size == 0
 
 
-def test_a_region_without_a_study_is_not_started(fleet: Fleet) -> None:
+def test_a_region_without_a_study_has_no_trials(fleet: Fleet) -> None:
     report = fleet.report(fleet.region("A", [trial(DEFAULTS, 0.5)]), region_source("B"))
-    assert [region.status for region in report.regions] == ["incomplete", "not started"]
+    assert [region.complete for region in report.regions] == [1, 0]
 
 
 def test_a_storage_that_cannot_be_read_is_named_without_its_password(tmp_path: Path) -> None:
     broken = tmp_path / "study.db"
     broken.write_bytes(b"no database at all" * 100)
-    with pytest.raises(OptimizerError, match=r"study.db can't be read"):
+    with pytest.raises(OptimizerError, match=r"study.db can't be used: file is not"):
         build_report(report_source(f"sqlite:///{broken}", region_source("A")))
     url = "postgresql+psycopg://user:secret@127.0.0.1:1/db"
     with pytest.raises(OptimizerError, match="user:") as error:
@@ -281,7 +334,7 @@ def test_garbage_in_a_trials_notes_is_left_out(fleet: Fleet) -> None:
     source = fleet.region("A", [trial(DEFAULTS, 0.5, **notes)], final={"test": float("inf")})
     region = only(fleet.report(source))
     assert region.trials[0].metrics == {"ok": 1}
-    assert (region.trials[0].seconds, region.trials[0].attempts) == (None, None)
+    assert (region.trials[0].seconds, region.trials[0].attempts) == (None, 0)
     assert region.final == {}
     json.dumps(fleet.report(source).to_json(), allow_nan=False)
 
@@ -291,3 +344,40 @@ def test_garbage_in_a_trials_notes_is_left_out(fleet: Fleet) -> None:
 def test_a_source_that_makes_no_sense_is_refused(facts: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"is not one of|has no time zone"):
         report_source("sqlite://", **facts)
+
+
+JOB: dict[str, Any] = {
+    "started": 1_800_000_000.5,
+    "ended": 1_800_000_020.5,
+    "wall_seconds": 15.0,
+    "last_wall_seconds": 8.0,
+    "cpu_seconds": 11.0,
+    "memory_mb": 812.5,
+    "machine": "node-1",
+    "slot": "slot1_1@node-1",
+}
+
+
+def test_a_trial_has_what_htcondor_says_of_its_job(fleet: Fleet) -> None:
+    told = trial(DEFAULTS, 0.5, job=JOB, attempts=2, seconds=3.0)
+    before = trial(DEFAULTS, 0.4, at=1, seconds=3.0)  # told before jobs were recorded
+    region = only(fleet.report(fleet.region("A", [told, before])))
+    first, second = region.trials
+    assert {name: getattr(first, name) for name in JOB} == JOB
+    assert first.attempts == 2
+    assert {getattr(second, name) for name in JOB} == {None}
+    assert region.compute_seconds == 18.0  # the trainer's word where there is no other
+
+
+def test_the_full_training_is_part_of_what_a_region_took(fleet: Fleet) -> None:
+    source = fleet.region("A", [trial(DEFAULTS, 0.5, job=JOB)], final_job=Job(**JOB))
+    region = only(fleet.report(source))
+    assert region.final_job is not None
+    assert region.final_job.machine == "node-1"
+    assert region.compute_seconds == 30.0
+
+
+def test_a_trials_reports_are_its_learning_curve(fleet: Fleet) -> None:
+    told = trial(DEFAULTS, 0.5, reports={3: 0.5, 1: 0.25, 2: float("nan")})
+    region = only(fleet.report(fleet.region("A", [told])))
+    assert region.trials[0].curve == ((1, 0.25), (3, 0.5))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.report_studies import DEFAULTS, SPACE, Fleet, open_fleet, trial, two_regions
+from tests.unit.report_browser import Browser
+from tests.unit.report_studies import DEFAULTS, SPACE, Fleet, open_fleet, ran, trial, two_regions
 from trialfleet.workflows.report import Report, render_page
 from trialfleet.workflows.report.page import script_json
 
 MARKUP = """</script><img src="x" onerror="owned = 1"><b>'&amp;'</b>"""
-BOLD = "<b>&lt;</b>"  # what plotly would take for bold
+BOLD = "<b>&lt;</b>"
 RIGHT_TO_LEFT = "\N{RIGHT-TO-LEFT OVERRIDE}مطار <i>x</i>"
 SLUG = "a b%20'\"<&"
 
@@ -41,6 +41,8 @@ def hostile(fleet: Fleet) -> Report:
         trial({MARKUP: 0.001 * (at + 1), BOLD: 2}, 0.5 + at / 100, at=at, **hostile_notes(at))
         for at in range(12)
     ]
+    ran(trials)
+    trials[3].user_attrs["job"]["slot"] = MARKUP
     trials.append(trial(DEFAULTS, None, at=12, error=f"{MARKUP}\n{'long ' * 2000}{RIGHT_TO_LEFT}"))
     del SPACE[MARKUP], SPACE[BOLD]
     facts: dict[str, Any] = {
@@ -132,105 +134,6 @@ def luminance(color: str) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-class Browser:
-    """Chromium by its driver, with every request and console message on record."""
-
-    def __init__(self, folder: Path) -> None:
-        from selenium import webdriver
-
-        self.folder = folder
-        options = webdriver.ChromeOptions()
-        options.binary_location = str(shutil.which("chromium"))
-        for argument in (
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            "--no-first-run", "--disable-background-networking", "--disable-component-update",
-            "--disable-sync", "--disable-quic", f"--user-data-dir={folder / 'profile'}",
-        ):  # fmt: skip
-            options.add_argument(argument)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        service = webdriver.ChromeService(executable_path=str(shutil.which("chromedriver")))
-        self.driver = webdriver.Chrome(options=options, service=service)
-        self.resize(1280, 900)
-
-    def command(self, name: str, **arguments: Any) -> Any:
-        return self.driver.execute_cdp_cmd(name, arguments)
-
-    def resize(self, width: int, height: int) -> None:
-        self.command("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                     deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
-
-    def prefer(self, theme: str) -> None:
-        self.command(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": theme}],
-        )
-
-    def open(self, report: Report, fragment: str = "") -> None:
-        file = self.folder / "report.html"
-        file.write_text(render_page(report), encoding="utf-8")
-        self.driver.get("about:blank")
-        self.requests()
-        self.complaints()
-        self.driver.get(f"{file.as_uri()}{fragment}")
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(script, *arguments)
-
-    def wait(self, script: str) -> None:
-        from selenium.webdriver.support.wait import WebDriverWait
-
-        WebDriverWait(self.driver, 20, poll_frequency=0.05).until(lambda _: self.run(script))
-
-    def press(self, key: str) -> None:
-        from selenium.webdriver import ActionChains
-
-        ActionChains(self.driver).send_keys(key).perform()
-
-    def log(self, kind: str) -> list[dict[str, Any]]:
-        """What was logged since the last call."""
-        entries: list[dict[str, Any]] = self.driver.get_log(kind)  # type: ignore[no-untyped-call]
-        return entries
-
-    def requests(self) -> list[str]:
-        messages = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
-        return [
-            message["params"]["request"]["url"]
-            for message in messages
-            if message["method"] == "Network.requestWillBeSent"
-        ]
-
-    def complaints(self) -> list[str]:
-        return [entry["message"] for entry in self.log("browser")]
-
-    def open_everything(self) -> None:
-        """Open every region and see every picture drawn."""
-        self.run("for (const each of document.querySelectorAll('details')) each.open = true")
-        for at in range(self.run("return document.querySelectorAll('.figure').length")):
-            self.run("document.querySelectorAll('.figure')[arguments[0]].scrollIntoView()", at)
-            self.wait(
-                f"return document.querySelectorAll('.figure')[{at}].querySelector('.main-svg')"
-            )
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    pytest.importorskip("selenium", reason="the Python package selenium is not installed")
-    for program in ("chromium", "chromedriver"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed (Debian: chromium, chromium-driver)")
-    browser = Browser(tmp_path_factory.mktemp("browser"))
-    yield browser
-    browser.driver.quit()
-
-
-@pytest.fixture
-def browser(chromium: Browser) -> Browser:
-    """The module's Chromium as a desktop in daylight."""
-    chromium.resize(1280, 900)
-    chromium.prefer("light")
-    return chromium
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["tuned", "hostile"])
 def test_everything_is_drawn_without_a_request_or_a_complaint(
@@ -248,12 +151,12 @@ def test_hostile_texts_are_shown_and_never_run(browser: Browser, hostile: Report
     browser.open(hostile)
     browser.open_everything()
     assert browser.run("return typeof owned") == "undefined"
-    assert browser.run("return document.querySelectorAll('img, main i:not(.dot)').length") == 0
+    assert browser.run("return document.querySelectorAll('img, main i:not([class])').length") == 0
     assert browser.run("return document.querySelector('h1').textContent") == MARKUP
     shown = browser.run(
         "return [...document.querySelectorAll('summary .name')].map(e => e.textContent)"
     )
-    assert shown == [region.name for region in hostile.regions]
+    assert sorted(shown) == sorted(region.name for region in hostile.regions)
     error = browser.run("return document.querySelector('.failures pre').textContent")
     assert error.startswith(f"{MARKUP}\n")
     assert "characters …" in error
@@ -268,18 +171,19 @@ def test_hostile_texts_are_shown_and_never_run(browser: Browser, hostile: Report
 def test_a_trials_hover_shows_its_settings_literally(browser: Browser, hostile: Report) -> None:
     browser.open(hostile)
     browser.open_everything()
-    browser.run(
-        "Plotly.Fx.hover(document.querySelector('[data-figure=history]'),"
-        "[{curveNumber: 0, pointNumber: 11}])"
+    picture = "[data-picture=history][data-block=data-0]"
+    place = browser.run(
+        f"const dot = [...document.querySelectorAll('{picture} circle')].at(-1);"
+        f"const from = document.querySelector('{picture}').getBoundingClientRect();"
+        "const box = dot.getBoundingClientRect();"
+        "return [box.left + box.width / 2 - from.left, box.top + box.height / 2 - from.top]"
     )
-    browser.wait("return document.querySelector('[data-figure=history] .hoverlayer .nums')")
-    text = browser.run(
-        "return document.querySelector('[data-figure=history] .hoverlayer').textContent"
-    )
-    assert text.startswith("trial 11 · best")
-    assert "</script><img" in text
-    assert f"{BOLD}  2" in text
-    assert "0.012" in text
+    browser.point(picture, *place)
+    browser.wait(f"return document.querySelector('{picture} [aria-label=tip] text')")
+    told = browser.texts(f"{picture} [aria-label=tip]")[0]
+    assert told.startswith("\u200btrial 11 · best")
+    for text in ("</script><img", "0.012", f"{BOLD}: 2"):
+        assert text in told
 
 
 @pytest.mark.browser
@@ -306,38 +210,39 @@ def test_the_policy_stops_scripts_and_requests_that_are_not_the_pages_own(
 
 
 @pytest.mark.browser
-def test_a_regions_pictures_are_drawn_when_it_is_opened(browser: Browser, tuned: Report) -> None:
-    drawn = (
-        "return [...document.querySelectorAll('.main-svg')].map(e => e.closest('.figure').dataset)"
-    )
+def test_the_first_region_is_open_and_others_are_drawn_when_opened(
+    browser: Browser, tuned: Report
+) -> None:
+    drawn = "return [...document.querySelectorAll('.figure svg')].map(e => e.parentNode.dataset)"
     browser.open(tuned)
-    browser.wait("return document.querySelector('.main-svg')")
-    assert {item["figure"] for item in browser.run(drawn)} == {"overview"}
-    browser.run("document.querySelector('.region summary').focus()")
+    browser.wait("return document.querySelector('[data-picture=overview] svg')")
+    assert browser.run("return document.querySelector('.region[open]').id") == "region-JFK"
+    assert browser.run("return document.querySelectorAll('.region[open]').length") == 1
+    browser.open_everything("details[open]")
+    assert {item["block"] for item in browser.run(drawn)} == {"regions-data", "data-0"}
+    browser.run("document.querySelector('#region-LGA summary').focus()")
     browser.press("\ue007")  # Enter
-    browser.wait("return document.querySelector('[data-figure=history] .main-svg')")
-    assert {item["block"] for item in browser.run(drawn)} == {"overview-data", "data-1"}
+    browser.wait("return document.querySelector('[data-picture=history][data-block=data-1] svg')")
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("how", ["address", "link", "picture"])
 def test_a_region_is_opened_by_its_address(browser: Browser, hostile: Report, how: str) -> None:
     browser.open(hostile, "#region-a%20b%2520%27%22%3C%26" if how == "address" else "")
+    browser.run("if (!arguments[0]) document.querySelectorAll('.region')"
+                ".forEach(e => { e.open = false })", how == "address")  # fmt: skip
     if how == "link":
         browser.run("document.querySelector('tbody a').click()")
     elif how == "picture":
-        browser.wait("return document.querySelector('.figure .main-svg')")
-        browser.run(
-            "document.querySelector('.figure').emit('plotly_click',"
-            "{points: [{customdata: arguments[0]}]})",
-            SLUG,
-        )
-    browser.wait("return document.querySelector('details.region[open]')")
-    assert (
-        browser.run("return document.querySelector('details.region[open]').id") == f"region-{SLUG}"
+        browser.wait("return document.querySelector('.figure svg a')")
+        browser.run("[...document.querySelectorAll('.figure svg a')].find(e => e.href.baseVal"
+                    ".startsWith('#region-a')).dispatchEvent(new MouseEvent('click',"
+                    "{bubbles: true, cancelable: true}))")  # fmt: skip
+    region = "document.getElementById(arguments[0])"
+    browser.wait(f"return document.getElementById({json.dumps('region-' + SLUG)}).open")
+    assert browser.run(
+        f"return document.activeElement == {region}.querySelector('summary')", f"region-{SLUG}"
     )
-    assert browser.run("return document.activeElement.matches('.region[open] > summary')")
-    assert browser.run("return document.querySelectorAll('details.region[open]').length") == 1
 
 
 @pytest.mark.browser
@@ -371,17 +276,19 @@ def test_the_table_sorts_by_a_click_or_the_keyboard_and_unknown_stays_last(
 @pytest.mark.browser
 def test_page_and_pictures_follow_the_theme(browser: Browser, tuned: Report) -> None:
     background = "return getComputedStyle(document.body).backgroundColor"
-    tick = "return getComputedStyle(document.querySelector('.figure .xtick text')).fill"
+    name = "return getComputedStyle(document.querySelector('.figure svg a')).fill"
+    surface = (
+        "return document.querySelector('[data-picture=contour] path[fill]').attributes.fill.value"
+    )
     browser.open(tuned)
-    browser.wait("return document.querySelector('.figure .xtick text')")
-    light = browser.run(background), browser.run(tick)
+    browser.open_everything("details[open]")
+    light = [browser.run(script) for script in (background, name, surface)]
     browser.prefer("dark")
     browser.wait("return document.getElementById('theme').textContent == 'Light'")
-    dark = browser.run(background), browser.run(tick)
-    assert dark[0] != light[0]
-    assert dark[1] != light[1]
+    dark = [browser.run(script) for script in (background, name, surface)]
+    assert all(one != other for one, other in zip(light, dark, strict=True))
     browser.run("document.getElementById('theme').click()")
-    assert (browser.run(background), browser.run(tick)) == light
+    assert [browser.run(script) for script in (background, name, surface)] == light
 
 
 @pytest.mark.browser
@@ -398,12 +305,12 @@ def test_a_phone_needs_no_sideways_scrolling(
 @pytest.mark.browser
 def test_on_paper_pictures_are_light_and_fit(browser: Browser, tuned: Report) -> None:
     browser.prefer("dark")
-    browser.open(tuned, "#region-JFK")
+    browser.open(tuned)
     browser.run("dispatchEvent(new Event('beforeprint'))")
-    pictures = "[...document.querySelectorAll('.main-svg')]"
+    pictures = "[...document.querySelectorAll('.figure svg')]"
     widths = browser.run(f"return {pictures}.map(e => e.getBoundingClientRect().right)")
-    figures = browser.run(f"return new Set({pictures}.map(e => e.closest('.figure'))).size")
-    assert figures == 1 + 6
+    figures = "document.querySelectorAll('main > section > .figure, details[open] .figure').length"
+    assert len(widths) == browser.run(f"return {figures}")
     assert max(widths) <= browser.run("return document.body.getBoundingClientRect().right")
     assert browser.run("return document.body.offsetWidth") <= 46 * 16
     assert browser.run("return document.documentElement.dataset.theme") == "light"

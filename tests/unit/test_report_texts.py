@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tests.unit.report_studies import Fleet, open_fleet, two_regions
+from tests.unit.report_studies import DEFAULTS, Fleet, open_fleet, trial, two_regions
 from trialfleet.workflows.report import Report, summary_table
 from trialfleet.workflows.report.formatting import (
     column_decimals,
@@ -48,7 +49,7 @@ def test_the_summary_has_a_row_per_region_with_its_numbers(tuned: Report) -> Non
     row = next(line for line in lines if "JFK" in line)
     region = tuned.regions[0]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells[:3] == ["JFK", "27", "3"]
+    assert cells[:3] == ["JFK", "30/30", "3"]
     assert cells[3] == f"{region.objective.tuned:.4f}"
     assert cells[4:6] == [f"{region.report.tuned:.4f}", f"{region.report.default:.4f}"]
     assert cells[6] == f"+{region.report.gain:.4f}"
@@ -57,6 +58,21 @@ def test_the_summary_has_a_row_per_region_with_its_numbers(tuned: Report) -> Non
 
 def test_a_region_named_like_markup_is_printed_as_it_is(tuned: Report) -> None:
     assert "[red]LGA" in printed(tuned)
+
+
+def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do(fleet: Fleet) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.71}),
+        trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.7}),
+    ]
+    healthy = fleet.region("B", [*trials[:1], trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.8})])
+    report = fleet.report(fleet.region("[b]A", trials, published=Path("/m")), healthy)
+    text = " ".join(printed(report).split())
+    assert "published, worse than default" in text
+    assert "[b]A: tuned is worse than default. By test, tuned settings reach 0.7000" in text
+    assert "Use the default settings until auc and test agree." in text
+    assert "B: tuned" not in text.replace("[b]A: tuned", "")
+    assert "worse" not in printed(fleet.report(healthy))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ REFUSED = [
     ({"a": choice(1, 2, default=True)}, ("a", "default"), "True"),
     ({"a": {"type": "flaot", "low": 0, "high": 1}}, ("a", "type"), "float, int, categorical"),
     ({"a": {"low": 0, "high": 1}}, ("a",), "float, int, categorical"),
-    ({"a": number(0, 1, hihg=2)}, ("a", "hihg"), "not permitted"),
+    ({"a": number(0, 1, hihg=2)}, ("a",), "'hihg' (did you mean 'high'?)"),
     ({"a": None, "b": whole(1, 2)}, ("a",), "constant"),
     ({"a": [1], "b": whole(1, 2)}, ("a",), "constant"),
     ({"a": float("inf"), "b": whole(1, 2)}, ("a",), "finite"),
@@ -89,6 +89,7 @@ REFUSED = [
     ({"a": whole(1, 9), "b": whole(1, 9, when={"a": [3, 10]})}, ("b", "when", "a", 1), "10"),
     ({"a": whole(1, 9), "b": whole(1, 9, when={"a": [True]})}, ("b", "when", "a", 0), "True"),
     ({"a": choice(True, False), "b": whole(1, 9, when={"a": [1]})}, ("b", "when", "a", 0), "1"),
+    ({"a": whole(1, 9), "b": whole(1, 9, when={"a": 10})}, ("b", "when", "a", 0), "10"),
     ({"a": whole(1, 9, when={"a": [1]})}, ("a", "when"), "itself"),
     (
         {"a": whole(1, 9, when={"b": [1]}), "b": whole(1, 9, when={"a": [1]})},
@@ -184,6 +185,16 @@ def test_an_inactive_parameter_is_dropped_when_active_and_at_its_default_when_ca
     sgd: dict[str, Scalar] = {"kind": "sgd", "momentum": 0.9, "nesterov": False}
     assert space.active(sgd) == sgd
     assert space.complete(sgd) == sgd
+
+
+@pytest.mark.parametrize("value", ["sgd", True, 0, 0.5])
+def test_a_condition_on_one_value_takes_it_bare(value: Scalar) -> None:
+    choices = ["adam", value]
+    bare = make(kind=choice(*choices), momentum=number(0, 0.9, when={"kind": value}))
+    listed = make(kind=choice(*choices), momentum=number(0, 0.9, when={"kind": [value]}))
+    assert bare == listed
+    assert "momentum" in bare.active({"kind": value})
+    assert "momentum" not in bare.active({"kind": "adam"})
 
 
 def test_true_is_not_one_in_a_condition() -> None:
@@ -397,3 +408,49 @@ def _reference(whens: tuple[dict[str, list[int]], ...], values: dict[str, int]) 
             if all(other in found and values[other] in options for other, options in when.items()):
                 found.add(name)
     return found
+
+
+def chain(length: int) -> dict[str, Any]:
+    """Parameters each of which depends on the one before."""
+    entries: dict[str, Any] = {
+        f"p{i}": {"type": "categorical", "choices": [0, 1]} for i in range(length)
+    }
+    for i in range(1, length):
+        entries[f"p{i}"]["when"] = {f"p{i - 1}": [1]}
+    return entries
+
+
+@pytest.mark.parametrize(
+    ("entries", "place", "text"),
+    [
+        (
+            {"a": {"type": "categorical", "choices": list(range(1001))}},
+            ("a", "choices"),
+            "has 1,001 choices; 1,000 at most, as the optimiser learns each by itself",
+        ),
+        (
+            {**chain(1), "b": {**number(0, 1), "when": {"p0": [1] * 1001}}},
+            ("b", "when", "p0"),
+            "at most 1000",
+        ),
+        (chain(201), (), "has 201 parameters; 200 at most can be tuned"),
+        (chain(5000), (), "has 5,000 parameters; 200 at most can be tuned"),
+    ],
+)
+def test_a_space_in_which_nothing_would_be_found_is_refused(
+    entries: dict[str, Any], place: tuple[str, ...], text: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Study(search_space=entries)
+    (error,) = caught.value.errors(include_url=False)
+    assert error["loc"] == ("search_space", *place)
+    assert text in error["msg"]
+
+
+@pytest.mark.slow
+def test_the_largest_space_is_searched() -> None:
+    space = SearchSpace.model_validate(chain(200))
+    assert space.active(space.defaults()) == {"p0": 0}
+    assert len(space.active(dict.fromkeys(space.parameters, 1))) == 200
+    large = {"a": {"type": "categorical", "choices": list(range(1000))}}
+    assert SearchSpace.model_validate(large).size() == 1000

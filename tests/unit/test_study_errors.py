@@ -276,6 +276,12 @@ def test_an_override_that_breaks_the_studys_own_entry_names_its_line(folder: Pat
     assert ":6: search_space.epochs.when.x: region 'A': 'x' is a constant" in message
 
 
+def test_a_bare_value_of_a_condition_that_is_none_names_its_line(folder: Path) -> None:
+    conditional = "epochs: {type: int, low: 1, high: 3, when: {x: 7}}"
+    message = error_of(folder, MINIMAL.replace("epochs: 3", conditional))
+    assert ":6: search_space.epochs.when.x: 'x' never has the value 7" in message
+
+
 def test_startup_trials_of_a_region_are_at_most_its_trials(folder: Path) -> None:
     budget = "budget: {trials: 9, startup_trials: 9}\n"
     text = with_line(REGIONS, "regions:\n  A: {budget: {startup_trials: 10}}") + budget

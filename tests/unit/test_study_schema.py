@@ -59,6 +59,14 @@ def test_the_schema_finds_what_is_wrong(changes: dict[str, Any], place: str) -> 
     assert faults({**plain(SHIPPED[0]), **changes}) == [place]
 
 
+def test_the_time_limit_is_described_as_it_is_judged() -> None:
+    """Holds of codes 46 and 47 are final in `outcome`."""
+    described = Study.model_json_schema()["$defs"]["Trainer"]["properties"]["minutes"]
+    example = SHIPPED[0].read_text(encoding="utf-8")
+    assert "not tried again" in described["description"]
+    assert "not tried again" in example
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -66,6 +74,8 @@ def test_the_schema_finds_what_is_wrong(changes: dict[str, Any], place: str) -> 
         {"regions": {"A": None, "B": {"data": "x", "budget": {"trials": None}}}},
         {"regions": {"glob": "*.csv"}},
         {"data": ["a", "b"], "storage": "sqlite:///x.db"},
+        {"search_space": {"x": {"type": "int", "low": 0, "high": 9, "when": {"y": 3}}}},
+        {"search_space": {"x": {"type": "int", "low": 0, "high": 9, "when": {"y": ["a"]}}}},
         {"resources": {"gpus": 2}},
         {"resources": {"gpus": 0.25}},
         {"resources": {"gpus": "1/3"}},

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from trialfleet.optimizer import suggest as suggest_module
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.suggest import Point, in_startup, stable_seed, suggest, warm_up
 
@@ -204,6 +205,18 @@ def test_flat_and_extreme_results_are_no_trouble(values: list[float]) -> None:
     history = [trial(space, t.params, TrialState.COMPLETE, value) for t, value in pairs]
     point = ask(space, history)
     assert all(0 <= float(value) <= 1 for value in point.values())
+
+
+def test_trials_that_were_given_up_tell_the_model_nothing() -> None:
+    space = make({"x": {"type": "float", "low": 0, "high": 1}})
+    history = [
+        trial(space, {"x": 0.1}, TrialState.COMPLETE, 1.0),
+        trial(space, {"x": 0.2}, TrialState.PRUNED),
+        trial(space, {"x": 0.3}, TrialState.FAIL),
+    ]
+    points = [space.canonical(each.params) for each in history]
+    seen = suggest_module._study_of(history, points, space.distributions(), "minimize", 1)
+    assert [each.params["x"] for each in seen.trials] == [0.1, 0.3]
 
 
 def test_suggestions_stay_inside_the_space_and_keep_their_types() -> None:

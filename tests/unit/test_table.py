@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trialfleet.nodes import table
 
@@ -155,16 +153,3 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
     np.savez(path, **(arrays | {"numeric": np.array([{}, {}, {}])}))  # unpickling runs code
     with pytest.raises(ValueError, match="allow_pickle"):
         table.read_table(path)
-
-
-@given(st.lists(st.tuples(st.floats(width=32, allow_infinity=False), st.text(max_size=3))))
-def test_encoding_rows_of_text_gives_what_the_table_has(rows: list[tuple[float, str]]) -> None:
-    """Two ways to one number: as columns into a file, and as text to be predicted."""
-    rows = [(1.0, "a"), (2.0, "b"), *((x, text.replace("\0", "")) for x, text in rows), (0.0, "c")]
-    columns = table.Columns(
-        numeric=["x"], categorical={"k": ["", "a", "b"]}, target="t", task="regression", classes=[]
-    )
-    numeric, categorical = columns.encode([{"x": repr(x), "k": k, "t": "?"} for x, k in rows])
-    np.testing.assert_array_equal(numeric[:, 0], np.array([x for x, _ in rows], np.float32))
-    values = np.array([k for _, k in rows])
-    assert categorical[:, 0].tolist() == table._encode(values, ["", "a", "b"]).tolist()

@@ -32,8 +32,10 @@ from tests.unit.small_trials import (
     write_order,
 )
 from trialfleet.nodes import feed, judge, region, settings, table, trial
+from trialfleet.nodes import network as network_module
 from trialfleet.nodes.descent import Descent
-from trialfleet.nodes.network import Network
+from trialfleet.nodes.network import Network, outputs_of
+from trialfleet.nodes.steps import PlainSteps
 
 pytestmark = pytest.mark.slow
 
@@ -141,6 +143,22 @@ def test_a_loss_that_is_not_finite_is_rejected(
     write_order(sandbox, params={"optimizer": "sgd", "learning_rate": 100.0, "epochs": 9})
     assert run_here(sandbox, monkeypatch) == 64
     assert "loss is nan" in read_result(sandbox)["error"]
+
+
+def test_weights_that_are_lost_in_the_last_step_are_rejected(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training loss can't show it: it is of before the step."""
+    take = PlainSteps.take
+
+    def take_badly(steps: PlainSteps) -> None:
+        take(steps)
+        steps._descent.weights[-1].data.fill_(math.nan)
+
+    monkeypatch.setattr(PlainSteps, "take", take_badly)
+    write_order(sandbox, params={"epochs": 1, "batch_size": ROWS})
+    assert run_here(sandbox, monkeypatch) == 64
+    assert "the validation loss is nan in epoch 0" in read_result(sandbox)["error"]
 
 
 # Resuming
@@ -277,6 +295,33 @@ def test_auc_is_the_share_of_pairs_in_order(ties: bool) -> None:
             for n in score[~positive].tolist()
         ]
         assert judge.auc(score, positive) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+
+
+def test_outputs_that_are_no_numbers_have_no_metrics(tmp_path: Path) -> None:
+    make_table(tmp_path / "r.npz")
+    data = region.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), settings.Settings())
+    network = Network(data.columns, settings.Settings())
+    [*network.parameters()][-1].data.fill_(math.nan)
+    metrics = judge.evaluate(network, data.validation, data, "val_")
+    assert set(metrics) == {"val_loss", "val_auc", "val_accuracy"}
+    assert all(math.isnan(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize(("hidden", "layers", "rows"), [(16, 1, 64), (50, 1, 20), (1000, 0, 512)])
+def test_a_wide_network_is_evaluated_on_fewer_rows_at_once(
+    monkeypatch: pytest.MonkeyPatch, hidden: int, layers: int, rows: int
+) -> None:
+    """Of its widest layer no more numbers than so many lie in memory: here 1024."""
+    monkeypatch.setattr(network_module, "EVALUATION_NUMBERS", 1024)
+    columns = table.Columns(
+        numeric=["a", "b"], categorical={}, target="t", task="regression", classes=[]
+    )
+    network = Network(columns, settings.Settings(hidden=hidden, layers=layers))
+    batches: list[int] = []
+    network.register_forward_pre_hook(lambda _, inputs: batches.append(len(inputs[0])))
+    outputs = outputs_of(network, torch.randn(1500, 2), torch.zeros(1500, 0, dtype=torch.int32))
+    assert len(outputs) == sum(batches) == 1500
+    assert max(batches) == rows
 
 
 def test_auc_without_a_second_class_is_nan() -> None:

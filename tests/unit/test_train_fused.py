@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from tests.one_process import world_of_one
 from tests.unit.small_trials import (
     losses_of,
     make_sandbox,
@@ -82,10 +83,11 @@ def fused_steps(
     chosen: settings.Settings,
     dtype: torch.dtype = torch.float32,
     source: feed.Feed | None = None,
+    team: Ranks | None = None,
 ) -> FusedSteps:
     source = source or resident(data, chosen)
     network = network_of(data, chosen)
-    return FusedSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype)
+    return FusedSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, team=team)
 
 
 def assert_close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
@@ -173,7 +175,18 @@ def test_the_ranks_parts_make_up_every_batch() -> None:
     assert all(
         torch.equal(torch.cat(step), all_) for *step, all_ in zip(*parts, whole, strict=True)
     )
-    assert [sum(shares) for shares in zip(*(o.shares for o in ranks), strict=True)] == [1.0] * 5
+    assert all(orders.batches == [len(batch) for batch in whole] for orders in ranks)
+
+
+def test_all_ranks_capture_the_same_batches_whatever_their_parts(tmp_path: Path) -> None:
+    """Of 67 rows and of the tail of 66 the first rank has 33: two graphs, as the second one has."""
+    data, chosen, found = load(tmp_path), settings_of(batch_size=67), []
+    for rank in range(2):
+        team = Ranks(rank, 2)
+        orders = feed.Orders(SEED, len(data.train), chosen.batch_size, team)
+        steps = fused_steps(data, chosen, source=feed.Resident(data.train, orders), team=team)
+        found.append({batch: rows for batch, (rows, _) in steps._parts.items()})
+    assert found == [{67: 33, 66: 33}, {67: 34, 66: 33}]
 
 
 def test_a_rehearsal_leaves_everything_as_it_was(tmp_path: Path) -> None:
@@ -200,6 +213,16 @@ def test_a_step_looks_at_no_value_so_that_it_can_be_captured(
             steps._rehearse(rows_of_a_batch)
         with pytest.raises(DataDependentOutputException):
             steps.loss_sum()
+
+
+def test_a_step_of_one_rank_of_two_looks_at_no_value_either(tmp_path: Path) -> None:
+    data, chosen, team = load(tmp_path), settings_of(dropout=0.2), Ranks(0, 2)
+    orders = feed.Orders(SEED, len(data.train), chosen.batch_size, team)
+    with world_of_one(), FakeTensorMode(allow_non_fake_inputs=True):
+        rows = data.train.empty(len(data.train), torch.device("cpu"))
+        steps = fused_steps(data, chosen, torch.bfloat16, feed.Resident(rows, orders), team)
+        for rows_of_a_batch in (32, 8):
+            steps._rehearse(rows_of_a_batch)
 
 
 def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) -> None:
@@ -243,6 +266,24 @@ def test_interrupted_after_every_step_it_comes_to_the_same_bits(
     assert read_result(sandbox)["metrics"] == read_result(whole)["metrics"]
     ours, theirs = weights(sandbox), weights(whole)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1000.0])
+def test_graphs_are_dropped_before_the_process_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """With a checkpoint or with a result: the process group's end would wait for them."""
+    closed: list[FusedSteps] = []
+
+    def close(steps: FusedSteps) -> None:
+        closed.append(steps)
+
+    monkeypatch.setattr(FusedSteps, "close", close)
+    on_cpu(monkeypatch, torch.float32)
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    write_order(sandbox, params={"checkpoint_seconds": seconds})
+    assert run_here(sandbox, monkeypatch) == (0 if seconds else 85)
+    assert len(closed) == 1
 
 
 def test_a_checkpoint_of_a_cpu_is_one_of_a_gpu(

@@ -21,7 +21,7 @@ from tests.unit.small_trials import (
     write_order,
 )
 from trialfleet import nodes
-from trialfleet.nodes import train
+from trialfleet.nodes import ranks, train
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +57,8 @@ def sandbox(tmp_path: Path) -> Path:
     return folder
 
 
-def order(folder: Path, gpus: int = 2, **changes: Any) -> None:
-    write_order(folder, accelerator="gpu", gpus=gpus, mode="final", **changes)
+def order(folder: Path, gpus: int = 2, mode: str = "final", **changes: Any) -> None:
+    write_order(folder, accelerator="gpu", gpus=gpus, mode=mode, **changes)
 
 
 def run(folder: Path, program: str = "on_cpu.py") -> tuple[int, str]:
@@ -75,10 +75,11 @@ def listening(pid: int) -> set[str]:
     return {found.laddr.ip for found in connections if found.status == psutil.CONN_LISTEN}
 
 
-def test_two_ranks_come_to_what_one_comes_to(sandbox: Path, tmp_path: Path) -> None:
-    """200 rows in batches of 199: each rank has about half, and one of them nothing of the tail."""
+@pytest.mark.parametrize("batch", [199, 67])
+def test_two_ranks_come_to_what_one_comes_to(sandbox: Path, tmp_path: Path, batch: int) -> None:
+    """Of 200 rows. One of the ranks has nothing of the tail; or as much of it as of a batch."""
     alone = shutil.copytree(sandbox, tmp_path / "alone")
-    params = {"batch_size": 199, "epochs": 8}
+    params = {"batch_size": batch, "epochs": 8}
     order(sandbox, params=params)
     order(alone, gpus=1, params=params)
     for folder in (sandbox, alone):
@@ -112,6 +113,26 @@ def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(sandbox: Path, tmp_
     assert read_result(sandbox)["metrics"] == read_result(whole)["metrics"]
     ours, theirs = weights(sandbox), weights(whole)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_fewer_rows_than_ranks_are_refused(sandbox: Path) -> None:
+    order(sandbox, mode="tune", params={"tune_fraction": 0.005})
+    code, said = run(sandbox)
+    assert code == 64, said
+    assert "1 training rows are too few for 2 GPUs" in read_result(sandbox)["error"]
+
+
+def test_in_bfloat16_each_type_travels_by_itself(sandbox: Path, tmp_path: Path) -> None:
+    """Weights of hidden layers in bfloat16, all else and the loss in float32."""
+    in_bfloat16 = ON_CPU.replace("team=team)", "team=team, dtype=torch.bfloat16)")
+    (sandbox / "on_cpu.py").write_text(in_bfloat16)
+    alone = shutil.copytree(sandbox, tmp_path / "alone")
+    for folder, gpus in ((sandbox, 2), (alone, 1)):
+        order(folder, gpus=gpus)
+        code, said = run(folder)
+        assert code == 0, said
+    for ours, theirs in zip(progress(sandbox), progress(alone), strict=True):
+        assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=2e-2)
 
 
 # A rank whose GPU is full, and one that dies of an error.
@@ -152,3 +173,30 @@ def test_an_error_of_one_rank_ends_all_with_1(sandbox: Path) -> None:
     assert "what a pity" in said
     assert "rank 1 of 2 failed with exit code 1" in said
     assert not (sandbox / "result.json").exists()
+
+
+def test_a_rank_that_is_killed_is_named_and_not_the_one_that_misses_it(sandbox: Path) -> None:
+    order(sandbox)
+    error = "raise RuntimeError(WORDS)"
+    killed = BROKEN.replace(error, "os.kill(os.getpid(), 9)")
+    (sandbox / "killed.py").write_text(killed)
+    code, said = run(sandbox, "killed.py")
+    assert code == 1
+    assert "rank 1 of 2 failed with exit code -9" in said
+
+
+@pytest.mark.parametrize(
+    ("codes", "said", "blamed"),
+    [
+        ({0: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # which ends after the other
+        ({0: -6, 1: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # an abort for want of it
+        ({0: 1, 1: -9}, "0 1", "rank 1 of 2 failed with exit code -9"),  # which could not say so
+        ({1: -6}, None, "rank 1 of 2 failed with exit code -6"),
+    ],
+)
+def test_who_failed_first_is_told_and_not_who_missed_it(
+    tmp_path: Path, codes: dict[int, int], said: str | None, blamed: str
+) -> None:
+    if said is not None:
+        (tmp_path / ranks.FIRST).write_text(said)
+    assert ranks.blame(codes, 2, tmp_path) == blamed

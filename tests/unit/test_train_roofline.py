@@ -36,10 +36,20 @@ def test_flops_and_parameters_are_those_of_a_step(
     assert counter.get_total_flops() == roofline.flops_of(small)
 
 
-def test_the_longer_of_two_times_is_the_least() -> None:
-    ceilings = roofline.Ceilings(bandwidth=10.0, flops=100.0)
-    assert ceilings.seconds(flops=100.0, moved=1.0) == 1.0
-    assert ceilings.seconds(flops=1.0, moved=20.0) == 2.0
+@pytest.mark.parametrize(
+    ("step", "least", "bound"),
+    [
+        (roofline.Step(flops=100.0, bytes=1.0, launches=1), 1.0, "flops"),
+        (roofline.Step(flops=1.0, bytes=20.0, launches=1), 2.0, "bytes"),
+        (roofline.Step(flops=1.0, bytes=20.0, launches=5), 2.0, "launches"),
+    ],
+)
+def test_the_roofline_is_of_flops_and_bytes_and_launches_may_bound_a_step(
+    step: roofline.Step, least: float, bound: str
+) -> None:
+    ceilings = roofline.Ceilings(bandwidth=10.0, flops=100.0, launch=0.5)
+    assert ceilings.roofline(step) == least
+    assert ceilings.bound(step) == bound
 
 
 def test_a_linear_models_bytes_add_up() -> None:

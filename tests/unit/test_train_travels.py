@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.small_trials import make_table
 from trialfleet.workflows import plan
 from trialfleet.workflows.folder import RunFolder
 from trialfleet.workflows.study import Study
@@ -21,6 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(place: Path, accelerator: str) -> RunFolder:
+    make_table(place / "rows.npz")
     study = Study.model_validate(
         {
             "name": "demo",
@@ -29,6 +31,7 @@ def planned(place: Path, accelerator: str) -> RunFolder:
             "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
             "budget": {"trials": 1},
             "trainer": "tabular",
+            "data": "rows.npz",
             "accelerator": accelerator,
         }
     )

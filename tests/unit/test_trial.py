@@ -7,9 +7,11 @@ import json
 import math
 import os
 import signal
+import socketserver
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,6 +167,87 @@ def test_progress_is_a_json_line_per_report_with_null_for_nan(sandbox: Path) -> 
     assert line == {"step": 4, "metrics": {"loss": None, "auc": 0.5}}
 
 
+@pytest.fixture
+def proxy(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with Proxy() as server:
+        config = sandbox.parent / ".chirp.config"
+        config.write_text(f"127.0.0.1 {server.server_address[1]} c00kie\n")
+        monkeypatch.setenv("_CONDOR_CHIRP_CONFIG", str(config))
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+class Proxy(socketserver.TCPServer):
+    """Stands in for the proxy of HTCondor's starter: notes each line and answers `reply`."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.reply = "0"
+        super().__init__(("127.0.0.1", 0), ProxyConnection)
+
+
+class ProxyConnection(socketserver.StreamRequestHandler):
+    server: Proxy
+
+    def handle(self) -> None:
+        for line in self.rfile:
+            self.server.heard.append(line.decode().rstrip("\n"))
+            self.wfile.write(f"{self.server.reply}\n".encode())
+
+
+def test_htcondor_is_told_of_the_last_report_now_and_then(
+    sandbox: Path, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = trial.start()
+    t.report(1, loss=0.1)
+    t.report(2, loss=0.2)  # too soon
+    assert proxy.heard == [
+        "cookie c00kie",
+        "set_job_attr_delayed ChirpTrialfleetStep 1",
+        "set_job_attr_delayed ChirpTrialfleetValue 0.1",
+    ]
+    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
+    t = trial.start()
+    t.report(3, loss=math.nan)
+    assert proxy.heard[-1] == "set_job_attr_delayed ChirpTrialfleetValue undefined"
+    t.report(4, auc=0.5)
+    assert proxy.heard[-2:] == [
+        "set_job_attr_delayed ChirpTrialfleetStep 4",
+        "set_job_attr_delayed ChirpTrialfleetValue undefined",
+    ]
+    assert steps(sandbox) == [3, 4]
+
+
+@pytest.mark.parametrize("reply", ["-8", "", "no number"])
+def test_a_trial_whose_news_htcondor_does_not_take_stops_telling(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
+    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
+    proxy.reply = reply
+    t = trial.start()
+    t.report(1, loss=0.1)
+    t.report(2, loss=0.2)
+    assert proxy.heard == ["cookie c00kie"]
+
+
+@pytest.mark.parametrize("config", ["", "127.0.0.1 1 cookie", "127.0.0.1 port cookie", None])
+def test_a_trial_whose_proxy_is_gone_reports_all_the_same(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch, config: str | None
+) -> None:
+    path = sandbox.parent / ".chirp.config"
+    if config is not None:
+        path.write_text(config)
+    monkeypatch.setenv("_CONDOR_CHIRP_CONFIG", str(path))
+    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
+    t = trial.start()
+    t.report(1, loss=0.1)
+    t.report(2, loss=0.1)
+    assert steps(sandbox) == [1, 2]
+
+
 def test_without_a_checkpoint_there_is_nothing_to_restore(sandbox: Path) -> None:
     assert trial.start().restore() is None
 
@@ -245,6 +328,75 @@ def test_without_a_checkpoint_progress_begins_anew(sandbox: Path) -> None:
     trial.start().report(1, loss=1)
     trial.start().report(1, loss=1)
     assert steps(sandbox) == [1]
+
+
+RANK = """
+import json, os, sys, time
+from pathlib import Path
+import trial
+
+Path(f"ready-{os.environ['RANK']}").touch()
+while not Path("go").exists():
+    time.sleep(0.001)
+t = trial.start()
+saved = t.restore()
+print(json.dumps(sorted(path.name for path in saved.iterdir()) if saved else None))
+"""
+
+
+def start_rank(rank: int) -> subprocess.Popen[str]:
+    helper = {**os.environ, "PYTHONPATH": str(Path(trial.__file__).parent), "RANK": str(rank)}
+    command = [sys.executable, "-c", RANK]
+    return subprocess.Popen(command, env=helper, stdout=subprocess.PIPE, text=True)
+
+
+def test_ranks_that_restore_at_once_all_restore_and_keep_the_progress(sandbox: Path) -> None:
+    t = trial.start()
+    t.report(1, loss=1)
+    save(t, "x")
+    (state,) = (sandbox / "checkpoint").glob("*/state")
+    for i in range(300):  # of older checkpoints, in HTCondor's spool
+        state.with_name(f"stale{i}").write_text("x" * 1000)
+    ranks = [start_rank(rank) for rank in range(6)]
+    while len(list(sandbox.glob("ready-*"))) < len(ranks):
+        time.sleep(0.01)
+    (sandbox / "go").touch()
+    told = [rank.communicate()[0] for rank in ranks]
+    assert told == ['["state"]\n'] * len(ranks)
+    assert steps(sandbox) == [1]
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
+def test_a_rank_that_comes_late_takes_no_progress_back(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    first = trial.start()
+    first.report(1, loss=1)
+    monkeypatch.setenv(name, "1")
+    trial.start()
+    assert steps(sandbox) == [1]
+    monkeypatch.setenv(name, "0")
+    trial.start()
+    assert steps(sandbox) == []
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank may save already when this one begins to restore."""
+    t = trial.start()
+    save(t, "one")
+    checksum = trial._checksum
+
+    def save_meanwhile(path: Path) -> int:
+        monkeypatch.setattr(trial, "_checksum", checksum)
+        save(t, "two")
+        return checksum(path)
+
+    monkeypatch.setattr(trial, "_checksum", save_meanwhile)
+    restored = trial.start().restore()
+    assert restored is not None
+    assert (restored / "state").read_text() == "two"
 
 
 def test_seconds_add_up_over_attempts(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:

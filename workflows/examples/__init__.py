@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
-from importlib import resources
 from pathlib import Path
 
 from trialfleet.errors import InputError
 
+_HERE = Path(__file__).parent
+_FIRST = _HERE.parent.parent / "templates" / "init"
+_POINTS = "points"  # the first study's data, which others use too
+
+# Each example's folder by its name, in the order in which help shows them.
 EXAMPLES = {
-    "first": "trialfleet.templates.init",
-    "flights": "trialfleet.workflows.examples.flights",
+    "first": _FIRST,
+    "sklearn": _HERE / "sklearn",
+    "lightgbm": _HERE / "lightgbm",
+    "r": _HERE / "r",
+    "shell": _HERE / "shell",
+    "notebook": _HERE / "notebook",
+    "flights": _HERE / "flights",
+    "tabular": _HERE / "tabular",
 }
+PREPARE = "prepare.py"  # makes an example's data
+_WITH_POINTS = {"sklearn", "lightgbm", "r", "shell"}
 _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 
@@ -24,13 +38,26 @@ def write_example(name: str, folder: Path) -> Path:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")
-    source = Path(str(resources.files(EXAMPLES[name])))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".init-", dir=folder.parent) as beside:
             whole = Path(beside) / "example"
-            shutil.copytree(source, whole, ignore=lambda _, names: _NO_PART.intersection(names))
+            _copy(EXAMPLES[name], whole)
+            if name in _WITH_POINTS:
+                _copy(_FIRST / _POINTS, whole / _POINTS)
             whole.replace(folder)
     except OSError as error:
         raise InputError(f"{str(folder)!r} can't be written: {error}") from error
     return folder / "study.yaml"
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, ignore=lambda _, names: _NO_PART.intersection(names))
+
+
+def prepare_example(folder: Path) -> bool:
+    """Run an example's program that makes its data; say whether it went well.
+
+    What the program prints, and why it can't, goes to the terminal.
+    """
+    return subprocess.run([sys.executable, str(folder / PREPARE)], check=False).returncode == 0

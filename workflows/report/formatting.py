@@ -15,6 +15,8 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 DIGITS = 4
 MOST_DECIMALS = 7
 
+BETTER = {"maximize": "higher is better", "minimize": "lower is better"}
+
 
 def is_finite(value: Any) -> bool:
     """Whether `value` is a number, no truth value, that a float can hold."""

@@ -14,49 +14,46 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-SCHEMA = 1
+from trialfleet.workflows.job_log import Job
+from trialfleet.workflows.states import TrialState
 
-STATUSES = (
-    "published",  # the model of the best settings is in the publish folder
-    "stopped",  # the region ended before its budget was spent; `stopped` says why
-    "trained",  # the full training is done, nothing was published
-    "tuned",  # the budget of trials is spent
-    "tuning",  # trials were running when the report was made
-    "incomplete",  # trials are left, none was running
-    "failed",  # trials ran and none completed
-    "not started",  # no trial yet
-)
+SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One trial of a region.
+class Trial(Job):
+    """One trial of a region, and its job.
 
     Attributes:
         number: Optuna's number of it, from 0.
         node: the DAG node that ran it; empty if unknown.
-        state: "complete", "failed", "running", "waiting" or "pruned".
+        state: where it stands, as `states.TrialState` has it.
         baseline: whether it ran the default settings.
         objective: the objective's value; None unless complete.
         metrics: all finite metrics of its result.
         params: its settings, without constants and inactive parameters.
-        seconds: what it took to train.
+        seconds: what its training took, by the trainer's own word.
         device: what it ran on.
-        attempts: how often HTCondor started it.
         error: why it failed.
+        curve: the objective's metric as it reported it: steps, ascending, and finite values.
     """
 
     number: int
     node: str
-    state: str
+    state: TrialState
     baseline: bool
     objective: float | None
     metrics: Mapping[str, float]
     params: Mapping[str, Any]
     seconds: float | None
     device: str
-    attempts: int | None
     error: str | None
+    curve: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def compute_seconds(self) -> float | None:
+        """How long it kept a slot busy: HTCondor's word, else the trainer's."""
+        return self.seconds if self.wall_seconds is None else self.wall_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,17 +139,17 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """How much each parameter decided whether a trial was among the best.
+    """How much a parameter decided whether a trial was among the best.
 
     Attributes:
-        shares: parameter to share, greatest first; they sum to 1. Empty if `note` says why.
-        trials: how many completed trials it rests on.
-        note: why there are no shares; None if there are.
+        parameter: its name.
+        share: of all parameters that could be judged; their shares sum to 1.
+        trials: how many completed trials had the parameter: what the share rests on.
     """
 
-    shares: Mapping[str, float]
+    parameter: str
+    share: float
     trials: int
-    note: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,22 +168,28 @@ class Region:
         name: the region's true name.
         slug: its name in paths and in the page's anchor.
         study_name: the name of its study in the storage.
-        status: one of `STATUSES`.
-        stopped: why it stopped early.
+        status: where it stands, as `states.Stage` has it.
+        stopped: why it ended early.
         budget_trials: how many trials it may spend.
         complete: how many completed.
         failed: how many failed for good.
         running: how many were running.
         objective: best against default by the objective.
         report: best trial against default by the report metric, both as tuning ran them.
+        worse: how the tuned settings are worse than the default ones by the report metric; None if
+            they aren't. `Report.advice` says what to do.
         final: metrics of the full training with the best settings.
+        final_job: the job of the full training; None before it began.
         published: the folder of the published model.
+        not_latest: why `latest` is another run's model, if it is.
         best_trial: number of the best trial.
         baseline_trial: number of the trial with the default settings.
-        compute_seconds: sum of what its trials took.
+        compute_seconds: how long its trials and its full training kept slots busy, in all.
         wall_seconds: from its first trial's start to its last trial's end.
-        importance: of its parameters.
+        importance: of its parameters, greatest first; empty if `importance_note` says why.
+        importance_note: why there is no importance, or of which parameters there is none.
         settings: best against default.
+        cause: why most of its failed attempts failed, and where their log is; None without any.
         failures: most frequent first.
         trials: by number.
     """
@@ -202,16 +205,26 @@ class Region:
     running: int
     objective: Comparison
     report: Comparison
+    worse: str | None
     final: Mapping[str, float] | None
+    final_job: Job | None
     published: str | None
+    not_latest: str | None
     best_trial: int | None
     baseline_trial: int | None
     compute_seconds: float
     wall_seconds: float | None
-    importance: Importance
+    importance: tuple[Importance, ...]
+    importance_note: str | None
     settings: tuple[Setting, ...]
+    cause: str | None
     failures: tuple[Failure, ...]
     trials: tuple[Trial, ...]
+
+    @property
+    def finished(self) -> int:
+        """How many trials are over, whatever became of them."""
+        return sum(trial.state.is_finished for trial in self.trials)
 
     @property
     def final_metric(self) -> float | None:
@@ -237,6 +250,8 @@ class Report:
         report_direction: of that metric.
         created: when the run was made.
         finished: when it ended; None while it runs.
+        notice: what a reader should know first, such as why trials ended early; empty: nothing.
+        advice: what to do where tuned settings are worse than default ones; empty: nowhere.
         wall_seconds: between the two.
         compute_seconds: sum over the regions.
         complete: trials completed.
@@ -253,6 +268,8 @@ class Report:
     report_direction: str
     created: datetime
     finished: datetime | None
+    notice: str
+    advice: str
     wall_seconds: float | None
     compute_seconds: float
     complete: int

@@ -1,8 +1,8 @@
 """report.html: one file that asks the network for nothing.
 
 Safe against every text of a run, which comes from users, trainers and machines: templates escape
-by default, JSON blocks hold no `<`, pictures' texts are escaped for plotly, and a content security
-policy lets no script run but the page's own two (by their hashes) and no request leave.
+by default, JSON blocks hold no `<`, pictures write text as text, and a content security policy
+lets no script run but the page's own two (by their hashes) and no request leave.
 """
 
 from __future__ import annotations
@@ -11,29 +11,52 @@ import base64
 import hashlib
 import json
 from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from trialfleet.workflows.report import figures, views
-from trialfleet.workflows.report.model import Region, Report
+from trialfleet.workflows.report import groups, pictures, tables, views
+from trialfleet.workflows.report.formatting import BETTER
+from trialfleet.workflows.report.model import Report
+from trialfleet.workflows.report.timeline import timeline_of
+
+LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
+SCRIPTS = ("base.js", "regions.js", "trials.js", "parameters.js", "page.js")
 
 
 def render_page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
-    environment = _environment()
-    scripts = [_plotly(), environment.get_template("page.js.j2").render()]
-    overview = figures.overview(report)
-    return environment.get_template("page.html.j2").render(
-        report=report,
-        views=views,
-        overview=overview,
-        slices=figures.slices,
-        scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
-        policy=_policy(scripts),
-        overview_json=script_json({"hover": {}, "figures": {"overview": overview}}),
-        region_json=_region_json,
+    timeline = timeline_of(report)
+    overview = pictures.overview_data(report)
+    everywhere = {
+        "names": [region.name for region in report.regions],
+        "overview": overview,
+        "timeline": pictures.timeline_data(timeline),
+    }
+    points = pictures.curve_points(report)
+    scripts = [_libraries(), _script()]
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=report,
+            views=views,
+            tables=tables,
+            pictures=pictures,
+            better=BETTER,
+            overview=overview,
+            timeline=timeline,
+            groups_of=groups.groups_of,
+            tone_of=groups.tone_of,
+            outcome=groups.outcome,
+            scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
+            policy=_policy(scripts),
+            regions_json=script_json(everywhere),
+            region_json=lambda region: script_json(pictures.region_data(region, points)),
+        )
     )
 
 
@@ -45,16 +68,12 @@ def script_json(value: Any) -> Markup:
     return Markup(text)  # noqa: S704 - what could be markup was just escaped
 
 
-def _region_json(region: Region) -> Markup:
-    return script_json({"hover": figures.hovers(region), "figures": figures.region_figures(region)})
-
-
 def _policy(scripts: list[str]) -> str:
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    # plotly places its own style elements, so styles can't be pinned by hash
+    # each plot has a style element of its own, so styles can't be pinned by hash
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -63,13 +82,35 @@ def _digest(script: str) -> str:
 
 
 @cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
+def _libraries() -> str:
+    """Observable Plot and d3, after their licences, which every copy of them must hold."""
+    vendor = _folder() / "vendor"
+    licenses = sorted(
+        (file for file in vendor.iterdir() if file.name.endswith(".LICENSE")),
+        key=lambda file: file.name,
+    )
+    notices = [f"{file.name}\n\n{file.read_text(encoding='utf-8').strip()}" for file in licenses]
+    comment = "/*\n" + "\n\n".join(notices).replace("*/", "* /") + "\n*/"
+    code = [(vendor / name).read_text(encoding="utf-8") for name in LIBRARIES]
+    return _inline("\n".join([comment, *code]))
 
-    script: str = get_plotlyjs()
-    script = script.replace("\r\n", "\n")  # as the browser does before it takes the hash
-    assert "</script" not in script.lower(), "plotly.js would end its own element"
+
+@cache
+def _script() -> str:
+    """The page's own script: one function, so that its names meet nobody else's."""
+    parts = [(_folder() / "scripts" / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    return _inline('(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n")
+
+
+def _inline(script: str) -> str:
+    assert "\r" not in script, "the browser would change it before it takes its hash"
+    assert "</script" not in script.lower(), "the script would end its own element"
+    assert "<!--" not in script, "the browser would take what follows for another script element"
     return script
+
+
+def _folder() -> Traversable:
+    return files("trialfleet.templates") / "report"
 
 
 @cache

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.errors import OptimizerError
+from trialfleet.optimizer.stored_trials import is_repeat
+from trialfleet.workflows.causes import cause_of
+from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.folder import RegionFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import Region, Report, Trial
 from trialfleet.workflows.report.source import RegionSource, ReportSource
+from trialfleet.workflows.states import TrialState, trial_state
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
-STATES = {
-    "COMPLETE": "complete",
-    "FAIL": "failed",
-    "RUNNING": "running",
-    "WAITING": "waiting",
-    "PRUNED": "pruned",
-}
-TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)")
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-
 
 def build_report(source: ReportSource) -> Report:
     """Read every region's study and say what came of it.
 
-    A region without a study, and a storage that doesn't exist yet, are regions not started.
+    A region without a study, and a storage that doesn't exist yet, are regions without trials.
 
     Raises:
         OptimizerError: the storage exists and can't be read.
     """
-    with _storage(source.storage_url) as storage:
+    from trialfleet.optimizer.storage import storage_to_read
+
+    with storage_to_read(source.storage_url) as storage:
         regions = tuple(_region(source, region, storage) for region in source.regions)
     wall = (source.finished - source.created).total_seconds() if source.finished else None
     return Report(
@@ -50,6 +43,8 @@ def build_report(source: ReportSource) -> Report:
         report_direction=source.report_direction or source.direction,
         created=source.created,
         finished=source.finished,
+        notice=clean(source.notice),
+        advice=clean(analysis.advice_on_worse(source, regions)),
         wall_seconds=wall,
         compute_seconds=sum(region.compute_seconds for region in regions),
         complete=sum(region.complete for region in regions),
@@ -57,67 +52,6 @@ def build_report(source: ReportSource) -> Report:
         budget_trials=sum(region.budget_trials for region in regions),
         regions=regions,
     )
-
-
-def clean(value: Any) -> Any:
-    """`value` with every text in it printable: no terminal colours, no control characters.
-
-    What trainers write ends in a page, a terminal and a UTF-8 file; half a surrogate pair can't
-    even be stored in the last.
-    """
-    if isinstance(value, str):
-        text = TERMINAL_SEQUENCE.sub("", value.replace("\r\n", "\n"))
-        return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-    if isinstance(value, Mapping):
-        return {clean(str(key)): clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean(item) for item in value]
-    return value
-
-
-@contextmanager
-def _storage(url: str) -> Iterator[BaseStorage | None]:
-    """The storage at `url`; None if it was never made. Its connections end with the context."""
-    import sqlalchemy
-    from optuna.exceptions import StorageInternalError
-    from optuna.storages import RDBStorage
-
-    try:
-        if not _exists(url):
-            yield None
-            return
-        storage = RDBStorage(url, skip_table_creation=True)
-        try:
-            yield storage
-        finally:
-            storage.remove_session()
-            storage.engine.dispose()
-    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError, RuntimeError, ImportError) as e:
-        raise OptimizerError(f"the studies in {_shown(url)} can't be read: {e}") from e
-
-
-def _exists(url: str) -> bool:
-    """Whether Optuna's tables are at `url`; opening them through Optuna would create them."""
-    import sqlalchemy
-
-    address = sqlalchemy.make_url(url)
-    if address.get_backend_name() == "sqlite" and not Path(address.database or "").is_file():
-        return False
-    engine = sqlalchemy.create_engine(address)
-    try:
-        return sqlalchemy.inspect(engine).has_table("trials")
-    finally:
-        engine.dispose()
-
-
-def _shown(url: str) -> str:
-    """`url` without its password."""
-    import sqlalchemy
-
-    try:
-        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
-    except sqlalchemy.exc.ArgumentError:
-        return "the study's storage"
 
 
 def _study(storage: BaseStorage | None, name: str) -> Study | None:
@@ -131,48 +65,61 @@ def _study(storage: BaseStorage | None, name: str) -> Study | None:
 
 def _region(source: ReportSource, region: RegionSource, storage: BaseStorage | None) -> Region:
     study = _study(storage, region.study_name)
-    frozen = [] if study is None else study.get_trials(deepcopy=False)
-    trials = tuple(_trial(item) for item in frozen)
+    stored = [] if study is None else study.get_trials(deepcopy=False)
+    frozen = [trial for trial in stored if not is_repeat(trial)]
+    trials = tuple(_trial(item, region.unfinished) for item in frozen)
     best = analysis.best_of(trials, source.direction)
     baseline = next((trial for trial in trials if trial.baseline), None)
+    objective = analysis.compare(source.metric, source.direction, baseline, best, source)
+    direction = source.report_direction or source.direction
+    report = analysis.compare(source.report_metric, direction, baseline, best, source)
     final = None if region.final is None else _finite(clean(region.final))
-    counts = {state: sum(trial.state == state for trial in trials) for state in STATES.values()}
+    jobs = [trial.compute_seconds for trial in trials]
+    jobs += [region.final_job.wall_seconds if region.final_job else None]
+    importance, importance_note = analysis.importance_of(study, source.direction)
+    counts = {state: sum(trial.state == state for trial in trials) for state in TrialState}
     return Region(
         name=clean(region.name),
         slug=clean(region.slug),
         study_name=clean(region.study_name),
-        status=analysis.status_of(region, trials),
+        status=region.stage,
         stopped=clean(region.stopped),
         budget_trials=region.budget_trials,
-        complete=counts["complete"],
-        failed=counts["failed"],
-        running=counts["running"],
-        objective=analysis.compare(source.metric, source.direction, baseline, best, source),
-        report=analysis.compare(
-            source.report_metric,
-            source.report_direction or source.direction,
-            baseline,
-            best,
-            source,
-        ),
+        complete=counts[TrialState.COMPLETE],
+        failed=counts[TrialState.FAILED],
+        running=counts[TrialState.RUNNING],
+        objective=objective,
+        report=report,
+        worse=analysis.worse_of(objective, report),
         final=final,
+        final_job=region.final_job,
         published=None if region.published is None else clean(str(region.published)),
+        not_latest=clean(region.not_latest),
         best_trial=None if best is None else best.number,
         baseline_trial=None if baseline is None else baseline.number,
-        compute_seconds=sum(trial.seconds or 0.0 for trial in trials),
+        compute_seconds=sum(seconds or 0.0 for seconds in jobs),
         wall_seconds=_wall_seconds(frozen),
-        importance=analysis.importance_of(study, source.direction),
+        importance=importance,
+        importance_note=importance_note,
         settings=analysis.settings_of(
             clean(region.defaults), best, [item.distributions for item in frozen]
         ),
+        cause=_cause(frozen, region),
         failures=analysis.failures_of(trials),
         trials=trials,
     )
 
 
-def _trial(trial: FrozenTrial) -> Trial:
+def _cause(trials: Sequence[FrozenTrial], region: RegionSource) -> str | None:
+    if region.folder is None:
+        return None
+    cause = cause_of(trials, RegionFolder(region.folder), failed=True)
+    return clean(str(cause)) if cause else None
+
+
+def _trial(trial: FrozenTrial, unfinished: Mapping[str, TrialState]) -> Trial:
     notes: dict[str, Any] = clean(trial.user_attrs)
-    state = STATES[trial.state.name]
+    state = trial_state(trial.state.name, str(notes.get("node", "")), unfinished)
     value = trial.values[0] if trial.values else None
     return Trial(
         number=trial.number,
@@ -184,13 +131,31 @@ def _trial(trial: FrozenTrial) -> Trial:
         params=_mapping(notes.get("params", clean(trial.params))),
         seconds=_number(notes.get("seconds")),
         device=str(notes.get("device") or ""),
-        attempts=notes["attempts"] if isinstance(notes.get("attempts"), int) else None,
         error=_error(state, notes.get("error")),
+        curve=_curve(trial),
+        **_job({**_mapping(notes.get("job")), "attempts": notes.get("attempts")}),
     )
 
 
+def _job(noted: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Job` that a trial's notes have; a trial that was told long ago has none."""
+    numbers = ("started", "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb")
+    texts = ("machine", "slot")
+    attempts = noted.get("attempts")
+    return {
+        **{name: _number(noted.get(name)) for name in numbers},
+        **{name: str(noted[name]) if noted.get(name) else None for name in texts},
+        "attempts": attempts if isinstance(attempts, int) and attempts > 0 else 0,
+    }
+
+
+def _curve(trial: FrozenTrial) -> tuple[tuple[int, float], ...]:
+    values = sorted(trial.intermediate_values.items())
+    return tuple((step, value) for step, value in values if is_finite(value))
+
+
 def _error(state: str, error: Any) -> str | None:
-    if state != "failed":
+    if state not in {"failed", "pruned"}:
         return None
     return str(error or "").strip() or "no error was recorded"
 

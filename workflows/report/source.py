@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from trialfleet.workflows.job_log import Job
+from trialfleet.workflows.states import TrialState
 
 DIRECTIONS = ("minimize", "maximize")
 
@@ -19,21 +22,31 @@ class RegionSource:
         name: the region's true name, any text.
         slug: its name in paths, unique in the run; the page's anchor is `region-SLUG`.
         study_name: the name of its study in the storage.
+        stage: where it stands, as `states.Stage` has it.
+        unfinished: the words for trials that are asked and not told, by their nodes.
         published: the folder of the published model; None if nothing was published.
-        stopped: why the region stopped before its budget was spent; None if it didn't.
+        not_latest: why `latest` is another run's model, if it is.
+        stopped: why the region ended early; None if it didn't.
         final: metrics of the full training with the best settings; None before it ended.
+        final_job: what HTCondor says of the full training's job; None before it began.
         defaults: the default settings, without constants; inactive parameters are absent.
         budget_trials: how many trials the region may spend, failed ones too.
+        folder: the region's folder in the run's, where its trials' logs lie; None: nowhere.
     """
 
     name: str
     slug: str
     study_name: str
+    stage: str
     published: Path | None
     stopped: str | None
     final: Mapping[str, float] | None
     defaults: Mapping[str, Any]
     budget_trials: int
+    not_latest: str | None = None
+    final_job: Job | None = None
+    unfinished: Mapping[str, TrialState] = field(default_factory=dict)
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +60,7 @@ class ReportSource:
         direction: "minimize" or "maximize".
         report_metric: the metric by which tuned and default settings are compared.
         report_direction: which way the report metric is better; None: as the objective.
+        notice: what a reader should know first; empty: nothing.
         regions: in the study's order.
         storage_url: SQLAlchemy's URL of Optuna's storage. It appears nowhere in the report.
         created: when the run was made, with a time zone.
@@ -66,6 +80,7 @@ class ReportSource:
     created: datetime
     finished: datetime | None = None
     report_direction: str | None = None
+    notice: str = ""
 
     def __post_init__(self) -> None:
         for direction in (self.direction, self.report_direction or self.direction):

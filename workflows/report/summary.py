@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
+from trialfleet.workflows.report.groups import outcome
 from trialfleet.workflows.report.model import Region, Report
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ def summary_table(report: Report) -> Table:
 
     Trials are the completed ones; a column of failed ones stands beside them if there are any.
 
-    Time is the region's own, from its first trial's start to its last trial's end.
+    Time is the region's own, from its first trial's start to its last trial's end. Below the table
+    stands what to know of each region whose tuned settings are worse than the default ones.
     """
     from rich.table import Table
     from rich.text import Text
@@ -26,27 +28,38 @@ def summary_table(report: Report) -> Table:
     best_decimals = column_decimals([row.objective.tuned for row in report.regions])
     with_best = report.metric != report.report_metric
     failed = report.failed > 0
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", caption=_caption(report), caption_justify="left")
     table.add_column("region", overflow="ellipsis", no_wrap=True, min_width=6)
     numeric = ["trials", "failed"] if failed else ["trials"]
     numeric += [f"best {report.metric}"] if with_best else []
     numeric += [f"{report.report_metric} tuned", "default", "gain", "time"]
     for title in numeric:
         table.add_column(Text(title), justify="right")
-    table.add_column("status", no_wrap=True)
+    table.add_column("state", no_wrap=True)
     for row in report.regions:
         table.add_row(
             Text(row.name),
-            str(row.complete),
+            f"{row.finished}/{row.budget_trials}",
             *([Text(str(row.failed) if row.failed else "", style="red")] if failed else []),
             *([Text(fixed(row.objective.tuned, best_decimals))] if with_best else []),
             Text(fixed(row.report.tuned, decimals)),
             Text(fixed(row.report.default, decimals)),
             _gain(row, decimals),
             Text(duration(row.wall_seconds), no_wrap=True),
-            Text(row.status),
+            Text(outcome(row), style="red" if row.worse else ""),
         )
     return table
+
+
+def _caption(report: Report) -> Text | None:
+    from rich.text import Text
+
+    worse = [
+        f"{row.name}: tuned is worse than default. {row.worse}"
+        for row in report.regions
+        if row.worse is not None
+    ]
+    return Text("\n".join([*worse, report.advice]), style="red") if worse else None
 
 
 def report_decimals(report: Report) -> int | None:

@@ -1,4 +1,4 @@
-"""`python -m tests.fleet.lab`: starts a lab and gives a shell on its manager."""
+"""`python -m tests.fleet.lab [--real]`: starts a lab and gives a shell on its manager."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from . import debian_image
 from .lab import REPOSITORY, Lab
 from .machine import USER
 from .moto_side import LEARNING
@@ -44,9 +45,12 @@ def main() -> None:
     """Start a lab, install the manager, and hand over the terminal."""
     if why_none():
         sys.exit(f"no lab: {why_none()}")
+    real = "--real" in sys.argv
+    if real and debian_image.why_none():
+        sys.exit(f"no lab with real nodes: {debian_image.why_none()}")
     folder = Path(tempfile.mkdtemp(prefix="lab-"))
     print("starting the cloud and the manager ...")
-    with Lab.start(folder, manager_image="prepared", remote=True) as lab:
+    with Lab.start(folder, manager_image="prepared", remote=True, real=real) as lab:
         project = Project(lab)
         project.install()
         write_flights(lab)

@@ -16,13 +16,23 @@ from typing import Any
 
 import boto3
 
-from . import moto_side, mounting, remote, stand_in_nvidia, stand_in_website, switch
+from . import (
+    cgroups,
+    moto_side,
+    mounting,
+    remote,
+    stand_in_dhcp,
+    stand_in_nvidia,
+    stand_in_website,
+    switch,
+)
 from .hypervisor import Hypervisor, Machine
 from .machine import USER
 from .stand_in_imds import Notices, Service
 
 PORT = 5000
 ENDPOINT = f"http://{switch.ROUTER}:{PORT}"
+CGROUPS = "cgroups"  # where the cloud sees the kernel's, in its folder
 MANAGER_TYPE = "m5.large"
 READINGS = {"TRIALFLEET_PROBE_READINGS": str(stand_in_nvidia.READINGS)}
 
@@ -53,6 +63,10 @@ class Cloud:
         self._authority = stand_in_website.serve(switch.ROUTER, folder)
         self._notices = Notices()
         Service(self._notices).start()
+        if options["image"]:
+            cgroups.mount(folder / CGROUPS)
+            stand_in_dhcp.serve(addresses)
+        self._cgroups = folder / CGROUPS / options["cgroup"]
         self._hypervisor = Hypervisor(disks, hosts, self._describe)
         self._hypervisor.start()
 
@@ -165,8 +179,11 @@ class Cloud:
         options = self.options
         is_manager = ("Name", "manager") in {(t["key"], t["value"]) for t in instance.get_tags()}
         learning = instance.image_id == moto_side.LEARNING
+        real = bool(options["image"]) and not is_manager
         return spec | {
             "condor": options["condor"],
+            "image": options["image"] if real else "",
+            "cgroup": str(self._cgroups / instance.id) if real else "",
             "authority": self._authority,
             "torch": sys.executable if learning else "",
             "shown": options["shown"]
@@ -176,7 +193,7 @@ class Cloud:
             "hardware": {"gpus": 0 if is_manager else gpus(instance.instance_type)}
             | ({} if is_manager else options["hardware"]),
             "environment": {} if is_manager else READINGS | options["environment"],
-            "files": self._users_settings() if is_manager else {},
+            "files": self._users_settings() if is_manager else options["files"],
         }
 
     def _users_settings(self) -> dict[str, str]:
@@ -189,6 +206,12 @@ class Cloud:
             f"/home/{USER}/.aws/credentials": "[default]\n" + "".join(lines),
             f"/home/{USER}/.aws/config": "[default]\n" + where,
         }
+
+
+def addresses() -> dict[str, str]:
+    """Return the address of each living instance by its machine's hardware address."""
+    living = (found for found in moto_side.instances() if found.state == "running")
+    return {switch.mac(found.private_ip): found.private_ip for found in living}
 
 
 def gpus(instance_type: str) -> int:

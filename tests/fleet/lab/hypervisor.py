@@ -22,8 +22,10 @@ from . import moto_side, switch
 from .machine import Spec
 from .namespaces import NEW, first_process
 
-FIRMWARE = ("-m", "tests.fleet.lab.machine")
+FIRMWARE = "tests.fleet.lab.machine"
+REAL_FIRMWARE = "tests.fleet.lab.real_machine"
 POLL = 0.1  # seconds between looks at what AWS has
+POWEROFF_TARGET = signal.SIGRTMIN + 4  # systemd's signal for what a power button does
 PATIENCE = 45.0  # seconds from the power button to the plug: services have 30 of them
 Describe = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
@@ -35,14 +37,27 @@ class Machine:
         """Boot it; what its console prints goes to a file in `folder`."""
         self.spec, self.region, self.lost = spec, region, False
         self.going = threading.Event()
-        file = folder / f"{spec.id}.json"
-        file.write_text(json.dumps(dataclasses.asdict(spec)))
+        self._folder, self._boots = folder, 0
         self._console = folder / f"{spec.id}.console"
         self._console.touch()
+        self.boot()
+
+    def boot(self) -> None:
+        """Switch it on; once more, where it was switched on before."""
+        self._boots += 1
+        if self._boots > 1:
+            switch.unplug(self.spec.address)
+        told = dataclasses.asdict(self.spec)
+        if self.spec.cgroup:
+            told["cgroup"] += f".{self._boots}"  # the kernel may yet be clearing the last one
+        file = self._folder / f"{self.spec.id}.json"
+        file.write_text(json.dumps(told))
+        firmware = REAL_FIRMWARE if self.spec.image else FIRMWARE
+        clocks = clocks_from_zero() if self.spec.image else ()
         master, slave = pty.openpty()
         tty.setraw(slave)
         self.process = subprocess.Popen(
-            [*NEW, sys.executable, "-S", *FIRMWARE, str(file)],
+            [*NEW, *clocks, sys.executable, "-S", "-m", firmware, str(file)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -52,12 +67,17 @@ class Machine:
         self._copier = threading.Thread(target=self._copy_console, args=(master,), daemon=True)
         self._copier.start()
         self.pid = first_process(self.process.pid)
-        switch.connect(spec.address, self.pid)
+        switch.connect(self.spec.address, self.pid)
 
     @property
     def alive(self) -> bool:
         """True until its first process has ended."""
         return self.process.poll() is None
+
+    @property
+    def reboots(self) -> bool:
+        """True when a real system has ended to be booted again, by the kernel's own sign."""
+        return self.process.poll() == -signal.SIGHUP
 
     def said(self) -> bytes:
         """Return what its console has printed; of a machine that is off, to the last word."""
@@ -79,13 +99,13 @@ class Machine:
         self._kill(signal.SIGKILL)
 
     def _power_off(self) -> None:
-        self._kill(signal.SIGTERM)
+        self._kill(POWEROFF_TARGET if self.spec.image else signal.SIGTERM)
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._kill(signal.SIGKILL)
 
-    def _kill(self, number: signal.Signals) -> None:
+    def _kill(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
@@ -94,6 +114,12 @@ class Machine:
             while text := os.read(master, 65_536):  # OSError once nobody has the other end
                 file.write(text)
         os.close(master)
+
+
+def clocks_from_zero() -> tuple[str, ...]:
+    """Return the options of `unshare` by which a machine's uptime is its own."""
+    uptime = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+    return ("--time", f"--boottime=-{uptime}", f"--monotonic=-{int(time.monotonic())}")
 
 
 class Hypervisor:
@@ -136,6 +162,8 @@ class Hypervisor:
             self.machines[instance.id] = self._boot(instance)
         elif machine is not None and instance.state != "running" and machine.alive:
             machine.power_off()
+        elif machine is not None and instance.state == "running" and machine.reboots:
+            machine.boot()
         elif machine is not None and instance.state == "running" and not machine.alive:
             self._note_end(instance, machine)
 

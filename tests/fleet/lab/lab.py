@@ -19,11 +19,19 @@ from typing import Any, Self
 
 from trialfleet.infra.htcondor_package import find_htcondor
 
-from . import namespaces
+from . import debian_image, namespaces
 from .moto_side import EVERYTHING, IMAGES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# By the stand-in for systemd, or the real one.
+BOOT_IS_OVER = """
+if test -e /var/lib/cloud/instance/boot-finished; then exit 0; fi
+test -e /run/systemd/stand-in && case $(systemctl is-active cloud-init) in
+    inactive | failed) true ;;
+    *) false ;;
+esac
+"""
 BOOTING = 60.0  # seconds, at most
 
 
@@ -41,7 +49,9 @@ class Options:
         manager_image: `bare`, or `prepared` with HTCondor installed.
         hardware: of the nodes, as `stand_in_nvidia` has it; GPUs follow from the instance type.
         environment: variables of the nodes' processes.
+        files: what else lies on the nodes' disks before they boot for the first time.
         remote: the manager has a way to ask for misfortunes, see `remote`.
+        real: machines but the manager boot Debian with systemd and cloud-init, see `real_machine`.
     """
 
     regions: tuple[str, ...] = ("us-east-1", "us-west-2")
@@ -49,7 +59,9 @@ class Options:
     manager_image: str = "bare"
     hardware: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     remote: bool = False
+    real: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,11 +149,9 @@ class Machine:
         Raises:
             LabError: it hasn't in time; with what the console has printed.
         """
-        asked = ["sh", "-c", "test -e /run/systemd/stand-in && systemctl is-active cloud-init"]
-        over = {"inactive", "failed"}
         try:
             self.lab.wait_for(
-                lambda: self.run(asked).stdout.strip() in over, f"the boot of {self.id}", BOOTING
+                lambda: self.run(BOOT_IS_OVER).returncode == 0, f"the boot of {self.id}", BOOTING
             )
         except LabError as error:
             raise LabError(f"{error}; its console:\n{self.log()}") from error
@@ -165,6 +175,8 @@ class Lab:
     def __init__(self, folder: Path, options: Options) -> None:
         self.folder, self.options = folder.resolve(), options
         self.pid = 0
+        self.cgroup = f"trialfleet-lab-{os.getpid()}-{id(self)}" if self.options.real else ""
+        self._cgroups: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
@@ -179,16 +191,19 @@ class Lab:
         return cls(folder, Options(**options))
 
     def __enter__(self) -> Self:
-        reason = namespaces.why_none()
+        reason = namespaces.why_none() or (self.options.real and debian_image.why_none())
         if reason:
             raise LabError(reason)
         self.folder.mkdir(parents=True, exist_ok=True)
+        told = self._told()
+        if self.cgroup:
+            self._make_cgroup()
         with (self.folder / "cloud.log").open("w") as log:
             self._process = subprocess.Popen(
                 [
                     *namespaces.new_as_this_user(),
                     *(sys.executable, "-m", "tests.fleet.lab.cloud"),
-                    *(str(self.folder), json.dumps(self._told())),
+                    *(str(self.folder), json.dumps(told)),
                 ],
                 cwd=REPOSITORY,
                 env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"},
@@ -215,9 +230,11 @@ class Lab:
         trace: TracebackType | None,
     ) -> None:
         """End everything in the lab at once."""
-        assert self._process is not None
-        self._process.kill()  # `unshare` takes its namespaces down with it
-        self._process.communicate()
+        if self._process is not None:
+            self._process.kill()  # `unshare` takes its namespaces down with it
+            self._process.communicate()
+        if self._cgroups is not None:
+            self._cgroups.communicate()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
@@ -280,7 +297,7 @@ class Lab:
         self.ask("allow", policy)
 
     def configure(self, **options: Any) -> None:
-        """Change `hardware` or `environment` of the nodes that boot from now on."""
+        """Change `hardware`, `environment` or `files` of the nodes that boot from now on."""
         self.ask("configure", **options)
 
     def interrupt(self, instance_id: str, seconds: float = 120) -> None:
@@ -308,17 +325,32 @@ class Lab:
             return self._answer()
 
     def wait_for(self, holds: Callable[[], object], what: str, seconds: float = 60) -> Any:
-        """Return what `holds` returns as soon as it is true.
+        """Return what `holds` returns as soon as it is true; a busy machine gets longer.
 
         Raises:
             LabError: it wasn't in time.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 3 * seconds
         while not (found := holds()):
             if time.monotonic() > deadline:
-                raise LabError(f"{what}: not so within {seconds:g} s")
+                raise LabError(f"{what}: not so within {3 * seconds:g} s")
             time.sleep(0.2)
         return found
+
+    def _make_cgroup(self) -> None:
+        """Make the cgroup of the lab's machines, which goes when this process is done with it."""
+        words = ["unshare", "--mount", sys.executable, "-m", "tests.fleet.lab.cgroups"]
+        self._cgroups = subprocess.Popen(
+            [*words, self.cgroup],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._cgroups.stdout is not None
+        if not self._cgroups.stdout.readline():
+            raise LabError("no cgroup can be made for systemd, see above")
 
     def _answer(self) -> Any:
         assert self._process is not None
@@ -340,12 +372,21 @@ class Lab:
         shown = [Path(sys.base_prefix)]
         if condor.unpacked:
             shown.append(condor.release.parent)
+        image = str(debian_image.image(condor.version)) if self.options.real else ""
         return dataclasses.asdict(self.options) | {
+            "image": image,
+            "cgroup": self.cgroup,
             "condor": str(condor.release),
             "shown": outside_usr(shown),
             "repository": outside_usr([REPOSITORY]),
-            "venv": outside_usr([Path(sys.prefix)]),
+            "venv": outside_usr([Path(sys.prefix), *shared_packages()]),
         }
+
+
+def shared_packages() -> list[Path]:
+    """Return the folders of packages that this Python's environment has from another."""
+    folders = [Path(place) for place in sys.path if Path(place).name == "site-packages"]
+    return [folder for folder in folders if not folder.is_relative_to(sys.prefix)]
 
 
 def outside_usr(places: list[Path]) -> list[str]:

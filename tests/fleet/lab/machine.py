@@ -65,6 +65,9 @@ class Spec:
         condor: an unpacked HTCondor's /usr, which apt's stand-in installs.
         installed: packages that the machine's image has.
         hardware: what the stand-ins of GPU and driver read.
+        image: the root of Debian's image, with a real system; empty: programs are this
+            machine's own, with stand-ins.
+        cgroup: where a real system is to be, which doesn't exist yet.
         authority: a certificate to trust besides this machine's own.
         torch: a Python with torch, which jobs find as AWS's images have it; empty for none.
         environment: variables of all its processes, as /etc/environment has them.
@@ -79,6 +82,8 @@ class Spec:
     router: str
     router_mac: str
     condor: str
+    image: str = ""
+    cgroup: str = ""
     authority: str = ""
     torch: str = ""
     shown: list[str] = field(default_factory=list)
@@ -218,7 +223,19 @@ def readable(path: Path) -> bool:
 
 def make_kernel_folders(root: Path, console: Path) -> None:
     """Mount /dev, /proc and /sys; of the kernel's settings only the network's can be written."""
-    dev, proc = root / "dev", root / "proc"
+    make_dev(root / "dev", console)
+    make_proc(root)
+    (root / "sys").mkdir()
+    mounting.mount("sysfs", root / "sys", "sysfs", mounting.MS_RDONLY)
+    # Where the driver's stand-in has its files; the hardware of the real machine is not this one's.
+    for place in (root / "sys/bus", root / "sys/block"):
+        if place.is_dir():
+            mounting.memory(place)
+    (root / "sys/bus/pci/devices").mkdir(parents=True)
+
+
+def make_dev(dev: Path, console: Path) -> None:
+    """Fill /dev with what needs no hardware, and the console."""
     mounting.memory(dev)
     for name in DEVICES:
         mounting.bind(Path("/dev", name), dev / name, read_only=False)
@@ -230,17 +247,17 @@ def make_kernel_folders(root: Path, console: Path) -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         (dev / name).symlink_to(f"/proc/self/fd/{number}")
     (dev / "fd").symlink_to("/proc/self/fd")
-    proc.mkdir()
+
+
+def make_proc(root: Path) -> None:
+    """Mount /proc, with places for the driver's stand-in; its settings can't be written."""
+    proc = root / "proc"
+    proc.mkdir(exist_ok=True)
     mounting.mount("proc", proc, "proc")
-    (root / "sys").mkdir()
-    mounting.mount("sysfs", root / "sys", "sysfs", mounting.MS_RDONLY)
     mounting.bind(proc / "sys/net", proc / "sys/net", read_only=False)
     mounting.bind(proc / "sys", proc / "sys")
-    # Where the driver's stand-in has its files; the hardware of the real machine is not this one's.
-    for place in (proc / "driver", root / "sys/bus", root / "sys/block"):
-        if place.is_dir():
-            mounting.memory(place)
-    (root / "sys/bus/pci/devices").mkdir(parents=True)
+    if (proc / "driver").is_dir():
+        mounting.memory(proc / "driver")
     if (proc / "modules").exists():
         (root / "var/lib/lab/modules").touch()
         mounting.bind(root / "var/lib/lab/modules", proc / "modules", read_only=False)
@@ -251,8 +268,7 @@ def plug_in(spec: Spec) -> None:
 
     As in a VPC, every packet goes to the router, whose hardware address never has to be asked for.
     """
-    while all(name != "eth0" for _, name in socket.if_nameindex()):
-        time.sleep(0.01)
+    wait_for_cable()
     commands = f"""
         link set lo up
         link set eth0 up
@@ -261,6 +277,12 @@ def plug_in(spec: Spec) -> None:
         route add default via {spec.router} dev eth0 onlink
     """
     subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
+
+
+def wait_for_cable() -> None:
+    """Return as soon as the machine's port is there."""
+    while all(name != "eth0" for _, name in socket.if_nameindex()):
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":

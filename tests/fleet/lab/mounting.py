@@ -1,4 +1,4 @@
-"""Mounts, by the kernel's own calls; standard library only, for it runs inside a machine."""
+"""Mounts and namespaces, by the kernel's calls; standard library only: it runs inside machines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from pathlib import Path
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC = 32, 4096, 16384
+CLONE_NEWCGROUP = 0x02000000
 _KEPT = MS_NOSUID | MS_NODEV | MS_NOEXEC  # flags that a user namespace may not drop
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare(flags: int) -> None:
+    """Put this process into new namespaces; OSError when the kernel refuses."""
+    if _libc.unshare(flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"unshare: {os.strerror(number)}")
 
 
 def mount(source: str | Path, target: Path, kind: str = "", flags: int = 0, data: str = "") -> None:
@@ -35,8 +43,13 @@ def bind(source: Path, target: Path, *, read_only: bool = True) -> None:
         target.touch()
     mount(source, target, flags=MS_BIND | MS_REC)
     if read_only:
-        kept = os.statvfs(target).f_flag & _KEPT
-        mount("none", target, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+        make_read_only(target)
+
+
+def make_read_only(target: Path) -> None:
+    """Let nothing be written by way of a mount point."""
+    kept = os.statvfs(target).f_flag & _KEPT
+    mount("none", target, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
 
 
 def memory(target: Path, mode: int = 0o755) -> None:

@@ -116,7 +116,7 @@ class Project:
     def records(self, folder: str) -> list[dict[str, Any]]:
         """Return the trials of a run that are finished."""
         found = json.loads(self.trialfleet("trials", "--json", folder))
-        return [record for record in found if record["state"] != "running"]
+        return [record for record in found if record["state"] in {"complete", "failed", "pruned"}]
 
     def file(self, pattern: str) -> str:
         """Return the text of the files of runs that match, one after the other."""

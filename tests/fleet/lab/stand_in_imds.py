@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import secrets
 import threading
 import time
@@ -18,6 +19,7 @@ from . import moto_side, switch
 
 TOKEN = "X-aws-ec2-metadata-token"
 KEYS_LAST = 1_800  # seconds; moto's own last twice as long
+VERSION = re.compile(r"latest|20\d\d-\d\d-\d\d")  # all alike here
 FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -108,7 +110,10 @@ def instance_at(address: str) -> Any:
 
 def look_up(service: Service, instance: Any, path: str) -> str | bytes | None:
     """Return what stands at a path; None if nothing does."""
-    if path == "/latest/user-data":
+    version, _, place = path.removeprefix("/").partition("/")
+    if not VERSION.fullmatch(version):
+        return None
+    if place == "user-data":
         said = instance.user_data  # moto's own type, or the launch template's text
         encoded = said.as_bytes() if hasattr(said, "as_bytes") else said
         return base64.b64decode(encoded) if encoded else None
@@ -116,12 +121,12 @@ def look_up(service: Service, instance: Any, path: str) -> str | bytes | None:
         "meta-data": meta_data(service, instance),
         "dynamic": {"instance-identity": {"document": identity(instance)}},
     }
-    return at(tree, path.removeprefix("/latest/"))
+    return at(tree, place)
 
 
 def at(tree: Any, path: str) -> str | None:
     """Return the text at a path of a tree; for a folder, its names, a line each."""
-    for name in path.strip("/").split("/"):
+    for name in filter(None, path.split("/")):
         if not isinstance(tree, dict) or name not in tree:
             return None
         tree = tree[name]
@@ -134,6 +139,14 @@ def at(tree: Any, path: str) -> str | None:
 
 def meta_data(service: Service, instance: Any) -> dict[str, Any]:
     """Return what an instance may know of itself."""
+    mac = switch.mac(instance.private_ip)
+    interface = {
+        "device-number": "0",
+        "local-hostname": instance.private_dns_name,
+        "local-ipv4s": instance.private_ip,
+        "mac": mac,
+        "subnet-ipv4-cidr-block": f"{instance.private_ip}/{switch.NETWORK}",
+    }
     tree: dict[str, Any] = {
         "ami-id": instance.image_id,
         "hostname": instance.private_dns_name,
@@ -142,7 +155,8 @@ def meta_data(service: Service, instance: Any) -> dict[str, Any]:
         "instance-type": instance.instance_type,
         "local-hostname": instance.private_dns_name,
         "local-ipv4": instance.private_ip,
-        "mac": switch.mac(instance.private_ip),
+        "mac": mac,
+        "network": {"interfaces": {"macs": {mac: interface}}},
         "placement": {
             "availability-zone": instance.availability_zone,
             "region": instance.ec2_backend.region_name,

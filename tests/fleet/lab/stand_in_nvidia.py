@@ -5,7 +5,8 @@
     gpus       how many NVIDIA GPUs are on the bus (0)
     gpu        what nvidia-smi calls them ("Stand-in GPU")
     installed  True where the image has the driver (gpus > 0)
-    module     the name of the module's file: nvidia, or nvidia-current as Debian has it (nvidia)
+    module     the name of the module's file: nvidia, or nvidia-current, nvidia-current-open,
+               nvidia-tesla-535 as Debian has them (nvidia)
     version    the driver's version (580.95.05)
     option     NVreg_CheckPCIConfigSpace is "absent" in this driver, "known", or "refused": known,
                and 1 whatever is asked (absent)
@@ -145,18 +146,32 @@ def modprobe(words: list[str]) -> int:
     if "--at-boot" in words:
         return at_boot()
     names = [word for word in words if not word.startswith("-") and "=" not in word]
+    if "-D" in words:
+        return what_loads(names[0])
     if "-r" in words or "--remove" in words:
         return rmmod(names)
     for name in names:
         if not has_module(name) and not name.startswith("nvidia-"):
-            print(
-                f"modprobe: FATAL: Module {name} not found in directory /lib/modules",
-                file=sys.stderr,
-            )
-            return 1
+            return missing(name)
         if has_module(name) and not loaded():
             load()
     return 0
+
+
+def what_loads(name: str) -> int:
+    """Tell what modprobe would do: of another name than nvidia by a line of /etc/modprobe.d."""
+    module = hardware()["module"]
+    if not has_module(name):
+        return missing(name)
+    own = f"insmod /lib/modules/stand-in/updates/dkms/{module}.ko "
+    print(own if module == name else f"install modprobe -i {module} $CMDLINE_OPTS ")
+    return 0
+
+
+def missing(name: str) -> int:
+    """Say that there is no such module."""
+    print(f"modprobe: FATAL: Module {name} not found in directory /lib/modules", file=sys.stderr)
+    return 1
 
 
 def rmmod(words: list[str]) -> int:

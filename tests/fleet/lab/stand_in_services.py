@@ -72,10 +72,13 @@ class Service:
         self.pid, self.code, self.kill_at = 0, code, 0.0
         kill_invocation(self.invocation)
         restart = self.unit.first("Service.Restart", "no")
+        wrong = (
+            code and str(code) not in self.unit.first("Service.RestartPreventExitStatus").split()
+        )
         if self.again:
             self.again = False
             self.start()
-        elif not self.stopping and (restart == "always" or (restart == "on-failure" and code)):
+        elif not self.stopping and (restart == "always" or (restart == "on-failure" and wrong)):
             self.state = "activating"
             self.restart_at = time.monotonic() + self.unit.seconds("RestartSec", 0.1)
         elif code and not self.stopping:

@@ -56,6 +56,11 @@ def connect(address: str, pid: int) -> None:
     """)
 
 
+def unplug(address: str) -> None:
+    """Take a machine's cable away; the kernel may have done so already, with its namespace."""
+    subprocess.run(["ip", "link", "delete", cable(address)], stderr=subprocess.DEVNULL)
+
+
 def cut(address: str) -> None:
     """Lose every packet from and to a machine; neither side is told."""
     ip(f"link set {cable(address)} nomaster")

@@ -38,6 +38,9 @@ if mood == "sometimes" and order["trial"] % 2 == 1:
 if mood == "rejects" and params["x"] > 0.5:
     Path("result.json").write_text('{"status": "failed", "error": "x is too large"}')
     sys.exit(64)
+if gate := params.get("gate"):  # a folder: each node waits in it for a file of its name
+    while not (Path(gate) / order["node"]).exists():
+        time.sleep(0.05)
 if mood == "hangs":
     time.sleep(3600)
 if mood == "garbage":
@@ -50,6 +53,16 @@ if mood == "fills":
         for _ in range(200):
             file.write(os.urandom(1 << 20))
     time.sleep(3600)
+
+if mood == "swells":
+    ballast = os.urandom(1 << 20) * 600
+    time.sleep(3600)
+if mood == "shares":  # 40 MB that four processes see: never 160
+    ballast = os.urandom(1 << 20) * 40
+    children = [os.fork() for _ in range(3)]
+    time.sleep(15)
+    if 0 in children:
+        os._exit(0)
 
 for step in range(done, params.get("steps", 1)):
     time.sleep(params.get("seconds", 0.2))

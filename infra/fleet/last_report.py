@@ -1,0 +1,24 @@
+"""Where an autoscaler reports on this machine, and what it last did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from trialfleet.files import read_json
+
+
+def default_report(fleet: str) -> Path:
+    """Return where the autoscaler of a fleet reports on this machine."""
+    return platformdirs.user_state_path("trialfleet") / "fleet" / f"{fleet}.json"
+
+
+def read_report(path: Path) -> dict[str, Any] | None:
+    """Return what the autoscaler last reported; None if it never did."""
+    try:
+        report: dict[str, Any] = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return report

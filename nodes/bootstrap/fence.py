@@ -1,0 +1,65 @@
+"""The fence between jobs and the instance's metadata, which hand out the keys of the node's role.
+
+Those keys read the pool's token. The metadata's hop limit keeps containers from them, not jobs. The
+fence is a routing rule by account rather than by unit: not everywhere do HTCondor's jobs run in
+the unit's cgroup. Whether it stands is asked of the kernel, as a packet of that account would ask.
+
+`python3 -m trialfleet.nodes.bootstrap.fence` raises it: HTCondor starts only where that went well.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trialfleet.nodes.bootstrap.machine import Machine, StepError
+
+METADATA = "169.254.169.254"
+NOBODY = 65_534  # the account of jobs
+# systemd-networkd removes the routing rules of others when it starts, but for the kernel's.
+RULE = (
+    *("pref", "169", "uidrange", f"{NOBODY}-{NOBODY}"),
+    *("to", METADATA, "prohibit", "protocol", "kernel"),
+)
+REFUSED = "answers: Permission denied"  # the kernel's word for what a rule prohibits
+SECONDS = 5  # for `ip`, which takes some milliseconds
+
+
+def raise_fence(machine: Machine) -> bool:
+    """Make the fence stand; True if it didn't before.
+
+    Raises:
+        StepError: it can't be raised: jobs would get at the keys of the node's role.
+    """
+    if stands(machine):
+        return False
+    try:
+        machine.run("ip", "rule", "add", *RULE, seconds=SECONDS)
+        why = "the rule is there, and has no effect"
+    except StepError as error:
+        why = str(error)
+    if not stands(machine):
+        raise StepError(f"jobs can't be kept from the instance's metadata: {why}")
+    return True
+
+
+def stands(machine: Machine) -> bool:
+    """Say whether the kernel refuses the jobs' account the way to the metadata."""
+    try:
+        machine.run("ip", "route", "get", METADATA, "uid", str(NOBODY), seconds=SECONDS)
+    except StepError as error:
+        return str(error).endswith(REFUSED)
+    return False
+
+
+def main() -> int:
+    """Raise the fence; 0 when it stands."""
+    try:
+        raise_fence(Machine())
+    except StepError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+// What every picture shares: the data, the theme's colours, numbers as text, and the plot's frame.
+
+const root = document.documentElement;
+const coarse = matchMedia("(pointer: coarse)").matches;
+const blocks = new Map();
+
+// The content of a block of JSON, parsed once. A region's trials are kept in columns.
+function block(id) {
+  if (!blocks.has(id)) {
+    const data = JSON.parse(document.getElementById(id).textContent);
+    if (data.number) data.trials = trialsOf(data);
+    blocks.set(id, data);
+  }
+  return blocks.get(id);
+}
+
+function trialsOf(data) {
+  return data.number.map((number, at) => ({
+    number,
+    state: data.state[at],
+    value: data.value[at],
+    params: data.params.map((column) => column[at]),
+    error: data.errors[number],
+    curve: data.curves[number],
+  }));
+}
+
+// What the reader chose with the switch `kind` of a block.
+function choice(kind, id) {
+  const inputs = document.getElementsByName(`${kind}-${id}`);
+  return [...inputs].find((input) => input.checked)?.value;
+}
+
+function css(name) {
+  return getComputedStyle(root)
+    .getPropertyValue("--" + name)
+    .trim();
+}
+
+// From poor (0) to good (1), in the theme's colours: good stands out from the page.
+function ramp() {
+  return d3.interpolateRgbBasis(css("ramp").split(" "));
+}
+
+function number(value, digits = 5) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e-4 && size < 1e7) {
+    return value.toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−");
+  }
+  const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
+  return `${String(Number(mantissa)).replace("-", "−")} × ${powerOfTen(Number(exponent))}`;
+}
+
+const RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹";
+
+function powerOfTen(exponent) {
+  return "10" + String(exponent).replace(/./g, (sign) => RAISED["-0123456789".indexOf(sign)]);
+}
+
+// Differences with as many decimals as tell the greatest of `values` to three digits.
+function differences(values) {
+  const most = d3.max(values, Math.abs) || 1;
+  const decimals = 2 - Math.floor(Math.log10(most));
+  return (value) => {
+    if (value === null) return "–";
+    const plain = decimals >= 0 && decimals < 8;
+    const text = plain ? value.toFixed(decimals).replace("-", "−") : number(value, 3);
+    return value > 0 ? `+${text}` : text;
+  };
+}
+
+function duration(seconds) {
+  const whole = Math.round(seconds);
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+}
+
+function oneLine(text, length) {
+  const line = text.split(/\s+/).join(" ");
+  if (line.length <= length) return line;
+  const tail = Math.floor(length / 3);
+  return `${line.slice(0, length - tail - 1)}…${line.slice(-tail)}`;
+}
+
+const ruler = document.createElement("canvas").getContext("2d");
+
+function textWidth(text) {
+  ruler.font = `12px ${css("text")}`;
+  return ruler.measureText(text).width;
+}
+
+// `text` cut in its middle so that it takes at most `width` pixels.
+function fitted(text, width) {
+  let length = text.length;
+  let result = oneLine(text, length);
+  while (length > 3 && textWidth(result) > width) result = oneLine(text, --length);
+  return result;
+}
+
+// Whole ticks for a linear or logarithmic axis: places, and their texts.
+function ticks(kind, low, high, most = 5) {
+  if (kind !== "log") {
+    const places = d3.ticks(low, high, most);
+    return { places, text: (place) => number(place, 10) };
+  }
+  const first = Math.floor(Math.log10(low)),
+    last = Math.ceil(Math.log10(high));
+  const inside = (place) => place >= low && place <= high;
+  const decades = d3
+    .range(first, last + 1)
+    .map((at) => Number(`1e${at}`))
+    .filter(inside);
+  let places = decades.filter((_, at) => at % Math.ceil(decades.length / most) === 0);
+  if (decades.length < 3) {
+    const steps = high / low > 4 ? [1, 2, 5] : d3.range(1, 10);
+    places = d3.range(first, last + 1).flatMap((at) => steps.map((m) => Number(`${m}e${at}`)));
+    places = places.filter(inside);
+  }
+  return { places, text: logText };
+}
+
+function logText(place) {
+  const exponent = Math.round(Math.log10(place));
+  const power = Math.abs(place / 10 ** exponent - 1) < 1e-9;
+  return power && (place < 1e-3 || place > 1e4) ? powerOfTen(exponent) : number(place, 3);
+}
+
+function padded(kind, low, high, share = 0.06) {
+  if (low === high) return kind === "log" ? [low / 1.1, high * 1.1] : around(low);
+  if (kind !== "log") {
+    const room = share * (high - low);
+    return [low - room, high + room];
+  }
+  const room = share * Math.log(high / low);
+  return [low * Math.exp(-room), high * Math.exp(room)];
+}
+
+function around(value) {
+  const room = Math.abs(value) / 20 || 1;
+  return [value - room, value + room];
+}
+
+// How values are laid out: `scale` offers it, `chosen` is "linear", "log" or "clipped".
+function layout(values, scale, chosen) {
+  const kind = chosen === "log" ? "log" : "linear";
+  const view = chosen === "clipped" && scale.view ? scale.view : d3.extent(values);
+  const domain = padded(kind, ...view);
+  const fraction = (value) =>
+    kind === "log"
+      ? Math.log(value / view[0]) / Math.log(view[1] / view[0])
+      : (value - view[0]) / (view[1] - view[0]);
+  return {
+    kind,
+    view,
+    domain,
+    outside: (value) => value < domain[0] || value > domain[1],
+    clamp: (value) => Math.min(domain[1], Math.max(domain[0], value)),
+    fraction: (value) => (view[0] === view[1] ? 1 : Math.min(1, Math.max(0, fraction(value)))),
+  };
+}
+
+// An axis of numbers: Plot's scale, the marks for its grid and texts, the width of its texts.
+function numberAxis(side, { kind, domain }, { most = 5, grid = true } = {}) {
+  const { places, text } = ticks(kind, ...domain, most);
+  return axisOf(side, { type: kind, domain }, places, places.map(text), grid);
+}
+
+function axisOf(side, scale, places, texts, grid) {
+  const upright = side === "left";
+  const [draw, lines] = upright ? [Plot.axisY, Plot.gridY] : [Plot.axisX, Plot.gridX];
+  const marks = [
+    draw(places, {
+      anchor: side,
+      tickSize: 0,
+      tickPadding: 6,
+      label: null,
+      fill: "var(--muted)",
+      text: (_, at) => texts[at],
+    }),
+  ];
+  if (grid) marks.unshift(lines(places, { stroke: "var(--rule)", strokeOpacity: 1 }));
+  return { scale, marks, width: d3.max(texts, textWidth) ?? 0 };
+}
+
+// A plot in the page's style; `height` is of all of it.
+function frame({ width, height, margin, marks, ...scales }) {
+  const [top, right, bottom, left] = margin;
+  return Plot.plot({
+    width,
+    height,
+    marginTop: top,
+    marginRight: right,
+    marginBottom: bottom,
+    marginLeft: left,
+    style: { fontSize: "12px", fontFamily: "inherit", background: "none", color: "var(--ink)" },
+    ...scales,
+    marks,
+  });
+}
+
+// The text that names an axis, over its upper end or under its right one.
+function axisName(text, where) {
+  const at =
+    where === "left"
+      ? { frameAnchor: "top-left", textAnchor: "start", dx: -34, dy: -16 }
+      : { frameAnchor: "bottom-right", textAnchor: "end", dy: 32 };
+  return Plot.text([oneLine(text, 40)], { ...at, fill: "var(--muted)" });
+}
+
+// A ring around the point that is pointed at, and its text.
+function tip(points, channels, lines) {
+  const pointer = coarse ? { ...channels, maxRadius: 60 } : { ...channels, maxRadius: 40 };
+  return [
+    Plot.dot(points, Plot.pointer({ ...pointer, r: 7, stroke: "var(--ink)", strokeWidth: 1.5 })),
+    Plot.tip(
+      points,
+      Plot.pointer({
+        ...pointer,
+        title: (point) => lines(point).join("\n"),
+        lineWidth: 22,
+        lineHeight: 1.3,
+        fontSize: 12,
+        fill: "var(--raised)",
+        stroke: "var(--muted)",
+      }),
+    ),
+  ];
+}
+
+// What is told of a trial in any picture.
+function trialLines(data, trial) {
+  const roles = [];
+  if (trial.number === data.best) roles.push("best");
+  if (trial.number === data.baseline) roles.push("default settings");
+  const lines = [[`trial ${trial.number}`, ...roles].join(" · ")];
+  if (trial.value !== null) lines.push(`${oneLine(data.metric, 40)}: ${number(trial.value, 6)}`);
+  if (trial.value === null)
+    lines.push(trial.error ? `${trial.state}: ${trial.error}` : trial.state);
+  data.parameters.forEach((parameter, at) => {
+    const text = parameterText(parameter, trial.params[at]);
+    if (text !== null) lines.push(`${oneLine(parameter.name, 40)}: ${text}`);
+  });
+  return lines;
+}
+
+function parameterText(parameter, value) {
+  if (value === null) return null;
+  return parameter.choices ? parameter.choices[value] : number(value);
+}
+
+function element(tag, className, ...content) {
+  const made = document.createElement(tag);
+  made.className = className;
+  made.append(...content);
+  return made;
+}
+
+// What the marks of a picture mean: pairs of a mark's class and its text.
+function legend(items) {
+  return element(
+    "ul",
+    "legend",
+    ...items.map(([mark, text]) => {
+      const sign = element("i", `mark ${mark}`);
+      sign.setAttribute("aria-hidden", "true");
+      return element("li", "", sign, text);
+    }),
+  );
+}
+
+function note(text) {
+  return element("p", "muted small", text);
+}
+
+function count(many, thing) {
+  return `${many.toLocaleString("en")} ${thing}${many === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,318 @@
+// The pictures of what parameters do: parallel coordinates, the two leading ones, one by one.
+
+const UNUSED = -0.14; // where parallel coordinates put what a trial doesn't have
+
+// Where a parameter's values lie: Plot's scale with ticks and their texts.
+function parameterAxis(parameter, side, room, most = 5) {
+  if (parameter.choices) {
+    const places = d3.range(parameter.choices.length);
+    const each = side === "bottom" ? room / places.length - 4 : room;
+    const texts = places.map((at) => fitted(parameter.choices[at], Math.max(14, each)));
+    return axisOf(
+      side,
+      { type: "linear", domain: [-0.5, places.length - 0.5] },
+      places,
+      texts,
+      false,
+    );
+  }
+  const kind = parameter.log ? "log" : "linear";
+  const domain = padded(kind, parameter.low, parameter.high);
+  const made = ticks(kind, parameter.low, parameter.high, most);
+  const places = parameter.whole ? made.places.filter(Number.isInteger) : made.places;
+  return axisOf(side, { type: kind, domain }, places, places.map(made.text), true);
+}
+
+// From 0 to 1 along a parameter's axis.
+function fractionOf(parameter, value) {
+  if (value === null) return null;
+  if (parameter.choices)
+    return parameter.choices.length > 1 ? value / (parameter.choices.length - 1) : 0.5;
+  const [low, high, at] = [parameter.low, parameter.high, value].map(
+    parameter.log ? Math.log : Number,
+  );
+  return high > low ? Math.min(1, Math.max(0, (at - low) / (high - low))) : 0.5;
+}
+
+// The bar that tells which colour is which value.
+function colorBar(data, all) {
+  const colors = ramp();
+  const bar = element("i", "ramp");
+  const stops = d3.range(0, 1.01, 0.1).map((at) => colors(at));
+  bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+  bar.setAttribute("aria-hidden", "true");
+  const [low, high] = all.view.map((value) => number(value, 4));
+  const [poor, good] = data.better === "higher" ? [low, high] : [high, low];
+  return element("p", "legend", `${oneLine(data.metric, 30)} `, poor, bar, good);
+}
+
+// A line per trial across all parameters and the objective, coloured by the objective.
+function parallelPicture(data, width, id) {
+  const all = objective(data, id);
+  const trials = data.trials.filter((trial) => trial.value !== null);
+  trials.sort((a, b) => all.good(a.value) - all.good(b.value));
+  const used = data.parameters.filter((_, at) => trials.some((trial) => trial.params[at] !== null));
+  const most = Math.max(2, Math.floor(width / (width < 500 ? 64 : 84)) - 1);
+  const drawn = used.slice(0, most);
+  const axes = [
+    ...drawn.map((parameter) => {
+      const at = data.parameters.indexOf(parameter);
+      return {
+        name: parameter.name,
+        ticks: axisTicks(parameter),
+        place: (trial) => fractionOf(parameter, trial.params[at]) ?? UNUSED,
+        gaps: trials.some((trial) => trial.params[at] === null),
+      };
+    }),
+    { name: data.metric, ticks: objectiveTicks(all), place: (trial) => all.fraction(trial.value) },
+  ];
+  const gaps = axes.some((axis) => axis.gaps);
+  const each = width / axes.length;
+  const points = trials.flatMap((trial) =>
+    axes.map((axis, at) => ({ trial, at, place: axis.place(trial) })),
+  );
+  const colors = ramp();
+  const stroke = ({ trial }) => colors(all.good(trial.value));
+  const texts = axes.flatMap((axis, at) => [
+    ...axis.ticks.map(([place, text]) => ({ at, place, text: fitted(text, each - 16) })),
+    ...(axis.gaps ? [{ at, place: UNUSED, text: "not used" }] : []),
+  ]);
+  const picture = frame({
+    width,
+    height: 330,
+    margin: [34, 56, 14, 18],
+    x: { type: "linear", domain: [0, axes.length - 1], axis: null },
+    y: { type: "linear", domain: [gaps ? UNUSED - 0.04 : -0.02, 1.02], axis: null },
+    marks: [
+      Plot.ruleX(axes, {
+        x: (_, at) => at,
+        y1: 0,
+        y2: 1,
+        stroke: "var(--muted)",
+        strokeOpacity: 0.6,
+      }),
+      Plot.line(points, {
+        x: "at",
+        y: "place",
+        z: (point) => point.trial.number,
+        stroke,
+        curve: "bump-x",
+        strokeWidth: ({ trial }) => (trial.number === data.best ? 3 : 1.5),
+        className: "lines",
+        strokeOpacity: 0.85,
+      }),
+      Plot.text(texts, {
+        x: "at",
+        y: "place",
+        text: "text",
+        textAnchor: "start",
+        dx: 6,
+        fill: "var(--muted)",
+        stroke: "var(--surface)",
+        strokeWidth: 3,
+        fontSize: 11,
+      }),
+      Plot.text(axes, {
+        x: (_, at) => at,
+        frameAnchor: "top",
+        dy: -22,
+        textAnchor: "start",
+        dx: -8,
+        text: (axis) => fitted(axis.name, each - 10),
+        title: "name",
+        fontWeight: 600,
+      }),
+      ...tip(points, { x: "at", y: "place" }, ({ trial }) => trialLines(data, trial)),
+    ],
+  });
+  const lines = [...picture.querySelectorAll("g[aria-label=line] path")];
+  picture.addEventListener("input", () => {
+    const pointed = picture.value?.trial;
+    picture.classList.toggle("pointing", Boolean(pointed));
+    lines.forEach((line, at) => line.classList.toggle("pointed", trials[at] === pointed));
+  });
+  if (!coarse) brushes(picture, axes, trials, lines);
+  const result = [colorBar(data, all), picture];
+  const hidden = used.length - drawn.length;
+  if (hidden)
+    result.push(note(`${count(hidden, "less important parameter")} not drawn for want of width.`));
+  else if (!coarse) result.push(note("Drag along an axis to pick trials; click it to release."));
+  return result;
+}
+
+function axisTicks(parameter) {
+  const places = parameter.choices
+    ? d3.range(parameter.choices.length)
+    : [
+        parameter.low,
+        ...ticks(parameter.log ? "log" : "linear", parameter.low, parameter.high, 4).places,
+        parameter.high,
+      ];
+  const chosen = [];
+  for (const place of parameter.choices ? places : d3.sort(new Set(places))) {
+    const at = fractionOf(parameter, place);
+    const text = parameter.choices
+      ? parameter.choices[place]
+      : parameter.log
+        ? logText(place)
+        : number(place);
+    if (!chosen.length || at - chosen.at(-1)[0] > 0.06) chosen.push([at, text]);
+  }
+  return chosen;
+}
+
+function objectiveTicks(all) {
+  const made = ticks(all.kind, ...all.view, 5);
+  return made.places.map((place) => [all.fraction(place), made.text(place)]);
+}
+
+// Picking trials by dragging along axes: the others fade.
+function brushes(picture, axes, trials, lines) {
+  const x = picture.scale("x"),
+    y = picture.scale("y");
+  const chosen = new Map();
+  const refresh = () => {
+    trials.forEach((trial, at) => {
+      const picked = [...chosen].every(([axis, [low, high]]) => {
+        const place = axes[axis].place(trial);
+        return place >= low && place <= high;
+      });
+      lines[at]?.classList.toggle("faded", !picked);
+    });
+  };
+  axes.forEach((_, axis) => {
+    const at = x.apply(axis);
+    const brush = d3
+      .brushY()
+      .extent([
+        [at - 7, y.apply(1.02)],
+        [at + 7, y.apply(y.domain[0])],
+      ])
+      .on("brush end", ({ selection }) => {
+        if (selection) chosen.set(axis, selection.map(y.invert).reverse());
+        else chosen.delete(axis);
+        refresh();
+      });
+    d3.select(picture).append("g").attr("class", "brush").call(brush);
+  });
+}
+
+// A trial's place on a parameter's axis; beside each other where they made the same choice.
+function spread(parameter, trial, at) {
+  const value = trial.params[at];
+  if (value === null || !parameter.choices) return value;
+  return value + 0.5 * (((trial.number * 0.618) % 1) - 0.5);
+}
+
+// The objective over the two leading parameters: a smoothed surface where trials are dense enough.
+function pairPicture(data, width, id, kind) {
+  const all = objective(data, id);
+  const [one, other] = data.pair.map((at) => data.parameters[at]);
+  const at = (trial, axis) => spread(data.parameters[data.pair[axis]], trial, data.pair[axis]);
+  const trials = data.trials.filter(
+    (trial) => trial.value !== null && at(trial, 0) !== null && at(trial, 1) !== null,
+  );
+  const left = parameterAxis(other, "left", 0.3 * width);
+  const margin = [26, 14, 44, left.width + 16];
+  const bottom = parameterAxis(one, "bottom", width - margin[1] - margin[3], width / 80);
+  const channels = { x: (trial) => at(trial, 0), y: (trial) => at(trial, 1) };
+  const good = (trial) => all.good(trial.value);
+  const colors = { type: "linear", domain: [0, 1], clamp: true, interpolate: ramp() };
+  const best = trials.filter((trial) => trial.number === data.best);
+  const picture = frame({
+    width,
+    height: 330,
+    margin,
+    x: bottom.scale,
+    y: left.scale,
+    color: colors,
+    marks: [
+      ...left.marks,
+      ...bottom.marks,
+      ...(kind === "contour"
+        ? [
+            Plot.contour(trials, {
+              ...channels,
+              fill: good,
+              interpolate: smoothed,
+              pixelSize: 4,
+              clip: "frame",
+              thresholds: d3.range(0, 1, 0.1),
+              stroke: "var(--surface)",
+              strokeOpacity: 0.35,
+            }),
+          ]
+        : []),
+      Plot.dot(trials, {
+        ...channels,
+        r: 4.5,
+        fill: good,
+        stroke: "var(--ink)",
+        strokeWidth: 1,
+      }),
+      Plot.dot(best, { ...channels, r: 8, stroke: "var(--ink)", strokeWidth: 2 }),
+      axisName(other.name, "left"),
+      axisName(one.name, "bottom"),
+      ...tip(trials, channels, (trial) => trialLines(data, trial)),
+    ],
+  });
+  return [colorBar(data, all), picture];
+}
+
+// Nadaraya and Watson's mean with a Gaussian kernel, blank where no trial is near.
+function smoothed(index, width, height, X, Y, V) {
+  const values = new Float64Array(width * height);
+  const reach = 0.22 * Math.max(0.5, (30 / index.length) ** (1 / 6));
+  for (let row = 0; row < height; row++) {
+    for (let column = 0; column < width; column++) {
+      let weight = 0,
+        sum = 0,
+        nearest = Infinity;
+      for (const at of index) {
+        const across = (X[at] - column) / width,
+          along = (Y[at] - row) / height;
+        const distance = across * across + along * along;
+        const own = Math.exp(-distance / (0.5 * reach * reach));
+        weight += own;
+        sum += own * V[at];
+        nearest = Math.min(nearest, distance);
+      }
+      values[row * width + column] = nearest > 4 * reach * reach ? NaN : sum / weight;
+    }
+  }
+  return values;
+}
+
+// The objective over one parameter.
+function slicePicture(data, width, id, place) {
+  const parameter = data.parameters[Number(place)];
+  const all = objective(data, id);
+  const trials = data.trials.filter(
+    (trial) => trial.value !== null && trial.params[Number(place)] !== null,
+  );
+  const left = numberAxis("left", all, { most: 4 });
+  const margin = [8, 12, 42, left.width + 12];
+  const bottom = parameterAxis(parameter, "bottom", width - margin[1] - margin[3], width / 80);
+  const x = (trial) => spread(parameter, trial, Number(place));
+  const y = (trial) => all.clamp(trial.value);
+  return [
+    frame({
+      width,
+      height: 190,
+      margin,
+      x: bottom.scale,
+      y: left.scale,
+      marks: [
+        ...left.marks,
+        ...bottom.marks,
+        ...trialDots(trials, x, all),
+        Plot.dot(
+          trials.filter((trial) => trial.number === data.best),
+          { x, y, r: 5.5, fill: "var(--tuned)" },
+        ),
+        axisName(parameter.name, "bottom"),
+        ...tip(trials, { x, y }, (trial) => trialLines(data, trial)),
+      ],
+    }),
+  ];
+}

@@ -1,0 +1,236 @@
+// The pictures of all regions together: tuned against default, and who ran what when.
+
+const ROW = 24;
+
+// Tuned against default settings, a row per region that the filter shows, greatest gain first.
+function overviewPicture(data, width, id) {
+  const gains = choice("show", id) === "gain";
+  const chosen = choice("scale", id);
+  const scale = gains ? data.gainScale : data.scale;
+  const kind = gains && chosen === "log" ? data.gainScale.chosen : chosen;
+  const rows = data.rows.filter((row) => shown(row.region));
+  rows.sort((a, b) => (a.gain === null) - (b.gain === null) || b.gain - a.gain);
+  if (!rows.length) return [note("No region that is shown has a completed trial.")];
+  const from = (row) => (gains ? (row.gain === null ? null : 0) : row.default);
+  const to = (row) => (gains ? row.gain : row.tuned);
+  const values = rows.flatMap((row) => [from(row), to(row)]).filter((value) => value !== null);
+  const all = layout(values.length ? values : [0], scale, kind);
+  const signed = differences(rows.map((row) => row.gain).filter((gain) => gain !== null));
+  const height = rows.length * (data.rows.length > 30 ? 19 : ROW) + 70;
+  const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
+  const told = Math.max(44, d3.max(rows, (row) => textWidth(signed(row.gain))) + 12);
+  const axis = { most: width < 500 ? 4 : 8 };
+  const bottom = numberAxis("bottom", all, axis);
+  const top = rows.length > 15 ? numberAxis("top", all, { ...axis, grid: false }).marks : [];
+  const y = (row) => row.slug;
+  const tone = (row) => `var(--${row.gain < 0 ? "failed" : "tuned"})`;
+  const place = (value) => (row) => {
+    const at = value(row);
+    return at === null ? null : all.clamp(at);
+  };
+  const compared = rows.filter((row) => row.gain !== null);
+  const beyond = rows.filter((row) =>
+    [from(row), to(row)].some((v) => v !== null && all.outside(v)),
+  );
+  const better = gains ? "positive is better" : `${data.better} is better`;
+  const picture = frame({
+    width,
+    height,
+    margin: [26, told, 44, names],
+    x: bottom.scale,
+    y: { type: "band", domain: rows.map(y), axis: null, padding: 0 },
+    marks: [
+      ...bottom.marks,
+      ...top,
+      Plot.ruleY(rows, { y, stroke: "var(--rule)" }),
+      gains ? Plot.ruleX([0], { stroke: "var(--default)" }) : null,
+      Plot.link(compared, {
+        x1: place(from),
+        x2: place(to),
+        y,
+        stroke: tone,
+        strokeOpacity: 0.5,
+        strokeWidth: 4,
+      }),
+      Plot.dot(rows, {
+        x: place(from),
+        y,
+        r: gains ? 0 : 5,
+        fill: "var(--surface)",
+        stroke: "var(--default)",
+        strokeWidth: 2,
+      }),
+      Plot.dot(rows, { x: place(to), y, r: 5.5, fill: tone }),
+      Plot.text(rows, {
+        y,
+        text: (row) => fitted(row.name, names - 14),
+        href: (row) => anchor(row.slug),
+        frameAnchor: "left",
+        textAnchor: "end",
+        dx: -10,
+        fill: "currentColor",
+      }),
+      Plot.text(compared, {
+        y,
+        text: (row) => signed(row.gain),
+        frameAnchor: "right",
+        textAnchor: "start",
+        dx: 8,
+        fill: (row) => (row.gain < 0 ? "var(--failed)" : "var(--muted)"),
+      }),
+      axisName(`${oneLine(data.metric, 30)}${gains ? ", gain" : ""} (${better})`, "bottom"),
+      Plot.text(["gain"], {
+        frameAnchor: "top-right",
+        textAnchor: "start",
+        dx: 8,
+        dy: -15,
+        fill: "var(--muted)",
+      }),
+      Plot.tip(
+        rows,
+        Plot.pointerY({
+          x: place((row) => to(row) ?? from(row)),
+          y,
+          title: (row) => overviewLines(row, signed).join("\n"),
+          fill: "var(--raised)",
+          stroke: "var(--muted)",
+          fontSize: 12,
+          lineWidth: 24,
+          lineHeight: 1.3,
+        }),
+      ),
+    ],
+  });
+  picture.addEventListener("click", () => picture.value && !coarse && go(picture.value.slug));
+  const signs = [["dot tuned", "tuned settings"]];
+  if (!gains) signs.unshift(["dot default", "default settings"]);
+  if (compared.some((row) => row.gain < 0)) signs.push(["dot failed", "tuned is worse"]);
+  const result = [legend(signs), picture];
+  if (beyond.length)
+    result.push(note(`${count(beyond.length, "region")} beyond this view, at its edge.`));
+  return result;
+}
+
+function overviewLines(row, signed) {
+  return [
+    oneLine(row.name, 60),
+    `default settings: ${number(row.default)}`,
+    `tuned settings: ${number(row.tuned)}`,
+    ...(row.gain === null ? [] : [`gain: ${signed(row.gain)}`]),
+    ...(row.final === null ? [] : [`full training: ${number(row.final)}`]),
+  ];
+}
+
+const STATE_COLORS = {
+  complete: "var(--tuned)",
+  "full training": "var(--default)",
+  failed: "var(--failed)",
+  running: "var(--running)",
+};
+
+// Slots as rows, jobs as bars over the time of day. A region's own picture shows only its jobs.
+function timelinePicture(data, width, id, place) {
+  const region = place === undefined ? null : Number(place);
+  const bars = data.bars
+    .map(([at, trial, state, from, to, row]) => ({
+      region: at,
+      trial,
+      state: data.states[state],
+      from,
+      to,
+      row,
+    }))
+    .filter((bar) => (region === null ? shown(bar.region) : bar.region === region));
+  if (!bars.length) return [note("HTCondor told no times of the jobs that are shown.")];
+  const used = [...new Set(bars.map((bar) => bar.row))].sort((a, b) => a - b);
+  const size = Math.max(4, Math.min(20, 640 / used.length));
+  const named = size >= 11;
+  const names = used.map((row) => data.rows[row]);
+  const left = named ? Math.min(0.36 * width, d3.max(names, textWidth) + 12) : 4;
+  const time = (seconds) => new Date(1000 * (data.start + seconds));
+  const start = d3.min(bars, (bar) => bar.from),
+    end = d3.max(bars, (bar) => bar.to);
+  const color = (bar) => STATE_COLORS[bar.state] ?? "var(--muted)";
+  const middle = (bar) => time((bar.from + bar.to) / 2);
+  const picture = frame({
+    width,
+    height: used.length * size + 54,
+    margin: [8, 12, 46, left],
+    x: { type: "utc", domain: [time(start), time(Math.max(end, start + 1))] },
+    y: { type: "band", domain: used, axis: null, padding: 0.15 },
+    marks: [
+      Plot.gridX({ stroke: "var(--rule)", strokeOpacity: 1, ticks: Math.max(3, width / 140) }),
+      Plot.axisX({
+        ticks: Math.max(3, width / 140),
+        tickSize: 0,
+        label: null,
+        fill: "var(--muted)",
+        tickFormat: clock(end - start),
+      }),
+      Plot.barX(bars, {
+        x1: (bar) => time(bar.from),
+        x2: (bar) => time(Math.max(bar.to, bar.from + (end - start) / 900)),
+        y: "row",
+        fill: color,
+        fillOpacity: 0.75,
+        stroke: "var(--surface)",
+        strokeWidth: size > 8 ? 1 : 0.3,
+      }),
+      named
+        ? Plot.text(used, {
+            y: (row) => row,
+            text: (row) => fitted(data.rows[row], left - 12),
+            frameAnchor: "left",
+            textAnchor: "end",
+            dx: -8,
+            fill: "var(--muted)",
+          })
+        : null,
+      axisName("UTC", "bottom"),
+      Plot.tip(
+        bars,
+        Plot.pointer({
+          x: middle,
+          px: middle,
+          y: "row",
+          title: (bar) => barLines(data, bar).join("\n"),
+          fill: "var(--raised)",
+          stroke: "var(--muted)",
+          fontSize: 12,
+          lineWidth: 24,
+          lineHeight: 1.3,
+        }),
+      ),
+    ],
+  });
+  const states = [...new Set(bars.map((bar) => bar.state))].sort();
+  const busy = d3.sum(bars, (bar) => bar.to - bar.from) / (used.length * (end - start));
+  const told =
+    `${count(bars.length, "job")} on ${count(used.length, "slot")}, ` +
+    `${duration(end - start)} from the first to the last` +
+    (Number.isFinite(busy)
+      ? `; the slots were busy ${Math.round(100 * Math.min(1, busy))}% of it.`
+      : ".");
+  return [
+    legend(states.map((state) => [`bar ${state.replace(" ", "-")}`, state])),
+    picture,
+    note(told),
+  ];
+}
+
+// The time of day in UTC, as fine as a span of seconds needs and with the day where it needs that.
+function clock(span) {
+  return d3.utcFormat(span > 86400 ? "%d %b %H:%M" : span > 600 ? "%H:%M" : "%H:%M:%S");
+}
+
+function barLines(data, bar) {
+  const name = block("regions-data").names[bar.region];
+  const exact = d3.utcFormat("%H:%M:%S");
+  const time = (seconds) => exact(new Date(1000 * (data.start + seconds)));
+  return [
+    `${oneLine(name, 40)} · ${bar.trial === null ? "full training" : `trial ${bar.trial}`}`,
+    ...(bar.trial === null ? [] : [bar.state]),
+    `${time(bar.from)} to ${time(bar.to)} UTC, ${duration(bar.to - bar.from)}`,
+    oneLine(data.rows[bar.row], 60),
+  ];
+}

@@ -1,0 +1,213 @@
+// The pictures of one region's trials over time: history, learning curves; and importance.
+
+// Each trial's objective, and the best so far.
+function historyPicture(data, width, id) {
+  const complete = data.trials.filter((trial) => trial.value !== null);
+  const failed = data.trials.filter((trial) => trial.state === "failed");
+  const all = objective(data, id);
+  const sign = data.better === "higher" ? 1 : -1;
+  let best = null;
+  const soFar = complete.map((trial) => {
+    if (best === null || sign * (trial.value - best) > 0) best = trial.value;
+    return { number: trial.number, value: best };
+  });
+  const last = d3.max(data.trials, (trial) => trial.number);
+  const left = numberAxis("left", all);
+  const whole = d3
+    .ticks(0, Math.max(1, last), Math.min(last || 1, width / 70))
+    .filter(Number.isInteger);
+  const y = (trial) => (trial.value === null ? all.domain[0] : all.clamp(trial.value));
+  const beyond = complete.filter((trial) => all.outside(trial.value));
+  const hasDefault = data.default !== null && !all.outside(data.default);
+  const picture = frame({
+    width,
+    height: 300,
+    margin: [26, 14, 42, left.width + 14],
+    y: left.scale,
+    x: { type: "linear", domain: [-0.5, last + 0.5], axis: null },
+    marks: [
+      ...left.marks,
+      Plot.axisX(whole, {
+        tickSize: 0,
+        label: null,
+        fill: "var(--muted)",
+        tickFormat: (at) => number(at, 9),
+      }),
+      hasDefault
+        ? Plot.ruleY([data.default], {
+            stroke: "var(--default)",
+            strokeWidth: 1.5,
+            strokeDasharray: "5 4",
+          })
+        : null,
+      Plot.lineY(soFar, {
+        x: "number",
+        y: "value",
+        curve: "step-after",
+        stroke: "var(--tuned)",
+        strokeWidth: 2,
+        clip: "frame",
+      }),
+      ...trialDots(complete, "number", all),
+      Plot.dot(failed, {
+        x: "number",
+        y,
+        r: 3.5,
+        symbol: "times",
+        stroke: "var(--failed)",
+        strokeWidth: 2,
+      }),
+      Plot.dot(
+        complete.filter((trial) => trial.number === data.best),
+        {
+          x: "number",
+          y,
+          r: 5.5,
+          fill: "var(--tuned)",
+        },
+      ),
+      axisName(data.metric, "left"),
+      axisName("trial", "bottom"),
+      ...tip([...complete, ...failed], { x: "number", y }, (trial) => trialLines(data, trial)),
+    ],
+  });
+  const signs = [
+    ["dot trial", "trial"],
+    ["dot tuned", "best"],
+    ["line tuned", "best so far"],
+  ];
+  if (hasDefault) signs.push(["line default", "default settings"]);
+  if (failed.length) signs.push(["cross failed", "failed"]);
+  if (beyond.length) signs.push(["triangle", "outside this view"]);
+  const result = [legend(signs), picture];
+  if (beyond.length) {
+    const missing =
+      data.default !== null && !hasDefault ? ", the default settings' among them" : "";
+    result.push(note(`${count(beyond.length, "trial")} outside this view, at its edge${missing}.`));
+  }
+  return result;
+}
+
+// A dot per trial; a triangle at the edge for one outside the view.
+function trialDots(trials, x, all) {
+  const [outside, inside] = [true, false].map((side) =>
+    trials.filter((trial) => all.outside(trial.value) === side),
+  );
+  const y = (trial) => all.clamp(trial.value);
+  return [
+    Plot.dot(inside, { x, y, r: 3.5, fill: "var(--muted)", fillOpacity: 0.7 }),
+    Plot.dot(outside, {
+      x,
+      y,
+      r: 4,
+      symbol: "triangle",
+      fill: "var(--muted)",
+      rotate: (trial) => (trial.value > all.domain[1] ? 0 : 180),
+    }),
+  ];
+}
+
+// How the objective is laid out in all of a region's pictures, as its switch says.
+function objective(data, id) {
+  const values = data.trials.map((trial) => trial.value).filter((value) => value !== null);
+  const all = layout(values, data.scale, choice("scale", id) ?? data.scale.chosen);
+  const good = (value) =>
+    data.better === "higher" ? all.fraction(value) : 1 - all.fraction(value);
+  return { ...all, good };
+}
+
+function importancePicture(data, width) {
+  const rows = data.importance;
+  const names = Math.min(0.45 * width, d3.max(rows, ([name]) => textWidth(name)) + 14);
+  const y = ([name]) => name;
+  const part = ([, share]) => share;
+  return [
+    frame({
+      width,
+      height: ROW * rows.length + 12,
+      margin: [4, 110, 8, names],
+      x: { domain: [0, d3.max(rows, part)], axis: null },
+      y: { type: "band", domain: rows.map(y), axis: null, padding: 0.4 },
+      marks: [
+        Plot.barX(rows, { x: part, y, fill: "var(--tuned)" }),
+        Plot.text(rows, {
+          y,
+          text: ([name]) => fitted(name, names - 14),
+          title: y,
+          frameAnchor: "left",
+          textAnchor: "end",
+          dx: -8,
+        }),
+        Plot.text(rows, {
+          x: part,
+          y,
+          textAnchor: "start",
+          dx: 6,
+          text: ([, share, trials]) => `${Math.round(100 * share)}% · ${count(trials, "trial")}`,
+          fill: "var(--muted)",
+        }),
+      ],
+    }),
+  ];
+}
+
+// What trials reported while they trained, over their steps.
+function curvesPicture(data, width, id) {
+  const points = data.trials
+    .filter((trial) => trial.curve)
+    .flatMap((trial) =>
+      trial.curve[0].map((step, at) => ({ trial, step, value: trial.curve[1][at] })),
+    );
+  const all = layout(
+    points.map((point) => point.value),
+    data.curveScale,
+    choice("curves", id),
+  );
+  const left = numberAxis("left", all);
+  const domain = d3.extent(points, (point) => point.step);
+  const bottom = numberAxis(
+    "bottom",
+    { kind: "linear", domain },
+    { grid: false, most: width / 90 },
+  );
+  const best = (point) => point.trial.number === data.best;
+  const channels = { x: "step", y: "value", z: (point) => point.trial.number };
+  const lines = (part, style) => Plot.line(part, { ...channels, ...style, clip: "frame" });
+  const picture = frame({
+    width,
+    height: 280,
+    margin: [26, 14, 42, left.width + 14],
+    x: bottom.scale,
+    y: left.scale,
+    marks: [
+      ...left.marks,
+      ...bottom.marks,
+      lines(
+        points.filter((point) => !best(point)),
+        {
+          stroke: (point) => (point.trial.state === "failed" ? "var(--failed)" : "var(--muted)"),
+          strokeOpacity: 0.45,
+          strokeWidth: 1.2,
+        },
+      ),
+      lines(points.filter(best), { stroke: "var(--tuned)", strokeWidth: 2.5 }),
+      axisName(data.metric, "left"),
+      axisName("step", "bottom"),
+      ...tip(
+        points.filter((point) => !all.outside(point.value)),
+        { x: "step", y: "value" },
+        (point) => [
+          `step ${number(point.step, 9)}: ${number(point.value, 6)}`,
+          ...trialLines(data, point.trial),
+        ],
+      ),
+    ],
+  });
+  const signs = [
+    ["line trial", "trial"],
+    ["line tuned", "best trial"],
+  ];
+  if (points.some((point) => point.trial.state === "failed"))
+    signs.push(["line failed", "failed trial"]);
+  return [legend(signs), picture];
+}

@@ -1,0 +1,91 @@
+"""The disk image of a real node: Debian with systemd, cloud-init, and HTCondor's packages at hand.
+
+Made once by mmdebstrap from the machine's own mirror and kept in the user's cache, in a folder
+named after its recipe; every node has it as the lower layer of its root. Nodes can't reach a
+mirror, so apt's only source in the image is a folder of packages: HTCondor and all it needs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+from trialfleet.infra import debian
+
+PACKAGES = (
+    *("systemd-sysv", "libpam-systemd", "systemd-resolved", "dbus", "polkitd", "udev", "kmod"),
+    *("cloud-init", "mount", "iproute2", "nftables", "e2fsprogs", "tzdata"),
+    *("python3", "ca-certificates", "curl", "sudo", "procps", "passwd", "openssh-server"),
+    *("apt-utils", "unattended-upgrades"),
+)
+FINISH = Path(__file__).with_name("finish_image.sh")
+OLD_RELEASES_ARE_FINE = 'Acquire::Check-Valid-Until "false"'  # a mirror may be a snapshot
+
+
+class ImageError(Exception):
+    """The image can't be made."""
+
+
+def why_none() -> str:
+    """Return why there can be no image on this machine; empty where there can."""
+    if os.geteuid() != 0:
+        return "only root can make Debian's image and boot systemd on it"
+    if shutil.which("mmdebstrap") is None:
+        return "no mmdebstrap on this machine: apt-get install mmdebstrap"
+    return ""
+
+
+def image(condor: str) -> Path:
+    """Return the root of the image that can install a version of HTCondor; made if it is missing.
+
+    A second process that needs it at the same time waits for the first.
+
+    Raises:
+        ImageError: it can't be made; with what mmdebstrap said.
+    """
+    recipe = "\0".join([debian.RELEASE, condor, *PACKAGES, FINISH.read_text()])
+    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+    folder = platformdirs.user_cache_path("trialfleet") / "lab"
+    place = folder / f"debian-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            make(place, condor)
+    return place
+
+
+def make(place: Path, condor: str) -> None:
+    """Make the image beside its place and rename it, from the first mirror that has everything."""
+    for killed in place.parent.glob("debian-*.part"):
+        shutil.rmtree(killed)
+    said = ""
+    for mirror in debian.mirrors():
+        beside = Path(tempfile.mkdtemp(prefix="debian-", suffix=".part", dir=place.parent))
+        done = subprocess.run(command(beside, mirror, condor), capture_output=True, text=True)
+        if done.returncode == 0:
+            beside.rename(place)
+            return
+        shutil.rmtree(beside)
+        said += f"{mirror}:\n{done.stderr[-2000:]}\n"
+    raise ImageError(f"mmdebstrap can't make Debian {debian.RELEASE} with condor {condor}\n{said}")
+
+
+def command(root: Path, mirror: str, condor: str) -> list[str]:
+    """Return the command line that makes the image."""
+    finish = f'chroot "$1" sh -s {shlex.quote(condor)} < {shlex.quote(str(FINISH))}'
+    source = f"deb [signed-by={debian.keyring()}] {mirror} {debian.RELEASE} main"
+    return [
+        *("mmdebstrap", "--mode=root", "--variant=apt", f"--include={','.join(PACKAGES)}"),
+        f"--aptopt={OLD_RELEASES_ARE_FINE}",
+        f"--customize-hook={finish}",
+        *(debian.RELEASE, str(root), source),
+    ]

@@ -1,0 +1,223 @@
+"""What must come of each generated input: something right, or one clear error.
+
+A case that finds otherwise raises; whatever it raises, an assertion or a traceback of the
+program's own, is the finding.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import unicodedata
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import click
+from click.testing import CliRunner
+
+from tests.fuzz import generate
+from trialfleet.errors import TrialfleetError, printable
+from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.workflows.command_line import main
+from trialfleet.workflows.folder import RunFolder, TrialFolder
+from trialfleet.workflows.graph import graph_of
+from trialfleet.workflows.names import TURNING
+from trialfleet.workflows.outcome import Complete, judge
+from trialfleet.workflows.plan_summary import plan_text
+from trialfleet.workflows.report import render_page
+from trialfleet.workflows.run import plan
+from trialfleet.workflows.run_report import read_report
+from trialfleet.workflows.study import Study
+from trialfleet.workflows.study_file import FrozenStudy, dump_frozen, load_fleet, load_frozen
+from trialfleet.workflows.study_file import load_study as load
+
+LONGEST_MESSAGE = 15_000  # characters: twenty problems with their places and values
+MOST_NODES = 60  # of a plan that is written: each is a folder
+RETURN_CODES = [0, 0, 0, 0, 1, 64, 85, -9, -1001, -2, 2**40]
+
+# Commands that reach beyond the folder where the case runs: their arguments are read, no more.
+OUTSIDE = {"run", "submit", "stop", "resume", "pool", "fleet", "manager"}
+
+
+def study(random: Random, folder: Path) -> None:
+    """A study file: read, frozen, read back; planned and reported on where it is small."""
+    path = folder / "study.yaml"
+    path.write_bytes(generate.study(random))
+    try:
+        found = load(path)
+    except TrialfleetError as error:
+        assert_clear(str(error), names="study.yaml")
+        return
+    frozen = FrozenStudy(run="r1", folder=str(folder), created=datetime.now(UTC), study=found)
+    (folder / "frozen.yaml").write_text(dump_frozen(frozen), encoding="utf-8")
+    assert load_frozen(folder / "frozen.yaml") == frozen, "the frozen study reads otherwise"
+    assert found.resolve(Path("/elsewhere")) == found, "the normal form resolves to another"
+    if graph_of(found).node_count <= MOST_NODES:
+        _planned(found, folder)
+
+
+def _planned(found: Study, folder: Path) -> None:
+    out = folder / "run"
+    try:
+        run = plan(found, run="r1", out=out)
+    except TrialfleetError as error:
+        assert_clear(str(error))
+        assert not out.exists(), "a plan that failed left a part of itself"
+        return
+    assert run.study == found, "the plan froze another study"
+    assert_safe(printable(plan_text(run)))
+    if found.storage and found.storage.startswith("postgresql"):
+        private = (out / "study.yaml").stat().st_mode & 0o077
+        assert not private, "others may read the storage's password"
+    try:
+        assert run.best() == []
+        page = render_page(read_report(RunFolder(out)))
+    except TrialfleetError as error:
+        assert_clear(str(error))
+    else:
+        assert generate.PASSWORD not in page
+
+
+def fleet(random: Random, folder: Path) -> None:
+    """A file with a fleet."""
+    path = folder / "fleet.yaml"
+    path.write_bytes(generate.fleet(random))
+    try:
+        found = load_fleet(path)
+    except TrialfleetError as error:
+        assert_clear(str(error), names="fleet.yaml")
+        return
+    assert found.called
+    assert Fleet.model_validate(found.model_dump()) == found, "the fleet reads otherwise"
+
+
+def result(random: Random, folder: Path) -> None:
+    """What a trial left, judged."""
+    files = TrialFolder(folder)
+    files.result.write_bytes(generate.result(random))
+    files.err.write_bytes(generate.result(random))
+    files.log.write_bytes(generate.result(random))
+    outcome = judge(files, random.choice(RETURN_CODES), "auc")
+    if isinstance(outcome, Complete):
+        assert "auc" in outcome.metrics
+        assert all(math.isfinite(value) for value in outcome.metrics.values())
+        texts = [*outcome.metrics, outcome.device or ""]
+    else:
+        texts = [outcome.error]
+        assert 0 < len(outcome.error) <= 350, outcome.error
+    for character in "".join(texts):
+        harmless = unicodedata.category(character) not in {"Cc", "Cs", "Zl", "Zp"}
+        assert harmless, texts
+        assert character not in TURNING, texts
+    json.dumps(vars(outcome), allow_nan=False).encode()
+
+
+def command_line(random: Random, folder: Path) -> None:
+    """A command line, in a folder with a study, a run and other things."""
+    _things(folder, random)
+    arguments = _arguments(random)
+    os.chdir(folder / "here")
+    done = CliRunner().invoke(main, arguments)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise AssertionError(f"{arguments}: {done.exception!r}") from done.exception
+    assert done.exit_code in {0, 1, 2}, (arguments, done.exit_code, done.output)
+    if done.exit_code:  # `status --watch` tells by 1 that a run has ended without its models
+        assert_clear(done.stderr.removeprefix("error: ") or done.stdout)
+
+
+def _things(folder: Path, random: Random) -> None:
+    """What the arguments may name; `..` is still in the case's own folder."""
+    here = folder / "here"
+    (here / "runs" / "demo").mkdir(parents=True)
+    _furnish(here)
+    (here / "study.yaml").write_bytes(generate.study(random))
+    (here / "fleet.yaml").write_bytes(generate.fleet(random))
+    if generate.chance(random):  # half the time is spent here
+        plan(
+            Study.model_validate(generate.SMALL).resolve(here), run="r1", out=here / "runs/demo/r1"
+        )
+
+
+def _furnish(folder: Path) -> None:
+    """Files that studies name."""
+    (folder / "data").mkdir()
+    for name in ("go.sh", "data/a.npz", "data/A.npz", "data/NO.npz", "rows.csv"):
+        (folder / name).write_text("a,b\n1,2\n")
+    rows = [f"{i % 9},{'ab'[i % 2]}\n" for i in range(60)]
+    (folder / "table.csv").write_text("".join(["x,y\n", *rows]))
+    for name in ("data/São Paulo.npz", "data/the other.npz"):
+        (folder / name).touch()
+    os.mkfifo(folder / "fifo")
+    (folder / "link").symlink_to("nowhere")
+
+
+ENDLESS = {"autoscale", "dashboard", "supervise"}  # commands that go on until Ctrl-C
+
+
+def _arguments(random: Random) -> list[str]:
+    names: list[str] = []
+    command: click.Command = main
+    while isinstance(command, click.Group) and generate.chance(random, 0.95):
+        name = random.choice(sorted(command.commands.keys() - ENDLESS))
+        command = command.commands[name]
+        names.append(name)
+    options = [name for parameter in command.params for name in parameter.opts if name[0] == "-"]
+    words = [*options, "--help", "--nix", "-x", "--json", "--", "runs/demo/r1", "study.yaml"]
+    words += ["fleet.yaml", "runs", "new", "rows.csv", "data", "A", "first", "1", "-1", "r1"]
+    odd = [text for text in generate.TEXTS if "\0" not in text and text[:1] != "/"]
+    odd += ["/dev/zero", "/dev/null", "/dev/null/x", "/proc/nix", "\udcff"]
+    more = [random.choice(random.choice([words, words, odd])) for _ in range(random.randrange(5))]
+    return [*names, *more]
+
+
+def assert_clear(message: str, names: str = "") -> None:
+    """One message that a person can read in any terminal, without a password."""
+    assert message.strip(), "an error without a word"
+    assert names in message, f"does not name {names}: {message}"
+    assert len(message) <= LONGEST_MESSAGE, f"{len(message)} characters: {message[:300]}"
+    for word in ("Traceback", "pydantic", "ruamel", "ctx=", "input_value", "<unicode string>"):
+        assert word not in message, message
+    assert not message.rstrip().endswith(":"), message
+    assert_safe(message)
+
+
+def assert_safe(text: str) -> None:
+    """Nothing that a terminal would act on, and no part of the password."""
+    assert all(line.isprintable() for line in text.split("\n")), repr(text)
+    assert generate.PASSWORD not in text, text
+
+
+CASES: dict[str, Callable[[Random, Path], None]] = {
+    "study": study,
+    "fleet": fleet,
+    "result": result,
+    "command-line": command_line,
+}
+
+
+def run_case(kind: str, seed: int, number: int, folder: Path) -> None:
+    """Run one case in a new folder, which is removed if it went well."""
+    folder.mkdir(parents=True)
+    if kind == "study":
+        _furnish(folder)
+    CASES[kind](Random(f"{seed} {kind} {number}"), folder)  # noqa: S311 - no secret
+    os.chdir("/")
+    shutil.rmtree(folder)
+
+
+def keep_inside() -> None:
+    """Let commands that reach beyond their folder read their arguments and do nothing."""
+
+    def close(command: click.Command) -> None:
+        if isinstance(command, click.Group):
+            for inner in command.commands.values():
+                close(inner)
+        else:
+            command.callback = lambda **_: None
+
+    for name in OUTSIDE:
+        close(main.commands[name])

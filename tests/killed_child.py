@@ -1,0 +1,33 @@
+"""For programs of tests that try a kill -9 at each call of the system that something makes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+_OF_THE_SYSTEM = {"os", "open", "shutil", "fcntl", "tempfile"}  # audit events: what is before a dot
+
+
+def status_of(act: Callable[[], object], kill_at: int) -> int:
+    """Return how a child process ended that did `act`: the status that `os.waitpid` returns.
+
+    Args:
+        act: what it did.
+        kill_at: it was killed at this call of the system, counted from 1; 0: never.
+    """
+    if child := os.fork():
+        return os.waitpid(child, 0)[1]
+    calls = 0
+
+    def count(event: str, _given: object) -> None:
+        nonlocal calls
+        if event.partition(".")[0] in _OF_THE_SYSTEM:
+            calls += 1
+            if calls == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+    act()
+    os._exit(0)

@@ -1,0 +1,98 @@
+"""The trainer's dry start: a trial as a job by itself, of which the study hears nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from tests.pool.conftest import MakePool
+from tests.pool.watching import WaitFor, active, assert_exactly_once
+from trialfleet import InputError, RunState
+from trialfleet.workflows.command_line import main
+from trialfleet.workflows.dry_start import check
+from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.job_queue import query
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_trainer_that_works_leaves_no_trace_and_costs_nothing(
+    make_run: MakeRun, work: Path
+) -> None:
+    (work / "rows.csv").write_text("1,2\n")
+    run = make_run(regions=["A", "B"], data="rows.csv", budget={"trials": 2, "lanes": 1})
+    before = {path.name for path in run.folder.iterdir()}
+    checked = run.check()
+    assert checked.region == "A"
+    assert checked.metrics is not None
+    assert checked.metrics["loss"] == pytest.approx(0.04)  # of the default settings
+    assert "A with its default settings: loss 0.04" in str(checked)
+    assert {path.name for path in run.folder.iterdir()} == before | {"hand.lock"}
+    assert run.status().state is RunState.PLANNED
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert_exactly_once(run, 2)
+    with pytest.raises(InputError, match="a check comes before"):
+        run.check()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_trainer_that_fails_is_told_with_its_last_words(make_run: MakeRun) -> None:
+    run = make_run({"mood": "fails"})
+    with pytest.raises(InputError) as caught:
+        run.check()
+    place = run.folder / "check"
+    assert str(caught.value) == (
+        "the trainer fails with the default settings of region 'A': exit code 1: I always fail; "
+        f"its last words, from '{place}/err':\n  I always fail\n"
+        f"what the trial was told and left is in '{place}'"
+    )
+    assert (place / "trial.json").exists()
+    assert not (run.folder / "study.db").exists()
+    assert run.status().state is RunState.PLANNED
+
+
+@pytest.mark.usefixtures("pool")
+def test_run_with_check_submits_nothing_where_the_trainer_fails(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    assert CliRunner().invoke(main, ["init", "first"]).exit_code == 0
+    (work / "first/train.py").write_text("import no_such_module\n")
+    result = CliRunner().invoke(main, ["run", "first/study.yaml", "--check", "--out", "run"])
+    assert result.exit_code == 2
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in result.stderr
+    assert not (work / "run/study.dag.condor.sub").exists()
+    assert query(f'TrialfleetFolder == "{work / "run"}"', ["ClusterId"]) == []
+
+
+@pytest.mark.usefixtures("pool")
+def test_what_trains_for_long_is_not_waited_for(make_run: MakeRun, wait_for: WaitFor) -> None:
+    run = make_run({"mood": "hangs"})
+    checked = check(RunFolder(run.folder), seconds=15)
+    assert (checked.metrics, checked.waited) == (None, False)
+    wait_for(lambda: query(f'TrialfleetFolder == "{run.folder}"', ["ClusterId"]) == [])
+
+
+def test_where_no_slot_comes_free_the_check_says_that_it_saw_nothing(
+    make_run: MakeRun, make_pool: MakePool, wait_for: WaitFor
+) -> None:
+    with active(make_pool(memory_mb=1000)):
+        large = {"memory": "700MB", "disk": "20MB"}
+        first = make_run({"mood": "hangs"}, resources=large, budget={"trials": 1, "lanes": 1})
+        first.submit()
+        wait_for(lambda: first.status().regions[0].running == 1)
+        second = make_run(run="r2", resources=large)
+        checked = check(RunFolder(second.folder), seconds=5)
+        assert (checked.metrics, checked.waited) == (None, True)
+        assert "the trainer was not started" in str(checked)
+        first.stop()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_check_that_can_find_no_slot_says_so(make_run: MakeRun) -> None:
+    run = make_run(resources={"memory": "900GB", "disk": "20MB"})
+    with pytest.raises(InputError, match=r"memory: needs 900 GB.*can't be started either"):
+        run.check()

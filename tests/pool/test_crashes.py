@@ -1,0 +1,263 @@
+"""A DAGMan, or a whole pool, that is killed in any phase of a region: the run goes on by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import MakeRun
+from tests.pool.watching import (
+    WaitFor,
+    active,
+    assert_exactly_once,
+    dagmans,
+    kill_all,
+    processes_with,
+    told,
+)
+from trialfleet import Run, RunState
+from trialfleet.infra.pool import Pool
+from trialfleet.workflows import job_queue
+from trialfleet.workflows.folder import RunFolder
+
+TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
+
+
+class Gated:
+    """A run of one region, two trials in two lanes, whose jobs end when their gates are opened."""
+
+    def __init__(self, run: Run, gate: Path, wait_for: WaitFor) -> None:
+        self.run = run
+        self.folder = RunFolder(run.folder)
+        self._gate = gate
+        self._wait_for = wait_for
+
+    def until(self, phase: str) -> None:
+        """Bring the region to a phase and keep it there."""
+        self.run.submit()
+        self._wait_for(lambda: len(dagmans(self.run)) == 2)
+        if phase == "start":
+            return
+        self._wait_for(lambda: self._running() == set(TRIALS))
+        if phase == "trials":
+            return
+        self.open(TRIALS[0])
+        self._wait_for(lambda: told(self.run) == 1 and self._skipped() == 1)
+        if phase == "last trial":
+            return
+        self.open(TRIALS[1])
+        self._wait_for(lambda: self._running() == {"A.best"})
+        if phase == "best":
+            return
+        self.open("A.best")
+        self.freeze({"publish": "publish_node", "report": "run_report"}[phase])
+
+    def open(self, *nodes: str) -> None:
+        for node in nodes:
+            (self._gate / node).touch()
+
+    def go_on(self) -> None:
+        """Open all gates, let all go on that was frozen, and wait for the end."""
+        self.open(*TRIALS, "A.best")
+        for process in processes_with(str(self.run.folder)):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+        assert self.run.wait().state is RunState.DONE
+        assert_exactly_once(self.run, 2)
+
+    def freeze(self, module: str) -> None:
+        """Stop a program of the graph as soon as it runs."""
+        found: list[psutil.Process] = []
+
+        def runs() -> bool:
+            found.extend(processes_with(f"trialfleet.workflows.{module}", str(self.run.folder)))
+            return bool(found)
+
+        self._wait_for(runs)
+        for process in found:
+            process.send_signal(signal.SIGSTOP)
+
+    def dagman_of_region(self) -> psutil.Process:
+        self._wait_for(lambda: len(dagmans(self.run)) == 2)
+        return next(p for p in dagmans(self.run) if "regions" in p.cwd())
+
+    def kill_dagmans(self) -> None:
+        """Kill those that there are, and wait until others have taken their places."""
+        victims = dagmans(self.run)
+        assert victims
+        for process in victims:
+            process.kill()
+        self._wait_for(lambda: len(dagmans(self.run)) == len(victims))
+
+    def _running(self) -> set[str]:
+        return set(job_queue.look_up(self.folder).running)
+
+    def _skipped(self) -> int:
+        return (self.folder.region("A").scripts_log).read_text().count("skipped")
+
+
+@pytest.fixture
+def gated(make_run: MakeRun, work: Path, wait_for: WaitFor) -> Gated:
+    gate = work / "gate"
+    gate.mkdir()
+    return Gated(make_run({"gate": str(gate)}, budget={"trials": 2, "lanes": 2}), gate, wait_for)
+
+
+PHASES = ["start", "trials", "last trial", "best", "publish", "report"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.usefixtures("pool")
+def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
+    gated.until(phase)
+    gated.kill_dagmans()
+    gated.go_on()
+    assert gated.run.status().mends == ()  # DAGMan recovers by itself
+    assert {record.attempts for record in gated.run.trials()} == {1}  # and nothing is trained again
+
+
+@pytest.mark.parametrize("phase", ["last trial", "best", "publish"])
+def test_killing_the_whole_pool_while_at(
+    phase: str, gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
+) -> None:
+    with active(make_pool()) as pool:
+        gated.until(phase)
+        kill_all(pool, wait_for)
+        pool.up()
+        gated.go_on()
+
+
+def test_taking_the_pool_down_and_up_while_the_best_settings_train(
+    gated: Gated, make_pool: Callable[..., Pool]
+) -> None:
+    with active(make_pool()) as pool:
+        gated.until("best")
+        pool.down()
+        pool.up()
+        gated.go_on()
+
+
+# Two nodes that were skipped, with one id: a DAGMan of HTCondor 25.14 that was killed between them
+# writes this when it skips nodes by PRE_SKIP (docs/dagman-recovery.md).
+COLLISION = """\
+034 (000.2147483647.001) 2026-11-20 10:00:00.000 PRE script return value is PRE_SKIP value
+    DAG Node: A.l1.t02
+...
+034 (000.2147483647.001) 2026-11-20 10:00:01.000 PRE script return value is PRE_SKIP value
+    DAG Node: A.l2.t02
+...
+"""
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_dagman_that_can_not_recover_is_replaced(gated: Gated, wait_for: WaitFor) -> None:
+    gated.until("trials")
+    files = gated.folder.region("A").dag_files
+    with files.nodes_log.open("a") as log:
+        log.write(COLLISION)
+    gated.dagman_of_region().kill()
+    wait_for(lambda: "ended by itself" in str(gated.run.status().troubles))
+    wait_for(lambda: gated.run.status().mends)
+    assert gated.run.status().state is RunState.RUNNING
+    gated.go_on()
+    assert list(files.aside.iterdir())  # what the one before left is kept
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_graph_that_can_not_recover_is_submitted_again(gated: Gated, wait_for: WaitFor) -> None:
+    gated.until("trials")
+    event = COLLISION.replace("A.l1.t02", "A").replace("A.l2.t02", "report")
+    with gated.folder.dag_files.nodes_log.open("a") as log:
+        log.write(event)
+    next(p for p in dagmans(gated.run) if "regions" not in p.cwd()).kill()
+    wait_for(lambda: gated.run.status().mends)
+    gated.go_on()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_job_that_runs_again_after_its_end_stops_no_graph(gated: Gated) -> None:
+    gated.until("report")
+    _run_again_after_its_end(gated)
+    gated.kill_dagmans()
+    gated.go_on()
+    assert gated.run.status().mends == ()
+    assert gated.run.report.exists()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_graph_that_can_not_recover_while_it_reports_reports_yet(
+    gated: Gated, wait_for: WaitFor
+) -> None:
+    gated.until("report")
+    event = COLLISION.replace("A.l1.t02", "A").replace("A.l2.t02", "report")
+    with gated.folder.dag_files.nodes_log.open("a") as log:
+        log.write(event)
+    dagmans(gated.run)[0].kill()
+    wait_for(lambda: gated.run.status().mends)
+    gated.go_on()
+    wait_for(gated.run.report.exists)
+
+
+def _run_again_after_its_end(gated: Gated) -> None:
+    """Tell of the region's job what a schedd does that was killed before it noted the job's end."""
+    log = gated.folder.dag_files.nodes_log
+    (job,) = re.findall(r"^005 \((\S+)\)", log.read_text(), re.MULTILINE)
+    with log.open("a") as more:
+        more.write(f"001 ({job}) 2026-11-20 10:00:00.000 Job executing on host: <[::1]:1>\n...\n")
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_dagman_that_was_never_told_of_a_jobs_end_is_replaced(
+    gated: Gated, wait_for: WaitFor
+) -> None:
+    gated.until("trials")
+    files = gated.folder.region("A").dag_files
+    region = gated.dagman_of_region()
+    length = files.nodes_log.stat().st_size
+    region.suspend()
+    gated.open(*TRIALS)
+    wait_for(lambda: not job_queue.look_up(gated.folder).running)
+    os.truncate(files.nodes_log, length)  # as if the disk had been full when the jobs ended
+    region.resume()
+    wait_for(lambda: "no queue has" in str(gated.run.status().mends))
+    gated.go_on()
+
+
+def test_a_run_whose_queue_is_lost_goes_on_from_what_the_study_knows(
+    gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
+) -> None:
+    with active(make_pool()) as pool:
+        gated.until("last trial")
+        kill_all(pool, wait_for)
+        for file in (pool.folder / "spool").glob("job_queue.log*"):
+            file.unlink()
+        before = {r.node: r.value for r in gated.run.trials() if r.state == "complete"}
+        pool.up()
+        gated.go_on()
+        assert before.items() <= {r.node: r.value for r in gated.run.trials()}.items()
+
+
+@pytest.mark.usefixtures("pool")
+def test_resume_releases_a_graph_that_a_person_holds(gated: Gated, wait_for: WaitFor) -> None:
+    gated.until("trials")
+    own = f"{job_queue.of_run(gated.folder)} && DAGManJobId =?= undefined"
+    job_queue.act("Hold", own, "for a while")
+    wait_for(lambda: gated.run.status().state is RunState.HELD)
+    gated.run.resume()
+    gated.go_on()
+
+
+@pytest.mark.usefixtures("pool")
+def test_resume_leaves_a_run_alone_that_goes_on(gated: Gated) -> None:
+    gated.until("trials")
+    before = {p.pid for p in dagmans(gated.run)}
+    gated.run.resume()
+    assert {p.pid for p in dagmans(gated.run)} == before
+    gated.go_on()

@@ -1,0 +1,177 @@
+"""All views of one run agree: status, trials, best, report, their JSON and their pages."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from trialfleet import Run, RunState
+from trialfleet.workflows.command_line import main
+from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.run_report import read_report, write_report
+
+pytestmark = pytest.mark.usefixtures("pool")
+WaitFor = Callable[..., None]
+COUNTS = {  # the words of trials, and where `status` counts them
+    "complete": "done",
+    "failed": "failed",
+    "pruned": "pruned",
+    "running": "running",
+    "queued": "queued",
+    "held": "on_hold",
+    "interrupted": "interrupted",
+}
+
+
+def said(*words: str) -> str:
+    done = CliRunner().invoke(main, list(words), terminal_width=200, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def of(run: Run, *words: str) -> Any:
+    return json.loads(said(*words, str(run.folder), "--json"))
+
+
+def assert_views_agree(run: Run) -> dict[str, tuple[str, Counter[str]]]:
+    """Return each region's word and how many trials have which."""
+    status, trials = of(run, "status"), of(run, "trials")
+    rows = list(csv.DictReader(io.StringIO(said("trials", "--csv", str(run.folder)))))
+    assert [row["state"] for row in rows] == [trial["state"] for trial in trials]
+    folder = RunFolder(run.folder)
+    report = read_report(folder).to_json()
+    page, table = said("status", str(run.folder)), said("trials", str(run.folder))
+    seen = {}
+    for region, reported in zip(status["regions"], report["regions"], strict=True):
+        name = region["name"]
+        words = Counter(trial["state"] for trial in trials if trial["region"] == name)
+        assert {word: region[field] for word, field in COUNTS.items() if region[field]} == words
+        assert Counter(trial["state"] for trial in reported["trials"]) == words
+        assert reported["status"] == region["stage"]
+        assert reported["stopped"] == region["reason"]
+        assert [reported[word] for word in ("complete", "failed", "running")] == [
+            words[word] for word in ("complete", "failed", "running")
+        ]
+        over = f"{words['complete'] + words['failed'] + words['pruned']}/{region['budget']}"
+        row = next(line.split() for line in page.splitlines() if line.split()[:1] == [name])
+        assert row[1] == region["stage"]
+        assert over in row
+        assert (
+            Counter(line.split()[2] for line in table.splitlines() if line.split()[:1] == [name])
+            == words
+        )
+        best = [entry for entry in of(run, "best") if entry["region"] == name]
+        assert [entry["stage"] for entry in best] == (
+            [region["stage"]] if words["complete"] else []
+        )
+        seen[name] = (region["stage"], words)
+    summary = said("report", str(run.folder))
+    assert f"{status['run']}  {status['state']}" in page
+    for stage, words in seen.values():
+        assert stage in summary
+        assert f"{sum(words[word] for word in ('complete', 'failed', 'pruned'))}/" in summary
+    html = run.report.read_text()
+    assert all(f">{stage}<" in html for stage, _ in seen.values())
+    return seen
+
+
+def test_of_a_run_under_way_and_stopped_midway(
+    make_run: MakeRun, work: Path, wait_for: WaitFor
+) -> None:
+    gate = work / "gate"
+    gate.mkdir()
+    run = make_run({"gate": str(gate)}, budget={"trials": 4, "lanes": 2})
+    run.submit()
+    for node in ("A.l1.t01", "A.l2.t01"):
+        (gate / node).touch()
+    wait_for(lambda: sum(t.state == "complete" for t in run.trials()) == 2)
+    wait_for(lambda: run.status().regions[0].running == 2)
+    expected = Counter(complete=2, running=2)
+    assert assert_views_agree(run) == {"A": ("tuning", expected)}
+    done = CliRunner().invoke(main, ["stop", str(run.folder)])
+    assert done.output.splitlines()[0] == "stopped"
+    assert done.output.splitlines()[1].startswith("next: trialfleet resume ")
+    expected = Counter(complete=2, interrupted=2)
+    assert assert_views_agree(run) == {"A": ("stopped", expected)}
+    shown = said("status", str(run.folder))
+    assert "ULOG" not in shown
+    assert "DAGMan" not in shown
+    run.resume()
+    for path in ("A.l1.t02", "A.l2.t02", "A.l1.t03", "A.l2.t03", "A.best"):
+        (gate / path).touch()
+    assert run.wait().state is RunState.DONE
+    assert assert_views_agree(run) == {"A": ("published", Counter(complete=4))}
+
+
+def test_of_a_run_that_failed_in_a_region_and_is_done_in_another(make_run: MakeRun) -> None:
+    moods: dict[str, Any] = {
+        "A": {"search_space": {"mood": "fails"}},
+        "B": {"search_space": {"mood": "sometimes"}},
+    }
+    run = make_run({"mood": "good"}, regions=moods, budget={"trials": 4, "lanes": 1}, retries=0)
+    run.submit()
+    assert run.wait().state is RunState.FAILED
+    assert assert_views_agree(run) == {
+        "A": ("failed", Counter(failed=4)),
+        "B": ("published", Counter(complete=2, failed=2)),
+    }
+    shown = said("status", str(run.folder))
+    assert "B" in shown
+    assert "4/4" in shown
+    assert "A failed: " in shown
+
+
+def test_of_a_run_that_publishes_nothing(make_run: MakeRun, work: Path) -> None:
+    regions = ["A", "B"]
+    run = make_run(regions=regions, publish="none", budget={"trials": 3, "lanes": 2})
+    run.submit()
+    status = run.wait()
+    assert status.state is RunState.DONE, status
+    expected = ("tuned", Counter(complete=3))
+    assert assert_views_agree(run) == {"A": expected, "B": expected}
+    assert not (work / "models").exists()
+    for region in regions:
+        assert not (run.folder / "regions" / region / "best" / "log").exists()
+    assert write_report(RunFolder(run.folder), None).regions[0].status == "tuned"
+    done = CliRunner().invoke(main, ["resume", str(run.folder)])
+    assert "is done: there is nothing to resume" in done.output
+
+
+def test_one_regions_dag_alone_is_enough_to_tune(make_run: MakeRun, wait_for: WaitFor) -> None:
+    import subprocess
+
+    run = make_run(publish="none", budget={"trials": 2, "lanes": 1})
+    subprocess.run(["condor_submit_dag", run.folder / "regions/A/region.dag"], cwd="/", check=True)
+    wait_for((run.folder / "regions/A/tuned.json").exists)
+    wait_for(lambda: run.status().root is None)
+    assert run.status().state is RunState.DONE
+
+
+def test_a_trainer_that_ignores_its_mode_is_told_so_after_one_full_training(
+    make_run: MakeRun, work: Path
+) -> None:
+    trainer = work / "quick.sh"
+    trainer.write_text('echo \'{"status": "complete", "metrics": {"loss": 1}}\' > result.json\n')
+    run = make_run(
+        regions=["A", "B", "C"],
+        parallel_regions=1,
+        trainer={"command": ["sh", trainer.name], "files": [str(trainer)]},
+        budget={"trials": 2, "lanes": 1},
+        retries=5,
+    )
+    run.submit()
+    assert run.wait().state is RunState.FAILED
+    logs = [run.folder / "regions" / region / "best" / "log" for region in ("A", "B", "C")]
+    trained = [log.read_text().count("\n001 (") for log in logs if log.exists()]
+    assert sum(trained) == 1  # one region's full training, once
+    assert {stage for stage, _ in assert_views_agree(run).values()} == {"failed"}
+    assert all("t.model" in str(region.reason) for region in run.status().regions)

@@ -1,0 +1,168 @@
+"""`python -m tests.storm`: no crash leaves a run stuck, loses a trial or doubles one.
+
+A pool of its own in a folder of its own, runs of a small study in it, and random processes killed
+at random moments. Prints what it found; exits 0 if that is nothing, else 1 and keeps the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import platformdirs
+from rich.console import Console
+from rich.table import Table
+
+from tests.storm.audit import Audit
+from tests.storm.ground import enter_own_namespace
+from tests.storm.matrix import FAILED, Matrix, Row
+from tests.storm.storm import Settings, Storm
+from tests.storm.victims import KINDS
+
+
+def main() -> None:
+    """Raise a storm."""
+    arguments = _arguments()
+    enter_own_namespace()
+    signal.signal(signal.SIGTERM, _end_as_by_interrupt)
+    folder = arguments.folder or _own_folder()
+    folder.mkdir(parents=True)
+    if arguments.matrix:
+        _matrix(folder, as_json=arguments.json)
+        return
+    settings = Settings(
+        kills=arguments.kills,
+        seed=arguments.seed,
+        regions=arguments.regions,
+        trials=arguments.trials,
+        mean=arguments.mean,
+    )
+    storm = Storm(folder, settings, _say)
+    is_clean = False
+    try:
+        storm.rage()
+        is_clean = storm.audit.is_clean
+    finally:
+        storm.pool.down(grace=0)
+        if not is_clean:
+            storm.ground.keep(folder / "runs-kept")
+    _print(storm, as_json=arguments.json)
+    if not is_clean:
+        sys.exit(f"the evidence is in {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _matrix(folder: Path, *, as_json: bool) -> None:
+    matrix = Matrix(folder, _say)
+    try:
+        rows = matrix.rows()
+    finally:
+        matrix.pool.down(grace=0)
+    if as_json:
+        print(json.dumps({"seconds": rows, **matrix.audit.to_json()}, indent=1))
+    else:
+        _print_matrix(rows)
+    failed = [phase for phase, row in rows.items() if FAILED in row.values()]
+    if failed or not matrix.audit.is_clean:
+        print("\n".join(matrix.audit.evidence), file=sys.stderr)
+        sys.exit(f"failed: {', '.join(failed) or 'the audit'}; the evidence is in {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _print_matrix(rows: dict[str, Row]) -> None:
+    table = Table(title="seconds until all ran again")
+    table.add_column("killed")
+    for phase in rows:
+        table.add_column(phase, justify="right")
+    for kind in KINDS:
+        table.add_row(kind, *(row[kind] for row in rows.values()))
+    Console().print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.storm", description=__doc__)
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    parser.add_argument("--kills", type=int, default=500, help="processes to kill")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of events")
+    parser.add_argument("--regions", type=int, default=41, help="of each run")
+    parser.add_argument("--trials", type=int, default=6, help="of each region")
+    parser.add_argument("--mean", type=float, default=1.5, help="seconds between two events")
+    parser.add_argument("--folder", type=Path, help="a new folder, not under /tmp")
+    parser.add_argument(
+        "--matrix", action="store_true", help="kill each kind once in each phase of a region"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    return parser.parse_args()
+
+
+def _own_folder() -> Path:
+    return platformdirs.user_cache_path("trialfleet") / "storm" / secrets.token_hex(2)
+
+
+def _end_as_by_interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(line: str) -> None:
+    print(line, end="\r" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
+
+
+def _print(storm: Storm, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_plain(storm), indent=1))
+        return
+    table = Table(title=f"seed {storm.settings.seed}, {storm.events['kill']} kills")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    for name, value in _rows(storm):
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    for line in storm.audit.evidence:
+        console.print(line, markup=False, highlight=False)
+
+
+def _rows(storm: Storm) -> list[tuple[str, str]]:
+    audit = storm.audit
+    recovery = "-" if storm.recovery is None else f"{storm.recovery:.1f} s"
+    return [
+        *((FAULTS[name], str(getattr(audit, name))) for name in Audit.FAULTS),
+        ("runs, regions, trials", f"{audit.runs}, {audit.regions}, {audit.trials}"),
+        ("trainings that ran for them", str(audit.trainings)),
+        ("trainings that they needed", str(audit.trials + audit.regions)),
+        ("all ran again after the last event", recovery),
+        ("longest time without progress", f"{storm.longest_standstill:.0f} s"),
+        *((f"mended: {what}", str(count)) for what, count in sorted(audit.mends.items())),
+        *((f"event: {what}", str(count)) for what, count in sorted(storm.events.items())),
+    ]
+
+
+FAULTS = {
+    "lost": "trials lost",
+    "doubled": "trials doubled",
+    "wrong": "trials or models with a wrong value",
+    "unpublished": "regions not published",
+    "unended": "runs that did not end well",
+    "persons": "times that a person was needed",
+}
+
+
+def _plain(storm: Storm) -> dict[str, Any]:
+    return {
+        **storm.audit.to_json(),
+        "seed": storm.settings.seed,
+        "events": dict(storm.events),
+        "recovery_seconds": storm.recovery,
+        "longest_standstill_seconds": storm.longest_standstill,
+    }
+
+
+if __name__ == "__main__":
+    main()

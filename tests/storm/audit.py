@@ -1,0 +1,131 @@
+"""What a storm may not do to a run: trials lost, doubled or wrong, regions without a model."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trialfleet import Run, RunState
+
+BEST_X = 0.3  # the trainer's loss is (x - BEST_X)²
+EXECUTING = re.compile(r"^001 \(", re.MULTILINE)  # ULOG_EXECUTE: a job began to run
+
+
+@dataclass
+class Audit:
+    """What was found wrong with some runs: all zero, or the storm has shown a fault.
+
+    Attributes:
+        lost: trials of the budget that no study knows a value of.
+        doubled: numbers or nodes that two trials have, and numbers left out.
+        wrong: values, or published models, that don't follow from the parameters.
+        unpublished: regions without a model.
+        unended: runs that did not end by themselves.
+        persons: how often a person was needed.
+        evidence: each finding in words.
+        trials: how many were told.
+        trainings: how many ran for them and for the full trainings; the rest is repeated work.
+        mends: what the supervisor mended, by fault.
+    """
+
+    lost: int = 0
+    doubled: int = 0
+    wrong: int = 0
+    unpublished: int = 0
+    unended: int = 0
+    persons: int = 0
+    evidence: list[str] = field(default_factory=list)
+    trials: int = 0
+    regions: int = 0
+    runs: int = 0
+    trainings: int = 0
+    mends: Counter[str] = field(default_factory=Counter)
+
+    FAULTS = ("lost", "doubled", "wrong", "unpublished", "unended", "persons")
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        return not any(getattr(self, name) for name in self.FAULTS)
+
+    def add(self, run: Run) -> None:
+        """Look at a run that is over."""
+        self.runs += 1
+        status = run.status()
+        if status.state is not RunState.DONE or not run.report.exists():
+            self._note("unended", f"{run.folder}: {status.state}; report: {run.report.exists()}")
+        for region in run.study.region_table:
+            self.regions += 1
+            self._add_region(run, region)
+        self._add_models(run)
+        self.trainings += sum(_executions(log) for log in trial_logs(run.folder))
+        self.mends.update(f"{mend['remedy']}: {_kind(mend['what'])}" for mend in status.mends)
+
+    def needed(self, what: str) -> None:
+        """Note that a person was needed."""
+        self._note("persons", what)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    def _add_region(self, run: Run, region: str) -> None:
+        records = run.trials(region)
+        where, budget = f"{run.folder} {region}", run.study.budget_of(region).trials
+        self.trials += sum(record.state == "complete" for record in records)
+        for record in records:
+            if record.state != "complete":
+                self._note("lost", f"{where}: {record.node} is {record.state}: {record.error}")
+            elif not _follows(record.value, record.params["x"]):
+                self._note("wrong", f"{where}: {record.node}: {record.value} of {record.params}")
+        for number in range(len(records), budget):
+            self._note("lost", f"{where}: no trial {number}")
+        self._doubled(where, [record.trial for record in records], len(records))
+        self._doubled(where, [record.node for record in records], len(records))
+
+    def _doubled(self, where: str, names: Iterable[object], count: int) -> None:
+        counts = Counter(names)
+        for name, times in counts.items():
+            if times > 1:
+                self._note("doubled", f"{where}: {name} is there {times} times")
+        numbers = {name for name in counts if isinstance(name, int)}
+        if numbers and numbers != set(range(count)):
+            self._note("doubled", f"{where}: the trials' numbers have gaps: {sorted(numbers)}")
+
+    def _add_models(self, run: Run) -> None:
+        published = {best.region: best for best in run.best() if best.published}
+        for region in run.study.region_table:
+            best = published.get(region)
+            if best is None:
+                self._note("unpublished", f"{run.folder} {region}: no model")
+                continue
+            weights = Path(best.published or "") / "weights"
+            if weights.read_text() != str(best.params["x"]):
+                self._note("wrong", f"{weights}: {weights.read_text()!r} of {best.params}")
+
+    def _note(self, name: str, what: str) -> None:
+        setattr(self, name, getattr(self, name) + 1)
+        self.evidence.append(f"{name}: {what}")
+
+
+def trial_logs(folder: Path) -> list[Path]:
+    """Return HTCondor's logs of a run's trials and full trainings."""
+    return [*folder.glob("regions/*/trials/*/log"), *folder.glob("regions/*/best/log")]
+
+
+def _executions(log: Path) -> int:
+    return len(EXECUTING.findall(log.read_text(errors="replace")))
+
+
+def _follows(value: float | None, x: float) -> bool:
+    return value is not None and math.isclose(value, (x - BEST_X) ** 2, abs_tol=1e-12)
+
+
+def _kind(what: str) -> str:
+    """A fault without the names that differ from one to the next."""
+    return re.split(r": |\d", what)[0]

@@ -1,0 +1,113 @@
+"""The kinds of processes that a run lives by, and finding one of them among the pool's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.infra.pool_config import MARK
+
+PROC = Path("/proc")
+AMBUSH_SECONDS = 2.0  # for a process to show up that lives for a moment only
+POLL = 0.003  # seconds; a script's client lives for ten
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A process of the pool.
+
+    Attributes:
+        kind: a name of `KINDS`.
+        pid: its number.
+    """
+
+    kind: str
+    pid: int
+
+
+Matches = Callable[[list[str], str], bool]
+
+
+def _program(name: str) -> Matches:
+    return lambda words, _: Path(words[0]).name == name
+
+
+def _dagman(*, of_region: bool) -> Matches:
+    def matches(words: list[str], cwd: str) -> bool:
+        return any("condor_dagman" in word for word in words) and of_region == ("/regions/" in cwd)
+
+    return matches
+
+
+def _argument(text: str) -> Matches:
+    return lambda words, _: any(text in word for word in words[1:])
+
+
+KINDS: dict[str, Matches] = {
+    "dagman": _dagman(of_region=False),
+    "dagman of a region": _dagman(of_region=True),
+    "master": _program("condor_master"),
+    "collector": _program("condor_collector"),
+    "negotiator": _program("condor_negotiator"),
+    "schedd": _program("condor_schedd"),
+    "startd": _program("condor_startd"),
+    "shared port": _program("condor_shared_port"),
+    "procd": _program("condor_procd"),
+    "shadow": _program("condor_shadow"),
+    "starter": _program("condor_starter"),
+    "supervisor": _argument("trialfleet.workflows.supervisor"),
+    "service": _argument("trialfleet.workflows.node_scripts"),
+    "publish": _argument("trialfleet.workflows.publish_node"),
+    "report": _argument("trialfleet.workflows.run_report"),
+    "script": _argument("optimizer/client.py"),
+    "trainer": _argument("moody.py"),
+}
+SHORT_LIVED = frozenset({"publish", "report", "script"})
+
+
+def victims(config: Path, kinds: frozenset[str] | None = None) -> list[Victim]:
+    """Return the processes of a pool, by pid.
+
+    Args:
+        config: the pool's configuration file.
+        kinds: the kinds to look for; all by default.
+    """
+    return list(_among(_pids(), config, frozenset(KINDS) if kinds is None else kinds))
+
+
+def catch(config: Path, kind: str, seconds: float = AMBUSH_SECONDS) -> list[Victim]:
+    """Return the processes of a kind; one of a short-lived kind is waited for."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = victims(config, frozenset({kind}))
+        if found or kind not in SHORT_LIVED or time.monotonic() > deadline:
+            return found
+        time.sleep(POLL)
+
+
+def _pids() -> list[int]:
+    return sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
+
+
+def _among(pids: list[int], config: Path, kinds: frozenset[str]) -> Iterator[Victim]:
+    marks = {f"CONDOR_CONFIG={config}".encode(), f"{MARK}={config}".encode()}
+    for pid in pids:
+        folder = PROC / str(pid)
+        try:
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+            if not words or not (kind := _kind(words, folder, kinds)):
+                continue
+            if marks.isdisjoint((folder / "environ").read_bytes().split(b"\0")):
+                continue
+        except OSError:
+            continue  # it has just ended
+        yield Victim(kind, pid)
+
+
+def _kind(words: list[str], folder: Path, kinds: frozenset[str]) -> str | None:
+    cwd = str((folder / "cwd").readlink()) if any("condor_dagman" in word for word in words) else ""
+    return next(
+        (kind for kind, matches in KINDS.items() if kind in kinds and matches(words, cwd)), None
+    )

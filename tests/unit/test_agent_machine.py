@@ -1,0 +1,43 @@
+"""Switching a node off by the system's programs, which stand-ins note here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trialfleet.nodes.agent import machine
+
+REFUSAL = "Call to PowerOff failed: Operation denied due to active block inhibitor"
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of calls; `shutdown` is refused, as while apt installs packages."""
+    noted = tmp_path / "calls"
+    noted.touch()
+    for name, then in {"shutdown": f"echo '{REFUSAL}' >&2; exit 1", "systemctl": "true"}.items():
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {noted}\n{then}\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return noted
+
+
+def test_a_refused_shutdown_is_asked_of_systemd_itself(calls: Path) -> None:
+    machine.power_off("the lease has expired")
+    assert calls.read_text().splitlines() == [
+        "shutdown -P now trialfleet: the lease has expired",
+        "systemctl start --no-block poweroff.target",
+    ]
+
+
+def test_both_refusals_are_told(calls: Path) -> None:
+    (calls.parent / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
+    with pytest.raises(machine.MachineError, match=r"block inhibitor.*no bus"):
+        machine.power_off("the lease has expired")
+
+
+def test_a_switch_that_is_not_cancelled_is_told(calls: Path) -> None:
+    with pytest.raises(machine.MachineError, match="block inhibitor"):
+        machine.cancel_switch()

@@ -1,0 +1,128 @@
+"""The trainer's benchmark: what it measures is training, and its goals fit what bounds a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.bench_train import __main__ as bench
+from tests.bench_train import launches, rivals, roofline, workloads
+
+pytestmark = pytest.mark.slow
+
+CPU = torch.device("cpu")
+SMALL = replace(workloads.IN_2014, rows=512, numeric=8, hidden=16, layers=2, batch=32, dropout=0.5)
+CEILINGS = roofline.Ceilings(bandwidth=1e10, flops=1e11, launch=1e-6)
+EAGER_WAYS = {name: way for name, way in rivals.WAYS.items() if name != "compiled"}
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "WINDOW", 0.01)
+    monkeypatch.setattr(bench, "WINDOWS", 2)
+    monkeypatch.setattr(bench, "LIMIT", 1.0)
+
+
+@pytest.mark.parametrize("make", EAGER_WAYS.values(), ids=EAGER_WAYS.keys())
+def test_after_a_look_at_the_loss_every_way_trains_with_dropout_as_before(
+    make: Callable[..., rivals.Way],
+) -> None:
+    """Two trainings, one of them with a look within the epoch: the same bits."""
+    data = workloads.make_data(SMALL)
+    ends = []
+    for look in (False, True):
+        way = make(data, SMALL, CPU)
+        way.advance(3)
+        if look:
+            bench.validation_loss(way, data)
+        way.advance(3)
+        ends.append([weight.detach().clone() for weight in way.network.parameters()])
+    for without, with_look in zip(*ends, strict=True):
+        assert torch.equal(without, with_look)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_launches_of_a_step_are_those_of_a_larger_batch(device: str) -> None:
+    """Counted without a GPU, by the GPU's way of taking steps."""
+    data = workloads.make_data(SMALL)
+    larger = launches.plain_step if device == "cpu" else launches.fused_step
+    count = launches.launches_of(SMALL, torch.device(device), torch.float32)
+    assert count == larger(data, SMALL).operations.total()
+
+
+@pytest.mark.parametrize(("dtype", "types"), [(torch.float32, 1), (torch.bfloat16, 2)])
+def test_a_rank_of_two_launches_three_more_than_one_alone(dtype: torch.dtype, types: int) -> None:
+    """Each type is joined and added up, and the loss gets its share."""
+    data = workloads.make_data(SMALL)
+    alone = launches.fused_step(data, SMALL, dtype).operations
+    of_two = launches.step_of_two(data, SMALL, dtype).operations
+    assert of_two - alone == {"aten.cat": types, "c10d.allreduce_": types, "aten.mul": 1}
+    assert not alone - of_two
+
+
+def test_half_of_the_roofline_is_no_goal_where_launches_bound_the_step() -> None:
+    goals = bench.GOALS["cuda"]
+    assert "goal 50%" in bench.told_of_roofline({"bound": "bytes"}, 0.4, goals)
+    assert "goal 50%" not in bench.told_of_roofline({"bound": "launches"}, 0.4, goals)
+
+
+def test_the_rows_of_an_eager_loop_lie_on_the_device_in_the_order_of_ours() -> None:
+    """Way (c) takes the batches of ours: without dropout, the same losses."""
+    still = replace(SMALL, dropout=0.0)
+    data = workloads.make_data(still)
+    found = []
+    for name in ("ours", "eager"):
+        way = rivals.WAYS[name](data, still, CPU)
+        way.advance(still.steps)
+        found.append(bench.validation_loss(way, data))
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [name for name in rivals.WAYS if name != "compiled"]
+    found = bench.measure_workload(SMALL, CPU, names, CEILINGS, torch.float32)
+    bench.print_workload(found, bench.GOALS["cpu"])
+    said = capsys.readouterr().out
+    assert "(c) eager, resident rows" in said
+    assert "bound by launches" in said
+    assert set(found["ratios"]) == {"loop", "eager", "roofline"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ways", "ours,eagr"], "'eagr' is no way to train: choose from ours, loop, compiled"),
+        (["--only", "2015"], "no workload has '2015' in its name; there are flights-like"),
+        (["--device", "cuda"], "--device cuda: torch"),
+    ],
+)
+def test_wrong_arguments_exit_2_and_say_what_there_is(
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["bench_train", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_on_a_busy_machine_time_that_others_had_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(roofline.Clock, "now", roofline.Clock.now)  # put back at the end
+    threads = torch.get_num_threads()
+    with pytest.raises(ValueError, match="nothing of a GPU"):
+        bench.count_processor_time(torch.device("cuda"))
+    try:
+        bench.count_processor_time(CPU)
+    finally:
+        torch.set_num_threads(threads)
+    assert roofline.Clock.now is time.process_time

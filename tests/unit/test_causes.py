@@ -1,0 +1,104 @@
+"""Why attempts fail: which cause is told, of how many, and where to look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from trialfleet.optimizer.stored_trials import FAILURES
+from trialfleet.workflows.causes import all_alike, cause_of, failed_attempts, why_all_fail
+from trialfleet.workflows.folder import RegionFolder
+
+NO_MODULE = "exit code 1: ModuleNotFoundError: No module named 'x'"
+IMPORT = "exit code 1: ImportError: libx.so.3: cannot open"
+
+
+def trial(node: str, *errors: str, begun: int = 0, state: str = "FAIL") -> FrozenTrial:
+    failures = {
+        str(i + 1): {"time": f"2026-11-20T10:00:{begun + i:02}", "error": error}
+        for i, error in enumerate(errors)
+    }
+    attributes: dict[str, Any] = {"node": node, **({FAILURES: failures} if errors else {})}
+    return optuna.trial.create_trial(
+        state=TrialState[state],
+        value=1.0 if state == "COMPLETE" else None,
+        user_attrs=attributes,
+    )
+
+
+@pytest.fixture
+def region(tmp_path: Path) -> RegionFolder:
+    folder = RegionFolder(tmp_path)
+    for node in ("a", "b", "c"):
+        folder.trial(node).root.mkdir(parents=True)
+        folder.trial(node).err.write_text("a traceback\n")
+    return folder
+
+
+def test_a_region_that_failed_tells_what_most_attempts_had(region: RegionFolder) -> None:
+    trials = [trial("a", *[NO_MODULE] * 3), trial("b", NO_MODULE, NO_MODULE, IMPORT, begun=10)]
+    cause = cause_of(trials, region, failed=True)
+    assert str(cause) == f"5 of 6 failed attempts: {NO_MODULE}; see {region.trial('b').err}"
+
+
+def test_a_region_that_goes_on_tells_the_latest(region: RegionFolder) -> None:
+    trials = [
+        trial("a", NO_MODULE, NO_MODULE, state="COMPLETE"),
+        trial("b", IMPORT, begun=10, state="RUNNING"),
+    ]
+    cause = cause_of(trials, region)
+    assert str(cause) == f"1 of 3 failed attempts: {IMPORT}; see {region.trial('b').err}"
+
+
+def test_errors_that_differ_in_figures_alone_are_one_cause(region: RegionFolder) -> None:
+    first, second = (
+        "exit code 1: lr 0.013 at 0x7ff in dir_42",
+        "exit code 1: lr 2e-5 at 0x1 in dir_7",
+    )
+    cause = cause_of([trial("a", first), trial("b", second, begun=1)], region, failed=True)
+    assert cause is not None
+    assert (cause.error, cause.attempts, cause.of) == (second, 2, 2)
+
+
+def test_an_exit_code_is_no_such_figure(region: RegionFolder) -> None:
+    cause = cause_of([trial("a", "exit code 1", "exit code 127", "exit code 127")], region)
+    assert cause is not None
+    assert (cause.error, cause.attempts) == ("exit code 127", 2)
+
+
+def test_where_standard_error_is_empty_the_jobs_log_is_named(region: RegionFolder) -> None:
+    region.trial("a").err.write_text("")
+    cause = cause_of([trial("a", "exited without writing result.json")], region)
+    assert str(cause) == (
+        f"an attempt failed: exited without writing result.json; see {region.trial('a').log}"
+    )
+
+
+def test_without_failures_there_is_no_cause(region: RegionFolder) -> None:
+    assert cause_of([trial("a", state="COMPLETE"), trial("b", state="RUNNING")], region) is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "alike"),
+    [([NO_MODULE] * 2, False), ([NO_MODULE] * 3, True), ([NO_MODULE, NO_MODULE, IMPORT], False)],
+)
+def test_three_attempts_that_failed_alike_are_enough(errors: list[str], alike: bool) -> None:
+    assert all_alike(failed_attempts([trial("a", *errors)])) is alike
+
+
+def test_a_run_whose_first_attempts_all_fail_alike_says_so(region: RegionFolder) -> None:
+    alike = ([trial("a", NO_MODULE, NO_MODULE)], region), ([trial("b", NO_MODULE)], region)
+    said = why_all_fail(alike)
+    assert said is not None
+    log = region.trial("a").err
+    words = f"no trial has completed: all attempts so far failed alike: {NO_MODULE}; see {log}"
+    assert said == words
+    later = [*alike, ([trial("c", NO_MODULE, begun=20)], region)]
+    assert why_all_fail(later) == words, "a line that grows would be told again and again"
+    other = ([trial("c", IMPORT)], region)
+    assert why_all_fail([*alike, other]) is None
+    assert why_all_fail([*alike, ([trial("c", state="COMPLETE")], region)]) is None

@@ -1,0 +1,116 @@
+"""`trialfleet dashboard`: the real optuna-dashboard, asked over HTTP, on a copy of a study."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import optuna
+import pytest
+from click.testing import CliRunner
+from optuna.storages import BaseStorage
+from optuna.trial import create_trial
+
+from tests.conftest import MakeRun
+from trialfleet import Run
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.workflows.command_line import main
+
+TRIALFLEET = Path(sys.executable).with_name("trialfleet")
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Run:
+    return make_run()
+
+
+@pytest.fixture
+def storage(run: Run) -> Iterator[BaseStorage]:
+    """That of the run, with one trial in it."""
+    opened = open_storage(sqlite_url(run.folder / "study.db"))
+    opened.create_new_study([optuna.study.StudyDirection.MINIMIZE], "demo/r1/A")
+    add(opened, 0.5)
+    yield opened
+    close_storage(opened)
+
+
+def add(storage: BaseStorage, value: float) -> None:
+    storage.create_new_trial(1, create_trial(value=value))
+
+
+def ask(url: str, path: str, method: str = "GET") -> Any:
+    where = Request(url.removesuffix("/dashboard") + path, method=method)  # noqa: S310
+    with urlopen(where, timeout=60) as answer:  # noqa: S310
+        return json.loads(answer.read() or "null")
+
+
+def values(url: str) -> list[float]:
+    return [trial["values"][0] for trial in ask(url, "/api/studies/1?after=0")["trials"]]
+
+
+def test_the_real_dashboard_shows_a_copy_that_follows_the_run(
+    run: Run, storage: BaseStorage, tmp_path: Path, wait_for: Callable[..., None]
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    shown = subprocess.Popen(
+        [TRIALFLEET, "dashboard", run.folder],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"},
+        text=True,
+    )
+    with shown:
+        try:
+            assert shown.stdout is not None
+            line = shown.stdout.readline()
+            found = re.match(r"(http://127\.0\.0\.1:\d+/dashboard) ", line)
+            assert found, line
+            url = found[1]
+            with urlopen(url) as page:  # noqa: S310
+                assert b"<title>Optuna Dashboard</title>" in page.read()
+            (study,) = ask(url, "/api/studies")["study_summaries"]
+            assert study["study_name"] == "demo/r1/A"
+            assert values(url) == [0.5]
+            add(storage, 0.25)
+            wait_for(lambda: values(url) == [0.5, 0.25])
+            ask(url, "/api/studies/1", "DELETE")  # a person may do that there
+            assert ask(url, "/api/studies")["study_summaries"] == []
+            assert len(storage.get_all_trials(1)) == 2
+            shown.send_signal(signal.SIGINT)
+            assert shown.wait(60) == 0
+            assert list(temporary.iterdir()) == []
+        finally:
+            shown.kill()
+
+
+def test_a_run_without_trials_is_told(run: Run) -> None:
+    told = CliRunner().invoke(main, ["dashboard", str(run.folder)])
+    assert told.exit_code == 2
+    assert "has no trials yet" in told.stderr
+
+
+def test_what_to_install_is_told(
+    run: Run, storage: BaseStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
+    told = CliRunner().invoke(main, ["dashboard", str(run.folder)])
+    assert told.exit_code == 2
+    assert "pip install 'trialfleet[dashboard]'" in told.stderr
+
+
+def test_a_port_that_is_taken_is_told(run: Run, storage: BaseStorage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        told = CliRunner().invoke(main, ["dashboard", str(run.folder), "--port", port])
+    assert told.exit_code == 2
+    assert f"port {port} of 127.0.0.1 can't be used" in told.stderr

@@ -1,0 +1,274 @@
+"""Runs, models and regions by name: what is found, what is told, what the shell completes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from trialfleet.errors import InputError
+from trialfleet.files import write_json
+from trialfleet.workflows.command_line import main
+from trialfleet.workflows.finding import find_model, find_run, models_of, runs_here
+from trialfleet.workflows.folder import RunFolder
+
+TRIALFLEET = Path(sys.executable).with_name("trialfleet")
+PLANNED = [  # study, run: the oldest first
+    ("flights", "2026-11-19T10-00-00"),
+    ("flights", "2026-11-20T10-00-00"),
+    ("stores", "2026-11-20T11-00-00"),
+    ("stores", "nightly"),
+    ("flights", "nightly"),
+]
+
+
+@pytest.fixture
+def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with runs that nobody planned: their names are all that is read."""
+    monkeypatch.chdir(work)
+    for time, (study, run) in enumerate(PLANNED, 1_000_000):
+        folder = work / "runs" / study / run
+        folder.mkdir(parents=True)
+        (folder / "study.yaml").touch()
+        os.utime(folder / "study.yaml", (time, time))
+    (work / "runs/flights/.plan-x").mkdir()
+    (work / "runs/flights/.plan-x/study.yaml").touch()
+    (work / "runs/flights/claimed").mkdir()
+    return work
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_the_newest_first(here: Path) -> None:
+    assert [(run.study, run.run) for run in runs_here()] == PLANNED[::-1]
+    (here / "runs/own").mkdir()
+    (here / "runs/own/study.yaml").touch()
+    assert runs_here()[0].name == "own"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (None, "flights/nightly"),
+        ("2026-11-19T10-00-00", "flights/2026-11-19T10-00-00"),
+        ("2026-11-19", "flights/2026-11-19T10-00-00"),
+        ("2026-11-20T11", "stores/2026-11-20T11-00-00"),
+        ("flights", "flights/nightly"),
+        ("stores", "stores/nightly"),
+        ("stores/nightly", "stores/nightly"),
+        ("flights/2026-11-20", "flights/2026-11-20T10-00-00"),
+        ("stores/2", "stores/2026-11-20T11-00-00"),
+    ],
+)
+def test_a_run_is_found_by_its_id_a_beginning_of_it_and_its_study(
+    here: Path, name: str | None, found: str
+) -> None:
+    assert find_run(name) == Path("runs") / found
+
+
+def test_a_folder_is_taken_as_it_is(here: Path) -> None:
+    (here / "stores").mkdir()  # the study's own folder
+    assert find_run("stores") == Path("runs/stores/nightly")
+    (here / "stores/study.dag").touch()
+    assert find_run("stores") == Path("stores")
+    (here / "elsewhere").mkdir()
+    assert find_run("elsewhere") == Path("elsewhere")
+    assert find_run(str(here / "nowhere")) == here / "nowhere"
+    assert find_run("./nightly") == Path("nightly")
+
+
+@pytest.mark.parametrize("name", ["2026", "nightly", "2026-11-20T1"])
+def test_a_name_that_several_runs_have_names_them_all(here: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"{name!r} may be any of") as caught:
+        find_run(name)
+    expected = {f"{study}/{run}" for study, run in PLANNED if run.startswith(name)}
+    assert set(str(caught.value).partition("name one of them: ")[2].split(", ")) == expected
+
+
+def test_an_unknown_name_is_told_with_what_is_near_and_what_there_is(here: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        find_run("fligths")
+    assert "did you mean 'flights'?" in str(caught.value)
+    assert "flights/nightly, stores/nightly" in str(caught.value)
+    shutil.rmtree(here / "runs")
+    with pytest.raises(InputError, match="there are no runs in"):
+        find_run("flights")
+    with pytest.raises(InputError, match="no run named, and none in"):
+        find_run(None)
+
+
+def test_an_unknown_region_is_told_with_what_is_near(make_run: MakeRun) -> None:
+    with pytest.raises(InputError, match=r"did you mean 'Nord'\?\); regions: Nord, Süd"):
+        make_run(regions=["Nord", "Süd"]).trials("Nrod")
+
+
+def test_runs_lists_where_each_stands(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    run = make_run(run="first", out=work / "runs/demo/first", regions=["A", "B"])
+    make_run(run="second", out=work / "runs/demo/second")
+    (work / "runs/demo/broken").mkdir()
+    (work / "runs/demo/broken/study.yaml").write_text("a: [")
+    os.utime(work / "runs/demo/broken/study.yaml", (1, 1))
+    files = RunFolder(run.folder)
+    write_json(files.region("A").published, {"path": str(work / "models/A/first")})
+    files.dag_files.submit.touch()
+    shown = CliRunner().invoke(main, ["runs", "--json"])
+    listed = {entry["run"]: entry for entry in json.loads(shown.output)}
+    assert list(listed)[-1] == "broken"
+    first = listed["first"]
+    assert (first["study"], first["published"], first["regions"]) == ("demo", 1, 2)
+    assert (first["state"], listed["second"]["state"]) == ("unknown", "planned")
+    assert first["folder"] == str(run.folder)
+    assert first["began"].startswith("20")
+    assert listed["broken"]["state"] is None
+    assert "not YAML" in listed["broken"]["trouble"]
+    table = CliRunner().invoke(main, ["runs"]).output
+    assert "1 of 2" in table
+    assert "runs/demo/broken: " in table
+    shutil.rmtree(work / "runs")
+    assert "no runs in" in CliRunner().invoke(main, ["runs"]).output
+
+
+def test_older_runs_are_left_out_unless_asked_for(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trialfleet.workflows.run_commands._SHOWN_RUNS", 2)
+    short = CliRunner().invoke(main, ["runs"]).output
+    assert "… 3 older: trialfleet runs --all" in short
+    assert len(json.loads(CliRunner().invoke(main, ["runs", "--all", "--json"]).output)) == 5
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def models(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs of a study that published: both A, the older one B, too."""
+    monkeypatch.chdir(work)
+    for time, (name, regions) in enumerate({"monday": ["A", "B"], "tuesday": ["A"]}.items(), 1):
+        run = make_run(run=name, out=work / "runs/demo" / name, regions=["A", "B", "C"])
+        os.utime(run.folder / "study.yaml", (time, time))
+        for region in regions:
+            place = work / "models/demo" / region / name
+            place.mkdir(parents=True)
+            write_json(place / "provenance.json", {"run": name, "created": run.run_id})
+            record = RunFolder(run.folder).region(region).published
+            write_json(record, {"path": str(place)})
+    return work / "models/demo"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("A", "A/latest"),
+        ("B", "B/latest"),
+        ("demo/B", "B/latest"),
+        ("monday/A", "A/monday"),
+        ("demo/monday/A", "A/monday"),
+        ("tue/A", "A/tuesday"),
+    ],
+)
+def test_a_model_is_found_by_its_region_and_run(models: Path, name: str, found: str) -> None:
+    assert find_model(name) == models / found
+
+
+def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
+    assert find_model("models/demo/A/monday") == Path("models/demo/A/monday")
+    assert find_model(str(models / "A")) == models / "A"
+    (models / "A/latest").symlink_to("monday")
+    assert find_model("models/demo/A") == Path("models/demo/A/latest")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("AA", "did you mean 'A'?"),
+        ("C", "regions: A, B"),
+        ("tuesday/B", "has published no model of 'B'; regions: A"),
+        ("sunday/A", "as RUN/REGION: 'sunday' is no run's folder"),
+        ("/nowhere", "/nowhere"),
+    ],
+)
+def test_an_unknown_model_is_told(models: Path, name: str, told: str) -> None:
+    for command in (["promote", name], ["predict", name, "rows.csv"]):
+        shown = CliRunner().invoke(main, command)
+        assert shown.exit_code == 2
+        assert told in shown.stderr
+
+
+def test_a_run_stands_for_all_its_models(models: Path) -> None:
+    assert models_of("monday") == [models / "A/monday", models / "B/monday"]
+    assert models_of("B") == [models / "B/latest"]
+    shown = CliRunner().invoke(main, ["promote", "monday", "tuesday/A"])
+    assert shown.exit_code == 0, shown.output
+    assert (models / "A/latest").readlink() == Path("tuesday")
+    assert (models / "B/latest").readlink() == Path("monday")
+
+
+# -- the shell -------------------------------------------------------------------------------------
+
+BASH = """\
+eval "$(trialfleet completion bash)"
+COMP_WORDS=(trialfleet "$@")
+COMP_CWORD=$#
+_trialfleet_completion trialfleet
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def completed(*words: str) -> list[str]:
+    """What bash completes the last word to."""
+    path = f"{TRIALFLEET.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", BASH, "bash", *words],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_options_and_runs(here: Path) -> None:
+    assert completed("sta") == ["status"]
+    assert completed("pool", "st") == ["status"]
+    assert "--watch" in completed("status", "--w")
+    assert completed("status", "2026-11-2") == ["2026-11-20T11-00-00", "2026-11-20T10-00-00"]
+    assert completed("stop", "n") == []  # both studies have a run called so
+    assert completed("stop", "fl") == ["flights/nightly", "flights"]
+    assert completed("takeover", "stores/") == ["stores/nightly"]
+
+
+def test_bash_completes_regions_and_models(models: Path) -> None:
+    assert completed("trials", "monday", "--region", "") == ["A", "B", "C"]
+    assert completed("promote", "") == ["A"]  # of the newest run
+    (models.parent.parent / "runs/demo/tuesday/study.yaml").write_text("a: [")
+    assert completed("trials", "--region", "") == []  # can't be read: nothing is said
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_completion_for_each_shell(shell: str) -> None:
+    shown = CliRunner().invoke(main, ["completion", shell])
+    assert shown.exit_code == 0
+    assert "_TRIALFLEET_COMPLETE" in shown.output
+    assert "%" not in shown.output
+    if program := shutil.which(shell):
+        subprocess.run([program, "-n"], input=shown.output, text=True, check=True)
+
+
+def test_help_keeps_the_lines_of_its_examples() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).output
+    assert "\b" not in shown
+    assert "\\b" not in shown
+    lines = [line.strip() for line in shown.splitlines()]
+    assert any(line.startswith("trialfleet pool up  ") for line in lines)

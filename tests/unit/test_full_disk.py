@@ -1,0 +1,53 @@
+"""A disk that fills up while a run goes on: what is repeated, and what is not."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trialfleet.workflows import publish_node
+from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.space import when_there_is_space
+
+
+class Full:
+    """An action that meets a full disk a few times."""
+
+    def __init__(self, times: int, number: int = errno.ENOSPC) -> None:
+        self.left = times
+        self.number = number
+
+    def __call__(self) -> str:
+        if self.left:
+            self.left -= 1
+            raise OSError(self.number, "No space left on device", "model")
+        return "done"
+
+
+def test_an_action_is_repeated_until_there_is_space() -> None:
+    said: list[str] = []
+    assert when_there_is_space(Full(3), said.append, pause=0) == "done"
+    assert len(said) == 3
+    assert "No space left" in said[0]
+
+
+def test_another_error_is_not_repeated() -> None:
+    with pytest.raises(PermissionError):
+        when_there_is_space(Full(3, errno.EACCES), lambda _: None, pause=0)
+
+
+def test_a_model_that_meets_a_full_disk_does_not_stop_its_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Full(1)
+    monkeypatch.setattr(publish_node, "load_frozen", lambda _: SimpleNamespace(study=None))
+    monkeypatch.setattr(publish_node, "adopt", lambda _: None)
+    monkeypatch.setattr(publish_node, "publish", lambda *_: full())
+    folder = RunFolder(tmp_path)
+    folder.region("A").root.mkdir(parents=True)
+    with pytest.raises(OSError, match="No space left"):
+        publish_node.publish_region(folder, "A")
+    assert not folder.region("A").stopped.exists()

@@ -1,0 +1,71 @@
+"""`make fuzz` itself: what it generates can be generated again, and a finding is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests import fuzz
+from tests.fuzz import generate
+from tests.fuzz.__main__ import place
+from tests.fuzz.check import CASES, assert_clear, assert_safe
+
+ROOT = Path(fuzz.__file__).parents[2]
+
+
+@pytest.mark.parametrize("make", [generate.study, generate.fleet, generate.result])
+def test_the_same_seed_gives_the_same_bytes(make: Callable[[Random], bytes]) -> None:
+    first = [make(Random(i)) for i in range(50)]  # noqa: S311 - no secret
+    assert first == [make(Random(i)) for i in range(50)]  # noqa: S311
+    assert len(set(first)) > 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CASES)
+def test_some_cases_of_each_kind_end_well(kind: str, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=place()) as folder:  # not under /tmp: runs are planned
+        done = few_cases(kind, folder, tmp_path)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["case"] for line in told if "case" in line] == list(range(25)), done.stderr
+    assert [line["traceback"] for line in told if "failed" in line] == []
+    assert done.returncode == 0, done.stderr
+
+
+def few_cases(kind: str, folder: str, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.worker", kind, "0", "0", "25", folder],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "TRIALFLEET_POOL": str(home / "none")},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "Traceback (most recent call last):",
+        "1 validation error: [type=x, input_value=1] see pydantic",
+        "a\x1b[31mred",
+        f"the storage {generate.PASSWORD} is away",
+        "study.yaml:1: :",
+        "x" * 20_000,
+    ],
+)
+def test_a_message_that_is_not_clear_is_a_finding(message: str) -> None:
+    with pytest.raises(AssertionError):
+        assert_clear(message)
+
+
+def test_a_text_for_people_is_safe() -> None:
+    assert_safe("study.yaml:1: name: must be text\nand one more")
+    with pytest.raises(AssertionError):
+        assert_safe("\u202e")

@@ -1,0 +1,174 @@
+"""What a job's event log says. The events are recorded ones, of a real pool."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from trialfleet.workflows.job_log import read_job
+
+SUBMITTED = """\
+000 ({job:03}.000.000) 2026-11-22 07:07:51.584 Job submitted from host: <127.0.0.1:22457>
+    [ DAGNodeName = "A.l1.t01"; JobBatchName = "r1" ]
+...
+"""
+EXECUTING = """\
+040 (006.000.000) 2026-11-22 {at} Finished transferring input files
+...
+001 (006.000.000) 2026-11-22 {at} Job executing on host: <127.0.0.1:22457?addrs=127.0.0.1-22457>
+\tSlotName: {slot}
+\tCondorScratchDir = "/var/lib/condor/execute/dir_20569/scratch"
+\tCpus = 1
+\tDisk = 20480
+\tGPUs = 0
+\tMemory = 128
+...
+"""
+USES = """\
+006 (006.000.000) 2026-11-22 {at} Image size of job updated: 15832
+\t12  -  MemoryUsage of job (MB)
+\t{rss}  -  ResidentSetSize of job (KB)
+{pss}...
+"""
+PSS = "\t{pss}  -  ProportionalSetSize of job (KB)\n"
+EVICTED = """\
+004 (006.000.000) 2026-11-22 {at} Job was evicted. Code 1022 Subcode 0
+\t(0) CPU times
+\t\tUsr 0 00:00:02, Sys 0 00:00:01  -  Run Remote Usage
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Local Usage
+\t279  -  Run Bytes Sent By Job
+\t978  -  Run Bytes Received By Job
+\tReason: Job vacated by schedd
+\tPartitionable Resources :    Usage  Request Allocated
+\t   Memory (MB)          :       12      100       128
+...
+"""
+TERMINATED = """\
+005 (006.000.000) 2026-11-22 {at} Job terminated.
+\t(1) Normal termination (return value 0)
+\t\tUsr 1 02:01:05, Sys 0 00:00:00  -  Run Remote Usage
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Local Usage
+\t\tUsr 9 00:00:05, Sys 0 00:00:00  -  Total Remote Usage
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Total Local Usage
+\t1219  -  Run Bytes Sent By Job
+\t1265  -  Run Bytes Received By Job
+\t1498  -  Total Bytes Sent By Job
+\t2243  -  Total Bytes Received By Job
+\tPartitionable Resources :    Usage  Request Allocated
+\t   Memory (MB)          :       12      100       128
+...
+"""
+HELD = """\
+012 (006.000.000) 2026-11-22 {at} Job was held.
+\tthe trial used 700 MB of memory; it may use 64 MB
+\tCode 3 Subcode 0
+...
+009 (006.000.000) 2026-11-22 07:30:00 Job was aborted.
+\tThe job attribute PeriodicRemove expression evaluated to TRUE
+...
+"""
+LOST = """\
+022 (006.000.000) 2026-11-22 07:09:00 Job disconnected, attempting to reconnect
+    Socket between submit and execute hosts closed unexpectedly
+    Trying to reconnect to slot1@b <127.0.0.1:22457>
+...
+024 (006.000.000) 2026-11-22 07:09:40 Job reconnection failed
+    Job not found at execution machine
+    Can not reconnect to slot1@b, rescheduling job
+...
+"""
+GIB = 1 << 20
+
+
+def write(tmp_path: Path, *parts: str) -> Path:
+    (tmp_path / "log").write_text("".join(parts))
+    return tmp_path / "log"
+
+
+def executing(at: str, slot: str = "slot1_1@a") -> str:
+    return EXECUTING.format(at=at, slot=slot)
+
+
+def uses(at: str, rss: int, pss: int | None = None) -> str:
+    return USES.format(at=at, rss=rss, pss="" if pss is None else PSS.format(pss=pss))
+
+
+def unix(time: str) -> float:
+    return datetime.fromisoformat(f"2026-11-22T{time}").timestamp()
+
+
+def test_an_attempt_that_moved_is_one_attempt_of_two_executions(tmp_path: Path) -> None:
+    job = read_job(
+        write(
+            tmp_path,
+            SUBMITTED.format(job=6),
+            executing("07:08:00.250"),
+            uses("07:08:02.000", rss=3 * GIB, pss=GIB),
+            EVICTED.format(at="07:08:05.250"),
+            executing("07:09:00.000", slot="slot1_2@b"),
+            uses("07:09:02.000", rss=3 * GIB, pss=2 * GIB),
+            TERMINATED.format(at="07:09:30.500"),
+        )
+    )
+    assert job is not None
+    assert job.started == unix("07:08:00.250")
+    assert job.ended == unix("07:09:30.500")
+    assert (job.wall_seconds, job.last_wall_seconds, job.attempts) == (35.5, 35.5, 1)
+    assert job.cpu_seconds == 3 + 86400 + 2 * 3600 + 65
+    assert job.memory_mb == 2048  # what processes share counts once
+    assert (job.machine, job.slot) == ("b", "slot1_2@b")
+
+
+def test_every_attempt_counts_and_the_last_by_itself(tmp_path: Path) -> None:
+    first = [SUBMITTED.format(job=6), executing("07:08:00.000"), TERMINATED.format(at="07:08:10")]
+    never = [SUBMITTED.format(job=7)]  # removed while it waited for a slot
+    held = [SUBMITTED.format(job=8), executing("07:20:00"), HELD.format(at="07:20:03")]
+    job = read_job(write(tmp_path, *first, *never, *held))
+    assert job is not None
+    assert (job.wall_seconds, job.last_wall_seconds, job.attempts) == (13.0, 3.0, 2)
+    assert job.ended == unix("07:20:03")  # not when the job that was held was removed
+
+
+def test_a_lost_machine_ends_an_execution(tmp_path: Path) -> None:
+    job = read_job(
+        write(
+            tmp_path,
+            SUBMITTED.format(job=6),
+            executing("07:08:00"),
+            LOST,
+            executing("08:00:00", slot="slot1@c"),
+            TERMINATED.format(at="08:00:01"),
+        )
+    )
+    assert job is not None
+    assert (job.wall_seconds, job.attempts, job.machine) == (101.0, 1, "c")
+
+
+def test_where_shared_memory_is_not_measured_the_resident_set_counts(tmp_path: Path) -> None:
+    parts = [SUBMITTED.format(job=6), executing("07:08:00"), uses("07:08:01", rss=GIB)]
+    job = read_job(write(tmp_path, *parts, uses("07:08:02", rss=GIB // 2)))
+    assert job is not None
+    assert job.memory_mb == 1024
+    assert job.ended == unix("07:08:02")  # the last that was heard of it
+
+
+def test_a_clock_that_was_set_back_gives_no_negative_time(tmp_path: Path) -> None:
+    parts = [SUBMITTED.format(job=6), executing("07:08:00"), TERMINATED.format(at="06:08:00")]
+    job = read_job(write(tmp_path, *parts))
+    assert job is not None
+    assert (job.wall_seconds, job.last_wall_seconds) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("text", ["", "no event log\n", SUBMITTED.format(job=6), "\0" * 100])
+def test_a_log_without_an_execution_says_nothing(tmp_path: Path, text: str) -> None:
+    assert read_job(write(tmp_path, text)) is None
+    assert read_job(tmp_path / "missing") is None
+
+
+def test_a_log_that_breaks_off_says_what_it_says_up_to_there(tmp_path: Path) -> None:
+    whole = SUBMITTED.format(job=6) + executing("07:08:00") + TERMINATED.format(at="07:08:10")
+    for length in range(50, len(whole), 150):
+        job = read_job(write(tmp_path, whole[:length]))
+        assert job is None or job.started == unix("07:08:00")

@@ -1,0 +1,223 @@
+"""Which slots can run a job, and what keeps it from the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import classad2
+import pytest
+
+from trialfleet.infra.fleet.holding import Holding
+from trialfleet.infra.fleet.pool_nodes import Room
+from trialfleet.workflows.matching import Prospects, clauses, prospects
+from trialfleet.workflows.outlook import Outlook
+from trialfleet.workflows.pool_choices import PoolLook, settle
+from trialfleet.workflows.study import Study
+
+GB = 1024  # MiB
+
+# As condor_submit makes them of a trial's submit file.
+REQUIREMENTS = (
+    '{own}(TARGET.Arch == "X86_64") && (TARGET.OpSys == "LINUX") && '
+    '(versionGE(split(TARGET.CondorVersion)[1],"25.12.0") || (TARGET.Disk >= RequestDisk)) && '
+    "(TARGET.Memory >= RequestMemory) && (TARGET.HasFileTransfer)"
+)
+
+
+def job(own: str = "", **asked: object) -> classad2.ClassAd:
+    wants = {"RequestCpus": 1, "RequestMemory": 2 * GB, "RequestDisk": 2 * GB * 1024, **asked}
+    ad = classad2.ClassAd(wants)
+    ad["Requirements"] = classad2.ExprTree(REQUIREMENTS.format(own=f"({own}) && " if own else ""))
+    return ad
+
+
+def slot(**more: Any) -> classad2.ClassAd:
+    """A partitionable slot as `pool_slots` gives it."""
+    has = {
+        "SlotID": 1,
+        "Arch": "X86_64",
+        "OpSys": "LINUX",
+        "CondorVersion": "$CondorVersion: 25.14.1 2026-10-16 $",
+        "HasFileTransfer": True,
+        "Cpus": 4,
+        "Memory": 23 * GB,
+        "Disk": 100 * GB * 1024,
+        "GPUs": 0,
+        "Start": True,
+    }
+    ad = classad2.ClassAd({**has, **more})
+    ad["Requirements"] = classad2.ExprTree("Start && TARGET.RequestMemory <= MY.Memory")
+    return ad
+
+
+def test_a_job_that_every_slot_can_run_lacks_nothing() -> None:
+    found = prospects(job(), [slot(), slot()])
+    assert found == Prospects(slots=2, fit=2, willing=2, lacking=(), has_fleet=False)
+    assert not found.hopeless
+    assert str(found) == "2 of 2 slot(s) of the pool can run them"
+
+
+def test_too_much_memory_is_named_with_the_most_that_there_is() -> None:
+    found = prospects(job(RequestMemory=900 * GB), [slot(), slot(Memory=8 * GB)])
+    assert found.hopeless
+    assert str(found) == (
+        "no slot of the pool can run them: memory: needs 900 GB, the most is 23 GB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"RequestCpus": 64}, "cpus: needs 64, the most is 4"),
+        ({"RequestDisk": 900 * GB * GB}, "disk: needs 900 GB, the most is 100 GB"),
+        ({"RequestGPUs": 1}, "gpus: needs 1, the most is 0"),
+        ({"own": "HAS_GPU"}, "accelerator: gpu needs HAS_GPU, no slot has that"),
+        (
+            {"own": "HAS_GPU && (TrialfleetTrialsPerGpu ?: 1) == 4"},
+            "gpus: needs GPUs that 4 trial(s) share (TrialfleetTrialsPerGpu), no slot has that",
+        ),
+        (
+            {"own": 'HAS_GPU =!= true && (OpSysAndVer == "Debian13" || Memory < 3)'},
+            'requirements: OpSysAndVer == "Debian13" || Memory < 3, no slot has that',
+        ),
+    ],
+)
+def test_the_clause_that_no_slot_meets_is_named(asked: dict[str, Any], why: str) -> None:
+    found = prospects(job(**asked), [slot(), slot()])
+    assert found.hopeless
+    assert why in found.lacking
+
+
+def test_what_excludes_some_slots_is_told_with_how_many_are_left() -> None:
+    slots = [slot(), slot(Arch="aarch64"), slot(Memory=GB)]
+    found = prospects(job(), slots)
+    assert (found.slots, found.fit, found.hopeless) == (3, 1, False)
+    assert found.lacking == (
+        "memory: needs 2048 MB, 2 of 3 slots have that",
+        'requirements: TARGET.Arch == "X86_64", 2 of 3 slots have that',
+    )
+
+
+def test_no_slot_meets_clauses_that_are_each_met_by_another() -> None:
+    slots = [slot(Memory=GB), slot(Arch="aarch64")]
+    found = prospects(job(), slots)
+    assert found.hopeless
+    assert str(found).count("1 of 2 slots have that") == 2
+
+
+def test_a_slot_that_refuses_by_its_own_start_may_take_the_job_later() -> None:
+    found = prospects(job(), [slot(Start=False), slot(Memory=GB)])
+    assert (found.fit, found.willing, found.unwilling) == (1, 0, True)
+    assert not found.hopeless
+    assert "its own START refuses" in str(found)
+
+
+def test_where_nodes_of_a_fleet_join_the_pool_nothing_is_hopeless() -> None:
+    found = prospects(job(RequestGPUs=1), [slot(TrialfleetFleet="demo")])
+    assert (found.fit, found.hopeless) == (0, False)
+
+
+def test_a_pool_without_slots_says_so() -> None:
+    found = prospects(job(), [])
+    assert (str(found), found.hopeless) == ("the pool has no slots now", False)
+
+
+@pytest.mark.parametrize(
+    ("expression", "parts"),
+    [
+        ("a && b", ["a", "b"]),
+        ("((a && (b)) && (c || d))", ["a", "b", "c || d"]),
+        ("a || b && c", ["a || b && c"]),
+        ("a ? b && c : d", ["a ? b && c : d"]),
+        ("a ?: b && c", ["a ?: b && c"]),
+        ("(a ?: 1) == 1 && b =?= true", ["(a ?: 1) == 1", "b =?= true"]),
+        (r'n == "x \" && (y" && f(a && b) && l[1]', [r'n == "x \" && (y"', "f(a && b)", "l[1]"]),
+        ("(a) && (b)", ["a", "b"]),
+        ("true", ["true"]),
+    ],
+)
+def test_only_what_is_joined_by_and_at_the_top_comes_apart(
+    expression: str, parts: list[str]
+) -> None:
+    assert clauses(expression) == parts
+
+
+NO_SLOT = Prospects(slots=1, fit=0, willing=0, lacking=("gpus: …",), has_fleet=False)
+NEED = Room(gpus=1, cpus=1, memory_mb=2 * GB)
+LARGE, SMALL = ({"g5.xlarge": Room(gpus=1, cpus=4, memory_mb=mb)} for mb in (15_000, 1_000))
+
+
+@pytest.mark.parametrize(
+    ("outlook", "hopeless"),
+    [
+        (Outlook(prospects=NO_SLOT), "no slot of the pool can run them: gpus: …"),
+        (Outlook(prospects=NO_SLOT, has_fleet=True), ""),
+        (
+            Outlook(prospects=NO_SLOT, has_fleet=True, holding=Holding(need=NEED, rooms=LARGE)),
+            "",
+        ),
+        (
+            Outlook(prospects=NO_SLOT, has_fleet=True, holding=Holding(need=NEED, rooms=SMALL)),
+            "no instance type of the study's fleet can hold one: it needs 1 GPU, 1 cpu, 2048 MB",
+        ),
+        (Outlook(prospects=None, troubles=("no pool",)), ""),
+    ],
+)
+def test_only_what_neither_pool_nor_fleet_can_run_is_hopeless(
+    outlook: Outlook, hopeless: str
+) -> None:
+    assert outlook.hopeless.startswith(hopeless)
+    assert bool(outlook.hopeless) == bool(hopeless)
+    assert outlook.to_json()["hopeless"] == bool(hopeless)
+
+
+# -- what a study leaves to the pool ------------------------------------------------------------
+
+
+def study(**changes: Any) -> Study:
+    values = {
+        "name": "demo",
+        "regions": ["A"],
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trainer": {"command": ["sh"]},
+    }
+    return Study.model_validate({**values, **changes})
+
+
+FLEET = {"aws_regions": ["eu-west-1"]}
+CPU_FLEET = {**FLEET, "instance_types": ["c7i.xlarge"]}
+GPU_FLEET = {**FLEET, "instance_types": ["c7i.xlarge", "g6e.xlarge"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "slots", "chosen", "why"),
+    [
+        ({}, [slot(), slot(HAS_GPU=True)], "gpu", "because 1 of 2 slot(s) have HAS_GPU"),
+        ({}, [slot(HAS_GPU=False)], "cpu", "because no slot of the pool has a GPU"),
+        ({}, [slot(GPUs=2)], "cpu", "none of the 1 slot(s) with GPUs says HAS_GPU"),
+        ({"fleet": FLEET}, [slot()], "gpu", "because the study's fleet has GPUs"),
+        ({"fleet": GPU_FLEET}, [], "gpu", "because the study's fleet has GPUs"),
+        ({"fleet": CPU_FLEET}, [slot()], "cpu", "because no slot of the pool has a GPU"),
+    ],
+)
+def test_an_accelerator_left_out_is_what_the_pool_has(
+    changes: dict[str, Any], slots: list[classad2.ClassAd], chosen: str, why: str
+) -> None:
+    settled, notes = settle(study(**changes), PoolLook(slots=tuple(slots)))
+    assert settled.accelerator == chosen
+    assert notes[0].startswith(f"accelerator: {chosen}, ")
+    assert why in notes[0]
+
+
+def test_without_a_pool_the_plan_says_which_accelerator_it_took_and_why() -> None:
+    settled, notes = settle(study(), PoolLook(trouble="it is down"))
+    assert settled.accelerator == "cpu"
+    assert "no pool to ask" in notes[0]
+    assert "write accelerator: gpu" in notes[0]
+
+
+def test_an_accelerator_that_is_given_stays() -> None:
+    settled, notes = settle(study(accelerator="gpu"), PoolLook(slots=(slot(),)))
+    assert settled.accelerator == "gpu"
+    assert not any(note.startswith("accelerator") for note in notes)

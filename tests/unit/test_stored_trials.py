@@ -1,0 +1,196 @@
+"""The trials of a storage read without Optuna are those that Optuna reads."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, create_trial
+
+from tests.conftest import MakeRun
+from trialfleet.errors import OptimizerError
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.optimizer.stored_trials import (
+    StoredTrial,
+    TrialState,
+    reader_of_file,
+    reader_of_url,
+)
+
+NAME = 'flüge/2026-11-20T10-00-00/it\'s a "name"'
+FIELDS = [name for name in StoredTrial.__dataclass_fields__ if name != "value"]
+BEGAN = datetime(2026, 11, 20, 10, 0, 0)
+ATTRIBUTES = {"node": "A.l1.t01", "params": {"x": 0.1 + 0.2, "kind": "é\n\x1b"}, "error": None}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "a folder? with # 100%" / "study.db"
+
+
+@pytest.fixture
+def storage(file: Path) -> Iterator[BaseStorage]:
+    file.parent.mkdir()
+    opened = open_storage(sqlite_url(file))
+    yield opened
+    close_storage(opened)
+
+
+def trial(state: str, value: float | None = None, **more: object) -> FrozenTrial:
+    made = create_trial(
+        state=optuna.trial.TrialState[state],
+        value=value,
+        params={"x": 0.25},
+        distributions={"x": FloatDistribution(0, 1)},
+        user_attrs={**ATTRIBUTES, **more},
+        intermediate_values={1: 0.5, 7: 1 / 3, 8: math.inf, 9: -math.inf},
+    )
+    made.datetime_start = BEGAN
+    made.datetime_complete = BEGAN + timedelta(seconds=1.5) if made.state.is_finished() else None
+    return made
+
+
+def fill(storage: BaseStorage, name: str = NAME) -> int:
+    """Trials of every kind; returns the study's id."""
+    study = storage.create_new_study([StudyDirection.MINIMIZE], name)
+    for made in (
+        trial("COMPLETE", 0.1 + 0.2),
+        trial("RUNNING"),
+        trial("FAIL", error="out of memory"),
+        trial("COMPLETE", math.inf),
+        trial("PRUNED"),
+        trial("WAITING"),
+        trial("COMPLETE", -math.inf),
+    ):
+        storage.create_new_trial(study, made)
+    return study
+
+
+def fields(trials: list[StoredTrial] | list[FrozenTrial]) -> list[tuple[object, ...]]:
+    return [tuple(getattr(t, name) for name in FIELDS) for t in trials]
+
+
+@pytest.mark.parametrize("of_url", [False, True])
+def test_a_file_is_read_as_optuna_reads_it(
+    storage: BaseStorage, file: Path, *, of_url: bool
+) -> None:
+    fill(storage, "another")
+    study = fill(storage)
+    reader = reader_of_url(sqlite_url(file)) if of_url else reader_of_file(file)
+    read = reader(NAME)
+    by_optuna = storage.get_all_trials(study)
+    assert fields(read) == fields(by_optuna)
+    assert [t.value for t in read] == [t.values and t.values[0] for t in by_optuna]
+    assert [t.state.is_finished() for t in read] == [t.state.is_finished() for t in by_optuna]
+    assert reader("a third") == []
+
+
+def test_states_are_optunas() -> None:
+    assert {s.name: int(s) for s in TrialState} == {s.name: int(s) for s in optuna.trial.TrialState}
+
+
+def test_a_file_that_is_not_there_has_no_trials_and_is_not_made(tmp_path: Path) -> None:
+    assert reader_of_file(tmp_path / "study.db")(NAME) == []
+    assert reader_of_url(sqlite_url(tmp_path / "study.db"))(NAME) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_changes_is_seen_and_what_is_finished_is_read_once(
+    storage: BaseStorage, file: Path
+) -> None:
+    study = fill(storage)
+    reader = reader_of_file(file)
+    before = reader(NAME)
+    running = storage.get_all_trials(study)[1]
+    storage.set_trial_user_attr(running._trial_id, "seconds", 2.5)
+    storage.set_trial_state_values(running._trial_id, optuna.trial.TrialState.COMPLETE, [0.5])
+    after = reader(NAME)
+    assert (after[1].value, after[1].user_attrs["seconds"]) == (0.5, 2.5)
+    assert fields(after) == fields(storage.get_all_trials(study))
+    assert [old is new for old, new in zip(before, after, strict=True)] == [True] + [False] * 6
+    storage.create_new_trial(study, trial("RUNNING"))
+    last = reader(NAME)
+    assert fields(last) == fields(storage.get_all_trials(study))
+    until_one_waits = [True] * 5
+    same = [old is new for old, new in zip(after, last, strict=False)]
+    assert same == [*until_one_waits, False, False]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "UPDATE version_info SET schema_version = 13",
+        "UPDATE alembic_version SET version_num = 'v9.0.0.a'",
+    ],
+)
+def test_tables_of_another_version_are_left_to_optuna(
+    storage: BaseStorage, file: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = fill(storage)
+    with sqlite3.connect(file) as database:
+        database.execute(other)
+    database.close()
+    asked: list[str] = []
+
+    def by_optuna(url: str) -> BaseStorage:
+        asked.append(url)
+        return storage
+
+    monkeypatch.setattr("trialfleet.optimizer.storage.open_storage", by_optuna)
+    reader = reader_of_file(file)
+    assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
+    assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
+    assert asked == [sqlite_url(file)]
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + bytes(84)])
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "study.db").write_bytes(content)
+    with pytest.raises(OptimizerError, match="the storage of study 'one' can't be used"):
+        reader_of_file(tmp_path / "study.db")("one")
+
+
+# -- what it is for --------------------------------------------------------------------------------
+
+HEAVY = {"alembic", "boto3", "jinja2", "numpy", "optuna", "plotly", "scipy", "sqlalchemy", "torch"}
+LOADED = """
+import sys
+from trialfleet.__main__ import main
+try:
+    main()
+finally:
+    print("loaded:", *{name.partition(".")[0] for name in sys.modules}, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status"], ["status", "--json"], ["runs"], ["best"], ["trials", "--csv"], ["--help"]],
+)
+def test_what_is_asked_all_the_time_loads_nothing_heavy(
+    make_run: MakeRun, work: Path, words: list[str]
+) -> None:
+    run = make_run()
+    storage = open_storage(sqlite_url(run.folder / "study.db"))
+    study = storage.create_new_study([StudyDirection.MINIMIZE], "demo/r1/A")
+    storage.create_new_trial(study, trial("COMPLETE", 0.5, metrics={"loss": 0.5}))
+    close_storage(storage)
+    given = words if words in (["--help"], ["runs"]) else [*words, str(run.folder)]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *given], cwd=work, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.rpartition("loaded:")[2].split())
+    assert "trialfleet" in loaded
+    assert not loaded & HEAVY

@@ -1,0 +1,364 @@
+"""When a run is seen to stand still, and when that is mended. Ads and files are made up."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialfleet.files import write_json
+from trialfleet.workflows import health, supervisor
+from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.health import Fault, Remedy, faults
+from trialfleet.workflows.mend import BusyError, mend
+from trialfleet.workflows.recovery import is_locked, set_aside
+from trialfleet.workflows.supervisor import Supervisor
+
+NOW = 1_800_000_000.0
+ROOT, REGION = 7, 8  # cluster ids
+SUBMITTED = """\
+[ Type = "DagStatus"; DagStatus = 3; ]
+[ Type = "NodeStatus"; Node = "A.l1.t01"; NodeStatus = 3; StatusDetails = "not_idle"; ]
+[ Type = "NodeStatus"; Node = "A.best"; NodeStatus = 0; StatusDetails = ""; ]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    (tmp_path / "regions" / "A").mkdir(parents=True)
+    run = RunFolder(tmp_path)
+    for status in (run.dag_files.node_status, run.region("A").dag_files.node_status):
+        status.write_text("")
+        os.utime(status, (NOW - 5, NOW - 5))
+    return run
+
+
+def dagman(folder: RunFolder, **changes: Any) -> dict[str, Any]:
+    ad = {
+        "ClusterId": ROOT,
+        "JobStatus": health.RUNNING,
+        "JobUniverse": health.SCHEDULER_UNIVERSE,
+        "EnteredCurrentStatus": NOW - 1000,
+        "TrialfleetFolder": str(folder.root),
+    }
+    return ad | changes
+
+
+def region(folder: RunFolder, **changes: Any) -> dict[str, Any]:
+    own = {"ClusterId": REGION, "DAGManJobId": ROOT, "DAGNodeName": "A", "TrialfleetRegion": "A"}
+    return dagman(folder, **(own | changes))
+
+
+def only(found: list[Fault]) -> Fault:
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_run_that_goes_on_has_no_fault(folder: RunFolder) -> None:
+    assert faults(folder, [dagman(folder), region(folder)], NOW) == []
+
+
+def test_a_dagman_that_is_to_start_again_is_told_and_given_a_moment(folder: RunFolder) -> None:
+    cooling = {"JobStatus": health.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 5}
+    fault = only(faults(folder, [dagman(folder), region(folder, **cooling)], NOW))
+    assert str(fault) == "A: its DAGMan ended by itself with exit code 4 and is to start again"
+    assert (fault.remedy, fault.patience > 5) == (Remedy.REPLACE, True)
+
+
+def test_nobody_waits_for_a_long_cool_down(folder: RunFolder) -> None:
+    cooling = {"JobStatus": health.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
+    assert only(faults(folder, [dagman(folder, **cooling)], NOW)).patience == 0
+
+
+@pytest.mark.parametrize(("code", "remedy"), [(1, Remedy.NONE), (7, Remedy.RELEASE)])
+def test_only_a_hold_of_a_persons_is_left_alone(
+    folder: RunFolder, code: int, remedy: Remedy
+) -> None:
+    held = {"JobStatus": health.HELD, "HoldReasonCode": code, "HoldReason": "no space"}
+    fault = only(faults(folder, [dagman(folder, **held)], NOW))
+    assert (fault.remedy, "no space" in fault.what) == (remedy, True)
+    assert fault.by_person().remedy is Remedy.RELEASE
+
+
+def test_a_dagman_that_says_nothing_is_started_again(folder: RunFolder) -> None:
+    os.utime(folder.dag_files.node_status, (NOW - 1000, NOW - 1000))
+    assert only(faults(folder, [dagman(folder), region(folder)], NOW)).remedy is Remedy.KICK
+    young = dagman(folder, EnteredCurrentStatus=NOW - 10)
+    assert faults(folder, [young, region(folder)], NOW) == []
+
+
+@pytest.mark.parametrize("step", [-7200, 7200])
+def test_a_dagman_may_write_once_after_the_clock_was_set(folder: RunFolder, step: float) -> None:
+    os.utime(folder.dag_files.node_status, (NOW, NOW))  # by the clock as it was
+    fault = only(faults(folder, [dagman(folder)], NOW + step))
+    assert (fault.remedy, fault.patience > 5) == (Remedy.KICK, True)
+    os.utime(folder.dag_files.node_status, (NOW + step, NOW + step))
+    assert faults(folder, [dagman(folder)], NOW + step) == []
+
+
+def test_a_node_whose_job_no_queue_has_is_found(folder: RunFolder) -> None:
+    folder.region("A").dag_files.node_status.write_text(SUBMITTED)
+    os.utime(folder.region("A").dag_files.node_status, (NOW, NOW))
+    own = {"ClusterId": 9, "JobUniverse": 5, "DAGManJobId": REGION, "DAGNodeName": "A.l1.t01"}
+    trial = dagman(folder, **own)
+    assert faults(folder, [dagman(folder), region(folder), trial], NOW) == []
+    fault = only(faults(folder, [dagman(folder), region(folder)], NOW))
+    assert (fault.remedy, fault.is_sure) == (Remedy.REPLACE, False)
+    assert "A.l1.t01" in fault.what
+
+
+def test_a_graph_that_the_queue_lost_is_submitted_again_and_one_that_ended_is_not(
+    folder: RunFolder,
+) -> None:
+    assert faults(folder, [], NOW) == []
+    folder.dag_files.lock.touch()
+    fault = only(faults(folder, [], NOW))
+    assert (fault.region, fault.remedy) == (None, Remedy.SUBMIT)
+    set_aside(folder.dag_files)
+    assert faults(folder, [], NOW) == []
+
+
+@pytest.mark.parametrize(("dag_status", "goes_on"), [(1, True), (2, False), (4, False)])
+def test_a_graph_whose_dagman_gave_up_is_submitted_again(
+    folder: RunFolder, dag_status: int, goes_on: bool
+) -> None:
+    metrics = {"exitcode": 1, "DagStatus": dag_status}
+    folder.dag_files.metrics.write_text(json.dumps(metrics))
+    assert bool(faults(folder, [], NOW)) is goes_on
+    folder.region("A").stopped.write_text("{}")
+    assert faults(folder, [], NOW) == []
+
+
+def test_a_region_that_was_submitted_alone_and_lost_is_submitted_alone(folder: RunFolder) -> None:
+    folder.region("A").dag_files.lock.touch()
+    assert only(faults(folder, [], NOW)).region == "A"
+
+
+@pytest.fixture
+def holder(folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the graph's lock as DAGMan does."""
+    folder.dag_files.lock.touch()
+    hold = "import fcntl,sys,time; f=open(sys.argv[1],'r+'); fcntl.lockf(f,fcntl.LOCK_EX);"
+    program = hold + "print(flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", program, str(folder.dag_files.lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_a_lock_that_a_living_process_holds_is_no_left_over(
+    folder: RunFolder, holder: subprocess.Popen[bytes]
+) -> None:
+    assert is_locked(folder.dag_files)
+    assert faults(folder, [dagman(folder)], NOW) == []
+    holder.kill()
+    holder.wait()
+    assert not is_locked(folder.dag_files)
+
+
+@pytest.mark.parametrize("ads", [0, 1])
+def test_a_dagman_that_outlived_its_schedd_is_ended(
+    folder: RunFolder, holder: subprocess.Popen[bytes], ads: int
+) -> None:
+    """Another that is started in its place finds the lock and exits 3, again and again."""
+    cooling = {"JobStatus": health.IDLE, "ExitCode": 3, "JobCoolDownExpiration": NOW + 5}
+    fault = only(faults(folder, [dagman(folder, **cooling)][:ads], NOW))
+    assert (fault.remedy, fault.is_sure, fault.patience > 5) == (Remedy.END, False, True)
+    mend(folder, fault)
+    assert holder.wait(timeout=30) == -signal.SIGKILL
+    assert not is_locked(folder.dag_files)
+
+
+def test_a_submission_that_was_cut_off_is_made_again_until_its_dagman_lives(
+    folder: RunFolder,
+) -> None:
+    folder.dag_files.node_status.unlink()
+    for handed_over in (False, True):
+        write_json(folder.submission, {"region": None, "handed_over": handed_over})
+        fault = only(faults(folder, [], NOW))
+        assert (fault.remedy, "cut off" in fault.what) == (Remedy.SUBMIT, True)
+    folder.dag_files.node_status.write_text("")  # its DAGMan's: it has lived, and ended
+    assert faults(folder, [], NOW) == []
+
+
+def test_a_run_that_is_over_is_not_submitted_again(folder: RunFolder) -> None:
+    write_json(folder.submission, {"region": None, "handed_over": False})
+    folder.region("A").published.write_text("{}")
+    folder.region("A").dag_files.lock.touch()  # of a job that ran again after its end
+    assert faults(folder, [], NOW) == []
+
+
+def test_a_run_whose_dagman_was_lost_before_its_report_is_submitted_again(
+    folder: RunFolder,
+) -> None:
+    folder.region("A").published.write_text("{}")
+    folder.dag_files.lock.touch()
+    assert only(faults(folder, [], NOW)).remedy is Remedy.SUBMIT
+
+
+def test_a_dagman_that_a_person_removed_is_not_lost(folder: RunFolder) -> None:
+    folder.dag_files.lock.touch()
+    folder.dag_files.log.write_text(
+        "000 (007.000.000) …\n009 (007.000.000) Job was aborted.\n...\n"
+    )
+    assert faults(folder, [], NOW) == []
+    with folder.dag_files.log.open("a") as log:
+        log.write("000 (011.000.000) Job submitted from host: …\n...\n")
+    assert only(faults(folder, [], NOW)).remedy is Remedy.SUBMIT
+
+
+@pytest.mark.parametrize("seconds", [30.0, 1100.0])
+def test_what_a_dagman_wrote_long_ago_shows_no_lost_job(folder: RunFolder, seconds: float) -> None:
+    status = folder.region("A").dag_files.node_status
+    status.write_text(SUBMITTED)
+    os.utime(status, (NOW - seconds, NOW - seconds))
+    just_started = region(folder, EnteredCurrentStatus=NOW - 20)
+    assert faults(folder, [dagman(folder), just_started], NOW) == []
+
+
+class Mends:
+    """Notes what would be mended."""
+
+    def __init__(self) -> None:
+        self.noted: list[Remedy] = []
+
+    def __call__(self, _: RunFolder, fault: Fault) -> None:
+        self.noted.append(fault.remedy)
+
+
+@pytest.fixture
+def mends() -> Mends:
+    return Mends()
+
+
+def test_a_fault_is_mended_when_it_has_lasted_and_less_and_less_often(
+    folder: RunFolder, mends: Mends
+) -> None:
+    folder.dag_files.lock.touch()
+    watch = Supervisor(mends)
+    times: list[int] = []
+    for second in range(0, 3600, 5):
+        watch.look([folder], [], NOW + second, second)
+        if len(mends.noted) > len(times):
+            times.append(second)
+    assert times[0] == health.ABSENT_PATIENCE
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] >= supervisor.LONGEST_PAUSE
+
+
+def test_a_fault_that_passes_begins_anew(folder: RunFolder, mends: Mends) -> None:
+    watch = Supervisor(mends)
+    for second in range(0, 600, 5):
+        if second % 10 == 0:
+            folder.dag_files.lock.touch()
+        else:
+            folder.dag_files.lock.unlink(missing_ok=True)
+        watch.look([folder], [], NOW + second, second)
+    assert mends.noted == []
+
+
+def test_a_clock_that_is_set_neither_hastens_nor_delays_a_mend(
+    folder: RunFolder, mends: Mends
+) -> None:
+    watch = Supervisor(mends)
+    folder.dag_files.lock.touch()
+    watch.look([folder], [], NOW, 0)
+    watch.look([folder], [], NOW + 7200, 1)
+    assert mends.noted == []
+    watch.look([folder], [], NOW - 7200, health.ABSENT_PATIENCE)
+    assert mends.noted == [Remedy.SUBMIT]
+
+
+def test_a_dagman_that_dies_again_and_again_is_replaced(folder: RunFolder, mends: Mends) -> None:
+    watch = Supervisor(mends)
+    for crashes in range(1, 4):
+        for second in (0, 5):  # up again in between: no single look shows that it lasts
+            status = {"JobStatus": health.IDLE, "JobCoolDownExpiration": NOW + crashes * 10 + 5}
+            ad = region(folder, NumJobCoolDowns=crashes, **(status if second == 0 else {}))
+            at = crashes * 10 + second
+            watch.look([folder], [dagman(folder), ad], NOW + at, at)
+    assert mends.noted == [Remedy.REPLACE]
+
+
+def test_a_run_is_known_until_it_is_over_or_its_folder_is_gone(
+    folder: RunFolder, mends: Mends, tmp_path: Path
+) -> None:
+    watch, gone = Supervisor(mends), RunFolder(tmp_path / "gone")
+    assert watch.look([folder, gone], [dagman(folder)], NOW, 0) == [folder]
+    assert watch.look([folder], [], NOW, 0) == []
+    folder.dag_files.lock.touch()
+    assert watch.look([folder], [], NOW, 0) == [folder]
+
+
+def test_who_stops_a_run_is_not_disturbed(folder: RunFolder) -> None:
+    fault = Fault(region=None, job=None, what="lost", remedy=Remedy.SUBMIT, patience=0)
+    with folder.hand.open("a") as hand:
+        fcntl.flock(hand, fcntl.LOCK_EX)
+        with pytest.raises(BusyError):
+            supervisor.mend_alone(folder, fault)
+
+
+def test_two_supervisors_take_turns(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trialfleet.workflows.supervisor", "--state", str(tmp_path)]
+    environment = {**os.environ, "CONDOR_CONFIG": str(tmp_path / "none")}
+    with (tmp_path / "supervisor.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen(command, env=environment, stderr=log)
+        time.sleep(1)
+        assert "supervising" not in (tmp_path / "log").read_text()
+    deadline = time.monotonic() + 30
+    while "supervising" not in (tmp_path / "log").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+
+
+def test_a_look_after_a_long_gap_proves_nothing(folder: RunFolder, mends: Mends) -> None:
+    folder.dag_files.lock.touch()
+    watch = Supervisor(mends)
+    for second in (0, 60, 120):
+        watch.look([folder], [], NOW + second, float(second))
+    assert mends.noted == []
+
+
+def test_a_dagman_that_hangs_again_and_again_is_replaced(folder: RunFolder, mends: Mends) -> None:
+    os.utime(folder.dag_files.node_status, (NOW - 1000, NOW - 1000))
+    watch = Supervisor(mends)
+    for second in range(0, 400, 5):
+        watch.look([folder], [dagman(folder)], NOW + second, float(second))
+    assert mends.noted[:2] == [Remedy.KICK, Remedy.KICK]
+    assert mends.noted[-1] is Remedy.REPLACE
+
+
+def test_where_the_whole_run_begins_anew_its_regions_need_no_mend(
+    folder: RunFolder, mends: Mends
+) -> None:
+    cooling = {"JobStatus": health.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
+    watch = Supervisor(mends)
+    watch.look([folder], [dagman(folder, **cooling), region(folder, **cooling)], NOW, 0.0)
+    assert mends.noted == [Remedy.REPLACE]
+
+
+def test_a_run_that_can_not_be_read_keeps_no_other_from_being_mended(
+    folder: RunFolder, mends: Mends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> list[Fault]:
+        raise PermissionError(13, "Permission denied", "study.dag.lock")
+
+    monkeypatch.setattr(supervisor, "faults", refuse)
+    assert Supervisor(mends).look([folder], [], NOW, 0.0) == [folder]

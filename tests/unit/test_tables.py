@@ -1,0 +1,372 @@
+"""From the rows of CSV and Parquet files to the arrays that trials train on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trialfleet.nodes import table
+from trialfleet.nodes.table import TEST, TRAIN, VALIDATION, Table
+from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.building import Description, TableError, build_table, encode
+from trialfleet.workflows.tables.options import TableOptions
+from trialfleet.workflows.tables.reading import format_of, read_rows
+
+ROWS = 40
+TARGET = {"y": ["no", "yes"] * (ROWS // 2)}
+FEATURE = {"n": [float(i % 7) for i in range(ROWS)]}
+
+
+def built(
+    rows: dict[str, Any], target: str | None = "y", /, **options: Any
+) -> tuple[Table, Description]:
+    return build_table(pl.DataFrame(rows), target, TableOptions.model_validate(options), 0)
+
+
+def problem_of(rows: dict[str, Any], target: str | None = "y", /, **options: Any) -> str:
+    with pytest.raises(TableError) as caught:
+        built(rows, target, **options)
+    return "\n".join(caught.value.problems)
+
+
+def cycle(*values: Any) -> list[Any]:
+    return [values[i % len(values)] for i in range(ROWS)]
+
+
+# What a column is
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (cycle("1", " 2.5", "-3e2", None), "number"),
+        (cycle(1, 2, None), "number"),
+        (cycle("2026-01-05", "2026-02-28", None), "date"),
+        (cycle("2026-01-05 10:30", "2026-01-05T10:30:01.5Z"), "date"),
+        (cycle(dt.date(2026, 1, 5), dt.date(2026, 1, 6)), "date"),
+        (cycle(dt.datetime(2026, 1, 5, 1), dt.datetime(2026, 1, 6, 1)), "date"),
+        (cycle("10:30", "23:59:59"), "time"),
+        (cycle(dt.time(10), dt.time(11)), "time"),
+    ],
+)
+def test_numbers_dates_and_times_are_numeric(values: list[Any], kind: str) -> None:
+    made, found = built({**TARGET, "c": values})
+    assert (found.numeric, found.categorical) == (["c"], {})
+    assert made.columns.kinds == ({} if kind == "number" else {"c": kind})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (cycle("a", "b", None), ["a", "b"]),
+        (cycle("1", "2", "x"), ["1", "2", "x"]),
+        (cycle("01234", "94110"), ["01234", "94110"]),  # a code, and no quantity
+        (cycle("True", "false"), ["false", "true"]),
+        ([True, False] * 20, ["false", "true"]),
+        (cycle("31.12.2026", "01.02.2026"), ["01.02.2026", "31.12.2026"]),
+    ],
+)
+def test_anything_else_is_categorical(values: list[Any], words: list[str]) -> None:
+    made, _ = built({**TARGET, "c": values})
+    assert made.columns.categorical == {"c": words}
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([f"t{i}" for i in range(ROWS)], "its text is another in every row: an id"),
+        (list(range(5, 5 + ROWS)), "it numbers the rows"),
+        ([str(i) for i in range(ROWS)], "it numbers the rows"),
+        (cycle("x"), "it is the same in every row"),
+        (cycle(None), "it has no values"),
+        (cycle([1]), "it holds List(Int64), which no model can use"),
+        (cycle(dt.timedelta(1)), "it holds Duration(time_unit='us'), which no model can use"),
+    ],
+)
+def test_what_says_nothing_is_ignored_with_the_reason(values: list[Any], why: str) -> None:
+    _, found = built({**TARGET, **FEATURE, "c": values})
+    assert found.ignored == {"c": why}
+    assert found.numeric == ["n"]
+
+
+def test_the_study_says_what_a_column_is() -> None:
+    columns = {
+        **TARGET,
+        "row": list(range(ROWS)),
+        "zip": cycle("01234", "94110"),
+        "store": cycle(7, 8),
+        "flag": [True, False] * 20,
+        "x": cycle(1.0, 2.0),
+    }
+    given = {"row": "numeric", "zip": "numeric", "store": "categorical", "flag": "numeric"}
+    made, found = built(columns, columns={**given, "x": "ignore"})
+    assert found.numeric == ["row", "zip", "flag"]
+    assert made.columns.categorical == {"store": ["7", "8"]}
+    assert found.ignored == {"x": "the study says so"}
+    assert made.numeric[:2].tolist() == [[0, 1234, 1], [1, 94110, 0]]
+
+
+def test_a_column_that_is_almost_numbers_is_told() -> None:
+    _, found = built({**TARGET, "c": [*map(str, range(100, 100 + ROWS - 2)), "unknown", "unknown"]})
+    assert "95% of its cells are numbers: 'unknown' is none" in found.notes["c"]
+    assert "begin with 0" in built({**TARGET, "c": cycle("01", "2")})[1].notes["c"]
+
+
+def test_a_cell_that_is_no_number_is_named_by_its_row_in_the_file() -> None:
+    columns = {"y": [None, *cycle("no", "yes")], "c": ["?", "1", "x", *cycle("3")[2:]]}
+    text = problem_of(columns, columns={"c": "numeric"})
+    assert text == "row 3, column 'c': 'x' is not a number"
+    text = problem_of({**TARGET, "c": ["1", "1e99", *cycle("3")[2:]]})
+    assert text == "row 2, column 'c': '1e+99' is infinite or too large for a 32-bit number"
+
+
+# The target
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "classes"),
+    [
+        (cycle("no", "yes"), "classification", ["no", "yes"]),
+        ([True, False] * 20, "classification", ["false", "true"]),
+        (cycle("False", "True"), "classification", ["false", "true"]),
+        (cycle(2, 10, 0), "classification", ["0", "2", "10"]),
+        (cycle("0", "1.0"), "classification", ["0", "1"]),
+        (cycle(0.5, 1.5), "regression", []),
+        (list(range(ROWS)), "regression", []),
+        ([str(i) for i in range(ROWS)], "regression", []),
+    ],
+)
+def test_the_task_is_inferred_from_the_target(
+    values: list[Any], task: str, classes: list[str]
+) -> None:
+    made, found = built({**FEATURE, "y": values})
+    assert (found.task, found.task_inferred) == (task, True)
+    assert made.columns.classes == [*found.classes] == classes
+
+
+def test_the_study_says_which_task_it_is() -> None:
+    made, found = built({**FEATURE, "y": cycle(0, 1, 2)}, task="regression")
+    assert (found.task, found.task_inferred, found.range) == ("regression", False, [0, 2])
+    assert made.target.tolist()[:3] == [0, 1, 2]
+    made, _ = built({**FEATURE, "y": cycle(0.5, 1.5)}, task="classification")
+    assert made.columns.classes == ["0.5", "1.5"]
+
+
+def test_rows_without_a_target_are_left_out_and_counted() -> None:
+    made, found = built(
+        {"y": ["", " ", "NA", None, *cycle("1", "2")], "n": [9, 9, 9, 9, *cycle(1, 2)]}
+    )
+    assert (found.rows, found.without_target) == (ROWS, 4)
+    assert made.target.tolist()[:3] == [0, 1, 0]
+    assert 9 not in made.numeric
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ({"y": cycle(None)}, {}, "the target 'y' is empty in every row"),
+        ({"y": cycle("2026-01-05")}, {}, "the target 'y' holds dates; it must be numbers or cl"),
+        ({"y": cycle("a")}, {}, "the training rows have one class only"),
+        ({"y": [f"t{i}" for i in range(ROWS)]}, {}, "40 different values in 40 rows, too many"),
+        ({"y": [*map(str, range(99, 98 + ROWS)), "?"]}, {}, "would be numbers but for '?'"),
+        ({"y": [*cycle("1")[1:], "x"]}, {"task": "regression"}, "row 40, column 'y': 'x' is not"),
+        ({"y": [i / 7 for i in range(ROWS)]}, {"task": "classification"}, "write table: {task: r"),
+    ],
+)
+def test_a_target_that_cant_be_learnt_is_told(
+    columns: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    assert words in problem_of({**columns, **FEATURE}, **options)
+
+
+def test_all_columns_that_are_not_there_are_told_with_what_was_meant() -> None:
+    options = {"columns": {"amuont": "numeric", "y": "numeric"}, "split": {"time": "when"}}
+    lines = problem_of({**TARGET, "amount": FEATURE["n"]}, **options).splitlines()
+    it_has = "it has 'y', 'amount'"
+    meant = "there is no column 'amuont' (did you mean 'amount'?)"
+    assert lines[0] == f"table.columns: {meant}; {it_has}"
+    assert lines[1] == f"table.split: there is no column 'when'; {it_has}"
+    assert "'y' is the target" in lines[2]
+    assert "target: there is no column 'Y'" in problem_of({**TARGET, **FEATURE}, "Y")
+    assert "Write target: COLUMN; it has 'y', 'n'" in problem_of({**TARGET, **FEATURE}, None)
+    assert "no column to predict 'y' by. 'c': it is the same" in problem_of(
+        {**TARGET, "c": cycle(1)}
+    )
+
+
+# Missing values
+
+
+def test_missing_numbers_are_nan_and_missing_or_new_categories_are_unknown() -> None:
+    columns = {
+        **TARGET,
+        "n": cycle("1", "NA", "", "2", "nan"),
+        "k": cycle("a", None, "b", "NA", ""),
+    }
+    made, found = built(columns)
+    assert found.missing == {"n": 24, "k": 24}
+    np.testing.assert_array_equal(made.numeric[:5, 0], [1, np.nan, np.nan, 2, np.nan])
+    assert made.categorical[:5, 0].tolist() == [1, 0, 2, 0, 0]
+
+
+def test_what_stands_for_missing_is_the_studys_to_say() -> None:
+    columns = {**TARGET, "n": cycle("1", "-", "2"), "country": cycle("NA", "DE")}
+    made, found = built(columns, null_values=["-"])
+    assert found.numeric == ["n"]
+    assert made.columns.categorical == {"country": ["DE", "NA"]}
+    assert made.columns.null_values == ["-"]
+
+
+def test_the_vocabulary_is_what_the_training_rows_have() -> None:
+    part = ["train", "train", "validation", "test"] * (ROWS // 4)
+    columns = {"y": cycle(0.5, 1.5), "k": cycle("a", "b", "c", "a"), "part": part}
+    made, _ = built(columns, split={"column": "part"})
+    assert made.columns.categorical == {"k": ["a", "b"]}
+    assert made.categorical[:4, 0].tolist() == [1, 2, 0, 1]
+
+
+# The split
+
+
+def test_a_random_split_has_its_shares_in_every_class_and_depends_on_the_seed() -> None:
+    columns = pl.DataFrame(
+        {"y": ["rare"] * 20 + ["often"] * 980, "n": [i % 9 for i in range(1000)]}
+    )
+    first, again, other = (build_table(columns, "y", TableOptions(), seed)[0] for seed in (1, 1, 2))
+    assert first.split.tolist() == again.split.tolist() != other.split.tolist()
+    for made in (first, other):
+        counts = np.bincount(made.split[:20]), np.bincount(made.split[20:])
+        assert [count.tolist() for count in counts] == [[14, 3, 3], [686, 147, 147]]
+
+
+def test_a_split_by_time_trains_on_the_oldest_and_parts_no_moment() -> None:
+    days = [dt.date(2026, 1, 1) + dt.timedelta(i // 4) for i in range(ROWS)][::-1]
+    shares = [0.5, 0.25, 0.25]
+    made, found = built(
+        {**FEATURE, "y": cycle(0.5, 1.5), "day": days}, split={"time": "day", "shares": shares}
+    )
+    assert found.ignored == {"day": "it deals out the rows"}
+    assert set(made.split[-20:]) == {TRAIN}
+    assert np.bincount(made.split).tolist() == [20, 8, 12]  # days of four rows each
+    parts = [set(made.split[i : i + 4]) for i in range(0, ROWS, 4)]
+    assert all(len(part) == 1 for part in parts)
+    assert [part for [part] in parts] == sorted((part for [part] in parts), reverse=True)
+    assert set(made.split) == {TRAIN, VALIDATION, TEST}
+    used, _ = built({**TARGET, "day": days}, split={"time": "day"}, columns={"day": "numeric"})
+    assert used.columns.kinds == {"day": "date"}
+
+
+def test_a_split_by_a_column_takes_its_words() -> None:
+    part = [" Train", "TEST", "val", "training", "validation"] * (ROWS // 5)
+    made, _ = built({**TARGET, **FEATURE, "part": part}, split={"column": "part"})
+    assert made.split[:5].tolist() == [TRAIN, TEST, VALIDATION, TRAIN, VALIDATION]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ({"p": cycle("train", "tets", None)}, {"column": "p"}, "'tets', nothing in 26 rows; it mu"),
+        ({"p": cycle("train", "test")}, {"column": "p"}, "leave none for validation"),
+        ({"p": cycle("a", "b")}, {"time": "p"}, "table.split: column 'p' holds no dates"),
+        ({"p": cycle(1, None)}, {"time": "p"}, "table.split: column 'p' has 20 missing values"),
+        ({"p": cycle(1)}, {"time": "p"}, "leave none for train and validation"),
+        ({}, {"column": "y"}, "table.split: 'y' is the target"),
+    ],
+)
+def test_a_split_that_cant_be_made_is_told(
+    columns: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    assert words in problem_of({**TARGET, **FEATURE, **columns}, split=options)
+
+
+# CSV, Parquet, write_table and prediction agree
+
+CELLS = st.fixed_dictionaries(
+    {
+        "number": st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False),
+        "whole": st.none() | st.integers(-1000, 1000),
+        "day": st.none() | st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1)),
+        "moment": st.none() | st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)),
+        "flag": st.none() | st.booleans(),
+        "word": st.none()
+        | st.text(st.characters(exclude_characters="\0\r", codec="utf-8"), max_size=4),
+    }
+)
+TYPES: dict[str, Any] = {
+    "number": pl.Float64,
+    "whole": pl.Int64,
+    "day": pl.Date,
+    "moment": pl.Datetime("us"),
+    "flag": pl.Boolean,
+    "word": pl.String,
+}
+
+
+@given(st.lists(CELLS, min_size=6, max_size=30))
+def test_csv_and_parquet_of_the_same_rows_give_the_same_table(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
+) -> None:
+    folder = tmp_path_factory.mktemp("rows")
+    frame = pl.DataFrame(rows, schema=TYPES).with_columns(y=pl.int_range(len(rows)) * 0.5)
+    frame.write_parquet(folder / "rows.parquet")
+    frame.write_csv(folder / "rows.csv", quote_style="non_numeric")
+    roles = {"number": "numeric", "whole": "numeric", "day": "numeric", "moment": "numeric"}
+    options = TableOptions.model_validate(
+        {"columns": {**roles, "flag": "categorical", "word": "categorical"}, "task": "regression"}
+    )
+    made = []
+    for name in ("rows.csv", "rows.parquet"):
+        read = read_rows(folder / name, format_of(name))
+        made.append(build_table(read, "y", options, 3)[0])
+    a, b = made
+    for name in ("numeric", "categorical", "target", "split"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+    assert a.columns.categorical == b.columns.categorical
+
+
+def test_a_file_gives_what_write_table_makes_of_its_columns(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    columns = {
+        "y": random.choice(["late", "early"], ROWS),
+        "n": random.normal(size=ROWS).astype(np.float32),
+        "k": random.choice(["a", "b", "c"], ROWS),
+    }
+    frame = pl.DataFrame(columns)
+    frame.write_csv(tmp_path / "t.csv")
+    ours, _ = build_table(read_rows(tmp_path / "t.csv", "csv"), "y", TableOptions(), 1)
+    table.write_table(
+        tmp_path / "t.npz",
+        columns,
+        target="y",
+        task="classification",
+        split=ours.split,
+        categorical=["k"],
+    )
+    theirs = table.read_table(tmp_path / "t.npz")
+    for name in ("numeric", "categorical", "target", "split"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    table.save_table(tmp_path / "ours.npz", ours, compressed=False)
+    assert table.read_table(tmp_path / "ours.npz").columns == ours.columns
+    same: dict[str, Any] = {"kinds": {}, "null_values": []}
+    assert {**vars(ours.columns), **same} == vars(theirs.columns)
+
+
+@given(st.lists(st.tuples(st.floats(width=32, allow_infinity=False), st.text(max_size=3))))
+def test_encoding_rows_of_text_gives_what_the_table_has(rows: list[tuple[float, str]]) -> None:
+    """Two ways to one number: as columns into a file, and as text to be predicted."""
+    rows = [(1.0, "a"), (2.0, "b"), *((x, text.replace("\0", "")) for x, text in rows), (0.0, "c")]
+    columns = table.Columns(
+        numeric=["x"], categorical={"k": ["", "a", "b"]}, target="t", task="regression", classes=[]
+    )
+    frame = pl.DataFrame({"x": [repr(x) for x, _ in rows], "k": [k for _, k in rows]})
+    numeric, categorical = encode(cells.without_nulls(frame, []), columns, range(1, len(frame) + 1))
+    np.testing.assert_array_equal(numeric[:, 0], np.array([x for x, _ in rows], np.float32))
+    values = np.array([k for _, k in rows])
+    assert categorical[:, 0].tolist() == table._encode(values, ["", "a", "b"]).tolist()

@@ -1,0 +1,88 @@
+"""A trainer's command against what travels with a trial, before any trial runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.study_texts import TRAINER, error_of, with_line, write
+from trialfleet.workflows.study import Trainer
+from trialfleet.workflows.study_file import load_study
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("go.sh", "train.py", "conf.toml", "rows.csv", "plain"):
+        (tmp_path / name).touch()
+    for package in ("src", "net"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "train.py").touch()
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    (tmp_path / "tool").chmod(0o755)
+    return tmp_path
+
+
+FORGOTTEN = "lies beside the study, but is not among trainer.files: add it there"
+
+
+@pytest.mark.parametrize(
+    ("command", "files", "why"),
+    [
+        ("[python3, train.py]", "[go.sh]", f"'train.py' {FORGOTTEN}"),
+        ("sh go.sh", "[]", f"'go.sh' {FORGOTTEN}"),
+        ("[python3, train.py, conf.toml]", "[train.py]", f"'conf.toml' {FORGOTTEN}"),
+        ("[./tool]", "[go.sh]", f"'./tool' {FORGOTTEN}"),
+        ("[python3, -m, net.train]", "[go.sh]", f"'net' {FORGOTTEN}"),
+        (
+            "[python3, trian.py]",
+            "[train.py]",
+            "'trian.py' is not among trainer.files (did you mean 'train.py'?)",
+        ),
+        ("[Rscript, fit.R]", "[go.sh]", "'fit.R' is not among trainer.files"),
+        ("[python3, src/train.py]", "[src/train.py]", "files travel into one folder"),
+        ("[python3, src/fit.py]", "[src]", "src/fit.py' is not in "),
+        (
+            "[tool]",
+            "[tool]",
+            "'tool' is sent along, and a program in the sandbox is run as './tool'",
+        ),
+        ("[./plain]", "[plain]", "'./plain' is not executable: chmod +x plain"),
+    ],
+)
+def test_what_a_trial_would_not_find_is_told_with_its_line(
+    folder: Path, command: str, files: str, why: str
+) -> None:
+    told = error_of(folder, with_line(TRAINER, f"trainer: {{command: {command}, files: {files}}}"))
+    assert ":7: trainer.command" in told
+    assert why in told
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("[python3, train.py, --data, rows.parquet]", "[train.py]"),  # an argument may be anything
+        ("[python3, ./train.py]", "[train.py]"),
+        ("[python3, src/train.py]", "[src]"),
+        ("[python3, -m, net.train]", "[net]"),
+        ("[python3, -m, torch.distributed.run, train.py]", "[train.py]"),
+        ("[python3, trial.py]", "[]"),
+        ("[./tool, trial.json]", "[tool]"),
+        ("[sh, -c, 'exit 0']", "[]"),
+        ("[python3, -c, 'import train']", "[]"),
+        ("[julia, /opt/model/fit.jl]", "[]"),
+        ("[myprogram, plain]", "[]"),
+        ("[myprogram, '*.py', '0.5', s3://b/x.py]", "[]"),
+    ],
+)
+def test_what_a_trial_finds_or_may_find_is_left_alone(
+    folder: Path, command: str, files: str
+) -> None:
+    text = with_line(TRAINER, f"trainer: {{command: {command}, files: {files}}}")
+    trainer = load_study(write(folder, text)).trainer
+    assert isinstance(trainer, Trainer)
+
+
+def test_data_is_found_by_its_name(folder: Path) -> None:
+    text = with_line(TRAINER, "trainer: {command: [python3, train.py, rows.csv], files: train.py}")
+    load_study(write(folder, text + "data: rows.csv\n"))

@@ -1,0 +1,30 @@
+"""Texts that trainers and users wrote, made fit for a page, a terminal and a UTF-8 file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from trialfleet.workflows.names import TURNING
+
+TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)")
+CONTROL = re.compile(
+    rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{TURNING}\ud800-\udfff\ufffe\uffff]"
+)
+
+
+def clean(value: Any) -> Any:
+    """`value` with every text in it printable: no terminal colours, no control characters.
+
+    What trainers write ends in a page, a terminal and a UTF-8 file; half a surrogate pair can't
+    even be stored in the last.
+    """
+    if isinstance(value, str):
+        text = TERMINAL_SEQUENCE.sub("", value.replace("\r\n", "\n"))
+        return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    if isinstance(value, Mapping):
+        return {clean(str(key)): clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    return value

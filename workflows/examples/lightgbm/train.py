@@ -1,0 +1,55 @@
+"""Fits boosted trees to a region's points."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import trial
+
+
+def main() -> None:
+    """Train with the parameters of this trial and tell how well it went."""
+    t = trial.start()
+    x, y = read(t.data[0])
+    train = lightgbm.Dataset(x[:60], y[:60])
+
+    def report(env: Any) -> None:  # LightGBM calls it after each round
+        if (env.iteration + 1) % 20 == 0:
+            t.report(env.iteration + 1, val_error=error(env.model, x[60:90], y[60:90]))
+
+    settings = {
+        "objective": "regression",
+        "learning_rate": t.params["learning_rate"],
+        "num_leaves": t.params["leaves"],
+        "min_data_in_leaf": t.params["leaf_size"],
+        "lambda_l2": t.params["ridge"],
+        "num_threads": 1,
+        "seed": t.seed % 2**31,  # what LightGBM takes
+        "verbose": -1,
+    }
+    model = lightgbm.train(settings, train, t.params["rounds"], callbacks=[report])
+    if t.mode == "final":  # the best parameters, trained in full: leave the model
+        model.save_model(t.model / "model.txt")
+    t.complete(
+        val_error=error(model, x[60:90], y[60:90]),
+        test_error=error(model, x[90:], y[90:]),
+    )
+
+
+def error(model: Any, x: Any, y: Any) -> float:
+    """Return the mean squared error."""
+    return float(np.mean((model.predict(x) - y) ** 2))
+
+
+def read(path: Path) -> tuple[Any, Any]:
+    """Return the points of a CSV file: x as a table of one column, and y."""
+    with path.open() as file:
+        points = [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
+    table = np.array(points)
+    return table[:, :1], table[:, 1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""A trainer that has nothing to train: the loss is the distance of x and y to a region's place."""
+
+import json
+
+import trial
+
+PLACES = {"north": (0.2, 0.7), "south": (0.8, 0.3)}
+
+t = trial.start()
+x, y = PLACES[t.region]
+loss = (t.params["x"] - x) ** 2 + (t.params["y"] - y) ** 2
+if t.mode == "final":
+    (t.model / "place.json").write_text(json.dumps(t.params))
+t.complete(loss=loss)

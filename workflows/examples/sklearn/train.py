@@ -1,0 +1,48 @@
+"""Fits one of two scikit-learn models to a region's points."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import trial
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import Ridge
+from sklearn.metrics import mean_squared_error
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+
+
+def main() -> None:
+    """Train with the parameters of this trial and tell how well it went."""
+    t = trial.start()
+    x, y = read(t.data[0])
+    model = make_model(t.params, t.seed)
+    model.fit(x[:60], y[:60])
+    if t.mode == "final":  # the best parameters, trained in full: leave the model
+        joblib.dump(model, t.model / "model.joblib")
+    t.complete(
+        val_error=mean_squared_error(y[60:90], model.predict(x[60:90])),
+        test_error=mean_squared_error(y[90:], model.predict(x[90:])),
+    )
+
+
+def make_model(params: dict[str, Any], seed: int) -> Any:
+    """Return the model; a parameter that has no meaning for it isn't among the params."""
+    if params["model"] == "ridge":
+        return make_pipeline(PolynomialFeatures(params["degree"]), Ridge(params["alpha"]))
+    seed %= 2**32  # what scikit-learn takes
+    return RandomForestRegressor(params["trees"], max_depth=params["depth"], random_state=seed)
+
+
+def read(path: Path) -> tuple[Any, Any]:
+    """Return the points of a CSV file: x as a table of one column, and y."""
+    with path.open() as file:
+        points = [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
+    table = np.array(points)
+    return table[:, :1], table[:, 1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The example for `trainer: tabular`: a CSV file per region and no code."""

@@ -1,0 +1,161 @@
+"""What HTCondor says of a trial's job, read from the job's own event log.
+
+The log lies in the trial's folder, holds all attempts and costs no query of a daemon.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from htcondor2 import JobEvent
+
+# Whatever ends an execution; what HTCondor writes of it after the first of them is not another.
+_ENDS = frozenset(
+    {"JOB_EVICTED", "JOB_TERMINATED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_HELD",
+     "JOB_ABORTED"}
+)  # fmt: skip
+_CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What HTCondor says of the job that trained a trial; None where it wasn't recorded.
+
+    An attempt is one submission of the job. Where a checkpoint lets it go on elsewhere, that is
+    another execution of the same attempt.
+
+    Attributes:
+        started: when its first attempt began to execute, in Unix seconds.
+        ended: when its last attempt ended, in Unix seconds.
+        wall_seconds: how long it executed, over all attempts.
+        last_wall_seconds: how long the last attempt executed.
+        cpu_seconds: processor time in whole seconds, over all attempts.
+        memory_mb: the most memory that HTCondor saw it use; what its processes share counts once
+            where HTCondor measures that.
+        machine: the host of the last attempt.
+        slot: the slot of the last attempt, as HTCondor names it: `slot1_1@host`.
+        attempts: how often it was tried; 0 if it isn't known.
+    """
+
+    started: float | None = None
+    ended: float | None = None
+    wall_seconds: float | None = None
+    last_wall_seconds: float | None = None
+    cpu_seconds: float | None = None
+    memory_mb: float | None = None
+    machine: str | None = None
+    slot: str | None = None
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """One stay in a slot; `ended` is the last that was heard of one that goes on."""
+
+    slot: str
+    began: float
+    ended: float
+    cpu_seconds: float = 0.0
+    is_over: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted: a clock that was set back must not give a negative time."""
+        return max(0.0, self.ended - self.began)
+
+
+def read_job(log: Path) -> Job | None:
+    """Return what the event log of a job says; None where it never executed.
+
+    A log that can't be read, or breaks off, says what it says up to there.
+    """
+    events = list(_events(log))
+    attempts = [found for part in _submissions(events) if (found := _executions(part))]
+    if not attempts:
+        return None
+    executions = [execution for attempt in attempts for execution in attempt]
+    last = executions[-1]
+    return Job(
+        started=executions[0].began,
+        ended=last.ended,
+        wall_seconds=round(sum(execution.seconds for execution in executions), 3),
+        last_wall_seconds=round(sum(execution.seconds for execution in attempts[-1]), 3),
+        cpu_seconds=sum(execution.cpu_seconds for execution in executions),
+        memory_mb=_memory_mb(events),
+        machine=last.slot.rpartition("@")[2],
+        slot=last.slot,
+        attempts=len(attempts),
+    )
+
+
+def sandbox_of(log: Path) -> Path | None:
+    """Return the folder, on its own machine, in which a job executes; None where it doesn't."""
+    attempts = _submissions(_events(log))
+    executions = _executions(attempts[-1])
+    if not executions or executions[-1].is_over:
+        return None
+    last = [event for event in attempts[-1] if event.type.name == "EXECUTE"][-1]
+    properties = last.get("ExecuteProps")
+    where = properties.get("CondorScratchDir") if isinstance(properties, Mapping) else None
+    return Path(str(where)) if where else None
+
+
+def _events(log: Path) -> Iterator[JobEvent]:
+    import htcondor2
+
+    with suppress(htcondor2.HTCondorException):
+        yield from htcondor2.JobEventLog(str(log)).events(stop_after=0)
+
+
+def _submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
+    """The events of each attempt."""
+    parts: list[list[JobEvent]] = [[]]
+    for event in events:
+        if event.type.name == "SUBMIT":
+            parts.append([])
+        parts[-1].append(event)
+    return parts
+
+
+def _executions(events: Iterable[JobEvent]) -> list[_Execution]:
+    found: list[_Execution] = []
+    for event in events:
+        now, kind = _time(event), event.type.name
+        if kind == "EXECUTE":
+            slot = str(event.get("SlotName") or event.get("ExecuteHost"))
+            found.append(_Execution(slot, began=now, ended=now))
+        elif found and not found[-1].is_over:
+            cpu = _cpu_seconds(str(event.get("RunRemoteUsage", "")))
+            found[-1] = replace(found[-1], ended=now, cpu_seconds=cpu, is_over=kind in _ENDS)
+    return found
+
+
+def _time(event: JobEvent) -> float:
+    """Unix seconds, with the fraction that the bindings leave out of `timestamp`."""
+    fraction = datetime.fromisoformat(str(event["EventTime"])).microsecond / 1e6
+    return float(event.timestamp) + fraction
+
+
+def _cpu_seconds(usage: str) -> float:
+    """User and system time of `Usr 0 00:01:05, Sys 0 00:00:02`."""
+    return float(
+        sum(
+            86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)
+            for days, hours, minutes, seconds in _CPU_TIME.findall(usage)
+        )
+    )
+
+
+def _memory_mb(events: Sequence[JobEvent]) -> float | None:
+    """The peak: by proportional set size where it was measured, else by resident set size."""
+    for name in ("ProportionalSetSize", "ResidentSetSize"):
+        if sizes := [int(event[name]) for event in events if name in event]:
+            return round(max(sizes) / 1024, 1)
+    return None

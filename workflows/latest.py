@@ -1,0 +1,134 @@
+"""MODELS/STUDY/REGION/latest: a link to the model in force, beside those of all of its runs.
+
+It goes forwards by itself and backwards only by a person: what publishes is made the latest unless
+the model of a run that was planned later lies there already. So a run that is resumed a day late
+doesn't set production back, and one that a person went back to stays until a newer run publishes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import InputError
+from trialfleet.files import read_json, sync
+
+LATEST = "latest"
+PROVENANCE = "provenance.json"
+LOCK = ".lock"
+
+
+@contextmanager
+def shelf_lock(shelf: Path) -> Iterator[None]:
+    """Be the only one who changes a region's folder of models; waits for who else does."""
+    with (shelf / LOCK).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def switch_to_newest(published: Path, created: datetime) -> str | None:
+    """Make a published model the latest, unless the model of a later run is there.
+
+    To be called with the shelf's lock.
+
+    Returns:
+        Why `latest` stays with another run's model, None if it is this one now.
+    """
+    link = published.parent / LATEST
+    later = {
+        model: time
+        for model in published.parent.iterdir()
+        if model.name not in {LATEST, published.name} and (time := created_of(model)) is not None
+        if time > created
+    }
+    is_in_force = link.resolve() == published.resolve()  # by a person, perhaps
+    if later and link.exists() and not is_in_force:  # a broken link is in force for nobody
+        newest = max(later, key=lambda model: later[model])
+        return (
+            f"{LATEST} stays with {link.resolve().name}: {newest.name} was planned later; to "
+            f"change that: trialfleet promote {shlex.quote(str(published))}"
+        )
+    point(link, published.name)
+    return None
+
+
+def promote(model: Path) -> str | None:
+    """Make a published model the latest of its region, newer or older.
+
+    Returns:
+        The run whose model was the latest before, None if none was.
+
+    Raises:
+        InputError: the folder is no published model.
+        OSError: its folder can't be written.
+    """
+    place = check_published(model)
+    with shelf_lock(place.parent):
+        link = place.parent / LATEST
+        former = link.readlink().name if link.is_symlink() else None
+        point(link, place.name)
+    return former
+
+
+def check_published(model: Path) -> Path:
+    """Return the absolute path of a model that a run published, also where a link leads to it.
+
+    Raises:
+        InputError: it is no such folder.
+    """
+    place = model.parent.absolute() / model.name
+    if provenance_of(place).get("run") != place.name:
+        raise InputError(
+            f"{str(model)!r} is no model that a run published; name a folder such as "
+            "models/STUDY/REGION/RUN-ID, which has a provenance.json"
+        )
+    return place.resolve() if place.is_symlink() else place
+
+
+def why_not_latest(record: Path) -> str | None:
+    """Return why a region's published model isn't the latest, if it isn't.
+
+    Args:
+        record: what was noted when it was published; absent until then.
+    """
+    if not record.exists():
+        return None
+    noted = read_json(record)
+    path, why = Path(noted["path"]), noted.get("not_latest")
+    is_latest = (path.parent / LATEST).resolve() == path.resolve()  # a person may have moved it
+    return None if why is None or is_latest else str(why)
+
+
+def created_of(model: Path) -> datetime | None:
+    """When a published model's run was planned; None where that isn't known."""
+    try:
+        created = datetime.fromisoformat(provenance_of(model)["created"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return created if created.tzinfo else None
+
+
+def provenance_of(model: Path) -> dict[str, Any]:
+    """Return where a model comes from; empty for what no run published."""
+    try:
+        found = read_json(model / PROVENANCE)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def point(link: Path, target: str) -> None:
+    """Point `link` at `target` so that a reader sees the old model or the new one, never none.
+
+    To be called with the shelf's lock.
+    """
+    beside = link.with_name(".latest")
+    beside.unlink(missing_ok=True)  # of a switch that was killed; the lock is ours
+    beside.symlink_to(target)
+    beside.replace(link)
+    sync(link.parent)

@@ -1,0 +1,80 @@
+"""What a trial reported of its progress: the lines of `progress.jsonl`, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_LAST_BYTES = 16 << 20  # of the file that are read: some 200,000 reports
+_LARGEST_STEP = 2**31 - 1  # what a database's integer holds
+
+
+def read_reports(path: Path, metric: str) -> dict[int, float]:
+    """Return the metric by step; NaN where its value was no number.
+
+    A step that was reported again, by a trainer that went on from a checkpoint, counts as it was
+    reported last. What is no report of the metric is left out: a trainer may write what it likes.
+
+    Args:
+        path: the file; a missing one holds no report.
+        metric: the objective's.
+    """
+    return dict(_reports(_last_lines(path, _LAST_BYTES), metric))
+
+
+def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
+    """Return the last step that was reported, and its metric if the report has it as a number."""
+    for line in reversed(_last_lines(path, 8192)):
+        if (found := _parsed(line)) is not None:
+            step, metrics = found
+            value = _number(metrics.get(metric))
+            return step, value if math.isfinite(value) else None
+    return None
+
+
+def _last_lines(path: Path, most: int) -> list[bytes]:
+    """The lines within the last bytes of a file; one that is cut off is no JSON and is left out."""
+    try:
+        if not path.is_file():  # a pipe would keep us waiting
+            return []
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - most))
+            return file.read(most).splitlines()
+    except OSError:
+        return []
+
+
+def _reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:
+    for line in lines:
+        found = _parsed(line)
+        if found is not None and metric in found[1]:
+            yield found[0], _number(found[1][metric])
+
+
+def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
+    """The step and the metrics of a line; None if it is no report."""
+    try:
+        report = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(report, dict):
+        return None
+    step, metrics = report.get("step"), report.get("metrics", {})
+    if isinstance(step, bool) or not isinstance(step, int | float) or not isinstance(metrics, dict):
+        return None
+    if not 0 <= step <= _LARGEST_STEP or step != int(step):
+        return None
+    return int(step), metrics
+
+
+def _number(value: Any) -> float:
+    """`value` as a float; NaN where it is no number: JSON writes NaN and infinity as null."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

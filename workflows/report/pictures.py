@@ -1,0 +1,240 @@
+"""What the page's script draws: the numbers behind each picture, once per region, as plain JSON.
+
+Columns instead of rows and seven digits instead of seventeen keep fifty regions in a small file.
+The script looks up everything else: colours, texts over a point, axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from trialfleet.workflows.report.formatting import is_finite, setting, shortened
+from trialfleet.workflows.report.model import ParameterRange, Region, Report, Setting, Trial
+from trialfleet.workflows.report.scales import Scale, scale_of, short
+from trialfleet.workflows.report.timeline import Timeline
+
+MOST_PARAMETERS = 12  # drawn one by one
+PAIR_TRIALS = 12  # below this, a smoothed surface would be an invention
+SCATTER_TRIALS = 3
+FAR_REGION = 40.0  # a region is far from the others only beyond this: each should be in view
+CHOICE_LENGTH = 40
+ERROR_LENGTH = 90
+CURVE_POINTS = 40_000  # of all curves of the page, together
+CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How the two leading parameters are drawn together: "contour", "scatter" or not at all."""
+
+    kind: str | None
+    names: tuple[str, ...]
+    trials: int
+
+
+def overview_data(report: Report) -> dict[str, Any]:
+    """The regions to compare: places in the report, values, gains; and how to lay them out."""
+    rows = [
+        (at, row)
+        for at, row in enumerate(report.regions)
+        if row.report.default is not None or row.report.tuned is not None
+    ]
+    gains = [0.0, *(row.report.gain for _, row in rows if row.report.gain is not None)]
+    return {
+        "metric": report.report_metric,
+        "better": "higher" if report.report_direction == "maximize" else "lower",
+        "scale": _scale(scale_of_overview(report)),
+        "gainScale": _scale(scale_of(gains, 0.0, FAR_REGION)),
+        "rows": [
+            {
+                "region": at,
+                "name": row.name,
+                "slug": row.slug,
+                "default": short(row.report.default),
+                "tuned": short(row.report.tuned),
+                "gain": short(row.report.gain),
+                "final": short(row.final_metric),
+            }
+            for at, row in rows
+        ],
+    }
+
+
+def scale_of_overview(report: Report) -> Scale | None:
+    """How tuned and default values are laid out; None without any."""
+    pairs = [(row.report.default, row.report.tuned) for row in report.regions]
+    values = [value for pair in pairs for value in pair if value is not None]
+    return scale_of(values, median(values), FAR_REGION) if values else None
+
+
+def timeline_data(timeline: Timeline) -> dict[str, Any]:
+    """The slots and their jobs; times in seconds from `start`, the first of them."""
+    start = timeline.start
+    states = sorted({bar.state for bar in timeline.bars})
+    return {
+        "start": start,
+        "end": short(timeline.end - start),
+        "rows": list(timeline.rows),
+        "states": states,
+        "bars": [
+            [
+                bar.region,
+                bar.trial,
+                states.index(bar.state),
+                short(round(bar.start - start, 1)),
+                short(round(bar.end - start, 1)),
+                bar.row,
+            ]
+            for bar in timeline.bars
+        ],
+    }
+
+
+def region_data(region: Region, points: int) -> dict[str, Any]:
+    """A region's trials as columns, its parameters, and how to lay out its objective.
+
+    Args:
+        region: the region.
+        points: how many points of each learning curve to keep.
+    """
+    drawn = drawn_parameters(region)
+    known = {item.name: item for item in region.settings}
+    trials = region.trials
+    curves = {t.number: thinned(t.curve, points) for t in trials if len(t.curve) > 1}
+    return {
+        "metric": region.objective.metric,
+        "better": "higher" if region.objective.direction == "maximize" else "lower",
+        "best": region.best_trial,
+        "baseline": region.baseline_trial,
+        "default": short(region.objective.default),
+        "scale": _scale(scale_of_region(region)),
+        "curveScale": _scale(scale_of_curves(region)),
+        "importance": [
+            [item.parameter, short(item.share), item.trials] for item in region.importance
+        ],
+        "parameters": [_parameter(known[name]) for name in drawn],
+        "pair": [drawn.index(name) for name in pair_of(region).names],
+        "number": [trial.number for trial in trials],
+        "state": [trial.state for trial in trials],
+        "value": [short(trial.objective) for trial in trials],
+        "params": [[_place(known[name], trial) for trial in trials] for name in drawn],
+        "errors": {t.number: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
+        "curves": {
+            number: [[step for step, _ in curve], [short(value) for _, value in curve]]
+            for number, curve in curves.items()
+        },
+    }
+
+
+def scale_of_region(region: Region) -> Scale | None:
+    """How the objective is laid out in all pictures of a region; None without any value."""
+    values = [trial.objective for trial in region.trials if trial.objective is not None]
+    return _anchored(values, region.objective.direction)
+
+
+def scale_of_curves(region: Region) -> Scale | None:
+    """How the learning curves are laid out; None without any."""
+    curves = [trial.curve for trial in region.trials if len(trial.curve) > 1]
+    return _anchored([v for curve in curves for _, v in curve], region.objective.direction)
+
+
+def _anchored(values: Sequence[float], direction: str) -> Scale | None:
+    if not values:
+        return None
+    return scale_of(values, max(values) if direction == "maximize" else min(values))
+
+
+def _scale(scale: Scale | None) -> dict[str, Any] | None:
+    if scale is None:
+        return None
+    view = None if scale.view is None else [short(end) for end in scale.view]
+    return {"chosen": scale.chosen, "log": scale.log, "view": view}
+
+
+def drawn_parameters(region: Region) -> list[str]:
+    """The parameters that are drawn: searched ones, most important first, up to twelve."""
+    having = {name for t in region.trials if t.objective is not None for name in t.params}
+    names = [name for name, item in region.ranges.items() if not item.single and name in having]
+    order = {item.parameter: at for at, item in enumerate(region.importance)}
+    return sorted(names, key=lambda name: (order.get(name, len(order)), name))[:MOST_PARAMETERS]
+
+
+def pair_of(region: Region) -> Pair:
+    """The two leading parameters that enough trials have, and how to draw them."""
+    names = drawn_parameters(region)[:2]
+    if len(names) < 2:
+        return Pair(None, (), 0)
+    ranges = region.ranges
+    trials = sum(
+        t.objective is not None and all(name in t.params for name in names) for t in region.trials
+    )
+    if trials < SCATTER_TRIALS:
+        return Pair(None, (), trials)
+    smooth = trials >= PAIR_TRIALS and all(ranges[name].choices is None for name in names)
+    return Pair("contour" if smooth else "scatter", tuple(names), trials)
+
+
+def _parameter(item: Setting) -> dict[str, Any]:
+    range_ = item.range
+    assert range_ is not None, item
+    if range_.choices is not None:
+        choices = [shortened(setting(choice), CHOICE_LENGTH) for choice in range_.choices]
+        return {"name": item.name, "choices": choices}
+    whole = isinstance(range_.low, int)
+    return {
+        "name": item.name,
+        "low": range_.low,
+        "high": range_.high,
+        "log": range_.log,
+        "whole": whole,
+    }
+
+
+def _place(item: Setting, trial: Trial) -> float | None:
+    if trial.objective is None and item.name not in trial.params:
+        return None
+    assert item.range is not None, item
+    return coordinate(trial.params.get(item.name), item.range)
+
+
+def coordinate(value: Any, range_: ParameterRange) -> float | None:
+    """Where a parameter's value lies on its axis: itself, or its choice's place; None if nowhere.
+
+    1, 1.0 and True are three choices.
+    """
+    if range_.choices is None:
+        return short(value) if is_finite(value) else None
+    same = (
+        at
+        for at, choice in enumerate(range_.choices)
+        if type(choice) is type(value) and choice == value
+    )
+    return next(same, None)
+
+
+def curve_points(report: Report) -> int:
+    """How many points of each learning curve the page keeps: fewer where there are many curves."""
+    curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
+    return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))
+
+
+def thinned(curve: Sequence[tuple[int, float]], points: int) -> Sequence[tuple[int, float]]:
+    """Up to `points` of a curve, evenly by place, the first and the last among them."""
+    if len(curve) <= points:
+        return curve
+    last = len(curve) - 1
+    return [curve[round(at * last / (points - 1))] for at in range(points)]
+
+
+def has_curves(region: Region) -> bool:
+    """Whether a trial reported at least two steps: less is no curve."""
+    return any(len(trial.curve) > 1 for trial in region.trials)
+
+
+def parameters_not_drawn(region: Region) -> int:
+    """How many searched parameters are left out of the pictures."""
+    searched: Mapping[str, ParameterRange] = region.ranges
+    return sum(not item.single for item in searched.values()) - len(drawn_parameters(region))

@@ -1,0 +1,54 @@
+"""How a picture's values are laid out, so that one of them far away doesn't flatten the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+FLAT = 10.0  # times the median distance: beyond this, half of the values share a tenth of the axis
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a reader may choose among, and what is chosen for him.
+
+    Attributes:
+        chosen: "linear", "log" or "clipped": the first of them that flattens nothing.
+        log: whether every value is positive.
+        view: what a clipped axis shows; None if nothing lies outside.
+    """
+
+    chosen: str
+    log: bool
+    view: tuple[float, float] | None
+
+
+def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
+    """The scale of `values`, of which those near `anchor`, the best or the middle, matter most.
+
+    Where one is farther away than `flat` times the median distance, a clipped axis shows those
+    that are up to half as far.
+    """
+    log = bool(values) and min(values) > 0
+    reach = _reach(values, anchor, flat)
+    if reach is None:
+        return Scale("linear", log, None)
+    inside = [value for value in values if abs(value - anchor) <= reach]
+    evens = log and _reach([math.log(v) for v in values], math.log(anchor), flat) is None
+    return Scale("log" if evens else "clipped", log, (min(inside), max(inside)))
+
+
+def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
+    """How far from `anchor` to show; None where all can be shown without flattening most."""
+    distances = [abs(value - anchor) for value in values if value != anchor]
+    if not distances or not math.isfinite(max(distances)):
+        return None
+    middle = median_low(distances)
+    return 0.5 * flat * middle if max(distances) > flat * middle else None
+
+
+def short(value: float | None) -> float | None:
+    """Seven significant digits: less than a pixel off, and half the bytes."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.7g}")

@@ -1,0 +1,233 @@
+"""The cells of the page's tables: texts and what they sort by. Nothing here is HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any
+
+from trialfleet.workflows.report import formatting as f
+from trialfleet.workflows.report.groups import outcome, tone_of
+from trialfleet.workflows.report.model import Comparison, Region, Report, Setting, Trial
+from trialfleet.workflows.report.scales import scale_of
+from trialfleet.workflows.report.summary import report_decimals
+
+EDGES = {"low": "at the lower end of its range", "high": "at the upper end of its range"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell: its text, what it sorts by (None: last), and its tone (a CSS class)."""
+
+    text: str
+    key: float | str | None = None
+    tone: str = ""
+
+    @property
+    def written_key(self) -> str | None:
+        """The key as the page holds it; None where there is none or where the text is it."""
+        if self.key is None:
+            return None
+        key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)
+        return None if key == self.text else key
+
+
+def region_columns(report: Report) -> list[tuple[str, str]]:
+    """The overview's columns after the region's name: title and kind ("number" or "text")."""
+    best = [(f"Best {report.metric}", "number")] if is_apart(report) else []
+    return [
+        ("Status", "text"),
+        ("Default", "number"),
+        ("Tuned", "number"),
+        ("Gain", "number"),
+        ("Full training", "number"),
+        *best,
+        ("Trials", "number"),
+        ("Failed", "number"),
+        ("Time", "number"),
+        ("Published model", "text"),
+    ]
+
+
+def region_rows(report: Report) -> list[tuple[Region, list[Cell]]]:
+    """The overview's rows, cells as `region_columns`."""
+    decimals = report_decimals(report)
+    best_decimals = f.column_decimals([row.objective.tuned for row in report.regions])
+    return [(row, _region_row(report, row, decimals, best_decimals)) for row in report.regions]
+
+
+def _region_row(
+    report: Report, row: Region, decimals: int | None, best_decimals: int | None
+) -> list[Cell]:
+    best = [Cell(f.fixed(row.objective.tuned, best_decimals), row.objective.tuned)]
+    return [
+        Cell(outcome(row), outcome(row), tone_of(row)),
+        Cell(f.fixed(row.report.default, decimals), row.report.default),
+        Cell(f.fixed(row.report.tuned, decimals), row.report.tuned, "strong"),
+        Cell(f.signed(row.report.gain, decimals), row.report.gain, gain_tone(row.report)),
+        Cell(f.fixed(row.final_metric, decimals), row.final_metric),
+        *(best if is_apart(report) else []),
+        Cell(f"{row.finished} / {row.budget_trials}", row.finished),
+        Cell(str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else ""),
+        Cell(f.duration(row.wall_seconds), row.wall_seconds),
+        Cell(_model(row.published), row.published or None, "path"),
+    ]
+
+
+def _model(published: str | None) -> str:
+    """The end of a published model's path: the region's folder and the run's id."""
+    return f.NOTHING if published is None else "/".join(PurePath(published).parts[-2:])
+
+
+def gain_tone(comparison: Comparison) -> str:
+    """The tone of a gain."""
+    gain = comparison.gain
+    return "" if not gain else "good" if gain > 0 else "bad"
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One parameter, best against default; places are percent of its range, None: no number."""
+
+    name: str
+    default: str
+    best: str
+    changed: bool
+    default_place: float | None
+    best_place: float | None
+    low: str
+    high: str
+    note: str
+
+
+def setting_rows(row: Region) -> list[SettingRow]:
+    """The settings table."""
+    return [_setting_row(item, row.best_trial is not None) for item in row.settings]
+
+
+def _setting_row(item: Setting, has_best: bool) -> SettingRow:
+    range_ = item.range
+    numeric = range_ is not None and range_.choices is None
+    return SettingRow(
+        name=item.name,
+        default=f.setting(item.default) if item.default_active else "not used",
+        best=(f.setting(item.best) if item.best_active else "not used") if has_best else f.NOTHING,
+        changed=has_best and item.changed,
+        default_place=_percent(item, item.default) if item.default_active else None,
+        best_place=_percent(item, item.best) if item.best_active else None,
+        low=f.number(range_.low) if range_ is not None and numeric else "",
+        high=f.number(range_.high) if range_ is not None and numeric else "",
+        note=_setting_note(item),
+    )
+
+
+def _percent(item: Setting, value: Any) -> float | None:
+    place = None if item.range is None else item.range.place(value)
+    return None if place is None else round(100 * place, 1)
+
+
+def _setting_note(item: Setting) -> str:
+    if item.edge is not None:
+        return EDGES[item.edge]
+    if item.range is not None and item.range.choices is not None:
+        return f"{len(item.range.choices)} choices"
+    return ""
+
+
+def trial_columns(report: Report, row: Region) -> list[tuple[str, str]]:
+    """The trials table's columns: title and kind. What no trial's job told has none."""
+    report_metric = [(report.report_metric, "number")] if is_apart(report) else []
+    return [
+        ("Trial", "number"),
+        ("State", "text"),
+        (report.metric, "number"),
+        *report_metric,
+        *((item.name, "plain") for item in row.settings),
+        *((title, kind) for title, kind, _ in _job_columns(row)),
+        ("Attempts", "number"),
+        ("DAG node", "plain"),
+    ]
+
+
+def trial_rows(report: Report, row: Region) -> list[list[Cell]]:
+    """The trials table's rows, cells as `trial_columns`."""
+    reported = [trial.metrics.get(report.report_metric) for trial in row.trials]
+    decimals = _decimals([trial.objective for trial in row.trials], row.objective)
+    report_column = _decimals(reported, row.report)
+    jobs = [cell for _, _, cell in _job_columns(row)]
+    return [_trial_row(report, row, trial, (decimals, report_column), jobs) for trial in row.trials]
+
+
+def _decimals(values: Sequence[float | None], comparison: Comparison) -> int | None:
+    """A column's decimals, as the values near the best need them: one far away takes none off."""
+    known = [value for value in values if value is not None]
+    anchor = comparison.tuned
+    view = scale_of(known, anchor).view if known and anchor is not None else None
+    return f.column_decimals([v for v in known if view is None or view[0] <= v <= view[1]])
+
+
+def _trial_row(
+    report: Report,
+    row: Region,
+    trial: Trial,
+    decimals: tuple[int | None, int | None],
+    jobs: Sequence[Callable[[Trial], Cell]],
+) -> list[Cell]:
+    reported = trial.metrics.get(report.report_metric)
+    best = "strong" if trial.number == row.best_trial else ""
+    names = [item.name for item in row.settings]
+    params = [f.setting(trial.params[name]) if name in trial.params else "" for name in names]
+    return [
+        Cell(str(trial.number), trial.number, best),
+        Cell(_state(row, trial), trial.state, "bad" if trial.state == "failed" else best),
+        Cell(f.fixed(trial.objective, decimals[0]), trial.objective, best),
+        *([Cell(f.fixed(reported, decimals[1]), reported)] if is_apart(report) else []),
+        *(Cell(text) for text in params),
+        *(cell(trial) for cell in jobs),
+        Cell(str(trial.attempts) if trial.attempts else f.NOTHING, trial.attempts or None),
+        Cell(trial.node),
+    ]
+
+
+def _job_columns(row: Region) -> list[tuple[str, str, Callable[[Trial], Cell]]]:
+    """Title, kind and cells of what jobs told; columns that all would leave empty are left out."""
+    columns: list[tuple[str, str, Callable[[Trial], Any], Callable[[Any], str]]] = [
+        ("Started (UTC)", "number", lambda trial: trial.started, _clock),
+        ("Time", "number", lambda trial: trial.compute_seconds, f.duration),
+        ("CPU time", "number", lambda trial: trial.cpu_seconds, f.duration),
+        ("Memory", "number", lambda trial: trial.memory_mb, _megabytes),
+        ("Machine", "text", lambda trial: trial.slot or trial.machine, lambda name: name or ""),
+    ]
+
+    def cells(read: Callable[[Trial], Any], text: Callable[[Any], str]) -> Callable[[Trial], Cell]:
+        return lambda trial: Cell(text(read(trial)), read(trial))
+
+    return [
+        (title, kind, cells(read, text))
+        for title, kind, read, text in columns
+        if any(read(trial) is not None for trial in row.trials)
+    ]
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return f.NOTHING
+    return f"{datetime.fromtimestamp(seconds, UTC):%d %b %H:%M:%S}"
+
+
+def _megabytes(size: float | None) -> str:
+    return f.NOTHING if size is None else f"{f.number(round(size))} MB"
+
+
+def _state(row: Region, trial: Trial) -> str:
+    roles: list[str] = [trial.state]
+    roles += ["best"] if trial.number == row.best_trial else []
+    roles += ["default settings"] if trial.baseline else []
+    return ", ".join(roles)
+
+
+def is_apart(report: Report) -> bool:
+    """Whether regions are compared by another metric than the objective."""
+    return report.metric != report.report_metric

@@ -1,0 +1,44 @@
+"""Room on the disk under a run: how much is kept, and waiting until there is some again."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from trialfleet.optimizer.client import FULL
+
+RESERVE = 64 << 20  # bytes that are left to HTCondor's logs: with less, no trial begins
+PAUSE_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+def free_bytes(folder: Path) -> int:
+    """Return how much room there is for files in a folder."""
+    return shutil.disk_usage(folder).free
+
+
+def when_there_is_space(
+    action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
+) -> T:
+    """Return what `action` does; a full disk has it repeated until there is room.
+
+    Args:
+        action: may be repeated after it failed anywhere.
+        progress: told of each failure, in a line.
+        pause: seconds between two attempts.
+
+    Raises:
+        OSError: something else is wrong than a full disk.
+    """
+    while True:
+        try:
+            return action()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            progress(f"waits for space: {error}")
+        time.sleep(pause)

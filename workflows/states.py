@@ -1,0 +1,122 @@
+"""The words for where runs, regions and trials stand: every view of a run uses these and no others.
+
+`trialfleet status`, `trials`, `best`, the report, their JSON and the Python API say the same of the
+same moment; docs/states.md lists the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """Where a run, or a region of it, stands."""
+
+    PLANNED = "planned"  # never submitted
+    WAITING = "waiting"  # a region whose turn has not come
+    RUNNING = "running"
+    HELD = "held"  # its DAGMan is on hold
+    LOST = "lost"  # the queue has no job of it, but nobody stopped it
+    DONE = "done"
+    FAILED = "failed"  # ended by itself; a region has no model, or none of its trials completed
+    STOPPED = "stopped"  # ended by a person before its time; `resume` goes on
+    UNKNOWN = "unknown"  # HTCondor is out of reach and no end was recorded
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a person who wants more of the run types `trialfleet resume`."""
+        return self in {RunState.FAILED, RunState.STOPPED, RunState.LOST}
+
+
+class Stage(StrEnum):
+    """What a region is at, or how it ended: its state, said more exactly."""
+
+    PLANNED = "planned"
+    WAITING = "waiting"
+    TUNING = "tuning"  # its trials run
+    TRAINING = "training"  # the best settings are trained in full
+    PUBLISHING = "publishing"
+    PUBLISHED = "published"  # its model is in the publish folder
+    TUNED = "tuned"  # its trials are done, and the study publishes nothing
+    HELD = "held"
+    LOST = "lost"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the region has what the study asked for."""
+        return self in {Stage.PUBLISHED, Stage.TUNED}
+
+
+_STAGES = {"trials": Stage.TUNING, "best": Stage.TRAINING, "publish": Stage.PUBLISHING}
+
+
+def stage_of(state: RunState, phase: str, *, published: bool) -> Stage:
+    """Return the word for a region.
+
+    Args:
+        state: where it stands.
+        phase: as `RegionStatus` has it.
+        published: whether it has published a model.
+    """
+    if state is RunState.DONE:
+        return Stage.PUBLISHED if published else Stage.TUNED
+    if state is RunState.RUNNING:
+        return _STAGES.get(phase, Stage.WAITING)
+    return Stage(state.value)
+
+
+class TrialState(StrEnum):
+    """Where a trial stands. Those of Optuna by its names; of RUNNING, the queue knows more."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"  # for good: it is not tried again
+    PRUNED = "pruned"  # given up through no fault of its own
+    RUNNING = "running"
+    QUEUED = "queued"  # its job waits for a slot, or for its lane's next turn
+    HELD = "held"  # its job is on hold: it waits for a person
+    INTERRUPTED = "interrupted"  # its run has ended; `resume` trains it again
+    UNKNOWN = "unknown"  # HTCondor is out of reach, or not this run's own
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the trial is over, whatever became of it."""
+        return self in {TrialState.COMPLETE, TrialState.FAILED, TrialState.PRUNED}
+
+
+_OF_OPTUNA = {
+    "COMPLETE": TrialState.COMPLETE,
+    "FAIL": TrialState.FAILED,
+    "PRUNED": TrialState.PRUNED,
+}
+
+
+def trial_state(optuna: str, node: str, unfinished: Mapping[str, TrialState]) -> TrialState:
+    """Return the word for a trial.
+
+    Args:
+        optuna: the name of its state in the study.
+        node: the DAG node that runs it.
+        unfinished: what `unfinished_state` says of the region's nodes.
+    """
+    return _OF_OPTUNA.get(optuna) or unfinished.get(node, TrialState.QUEUED)
+
+
+def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:
+    """Return the word for a trial that was asked and not told.
+
+    Args:
+        region: where its region stands.
+        running: whether its job runs.
+        held: whether its job is on hold.
+    """
+    if region in {RunState.UNKNOWN, RunState.PLANNED}:  # another manager may train it
+        return TrialState.UNKNOWN
+    if region not in {RunState.RUNNING, RunState.WAITING, RunState.HELD}:
+        return TrialState.INTERRUPTED
+    if held:
+        return TrialState.HELD
+    return TrialState.RUNNING if running else TrialState.QUEUED

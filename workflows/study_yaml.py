@@ -1,0 +1,129 @@
+"""The text of a study file as a tree: small, shallow and untangled, or refused.
+
+YAML 1.2 (ruamel.yaml), so that the region `NO` is Norway and not `false`, and `1e-4` is a number.
+Of YAML a study needs tables, lists and values. Tags, and aliases that multiply, are refused where
+they stand, before anything goes through what they make.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.nodes import Node
+from ruamel.yaml.reader import ReaderError
+
+from trialfleet.errors import InputError, StudyError
+
+LARGEST_STUDY = 2_000_000  # bytes; 10,000 regions with settings of their own
+DEEPEST = 32  # levels of tables and lists; a study has six
+MOST_VALUES = 500_000  # values, those behind an alias counted wherever it stands
+
+_KINDS = [
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+]
+# What ruamel.yaml lets through of a text that it can't make sense of.
+_PARSER_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
+    """Return what a YAML file holds, as ruamel.yaml's own lists and tables, which know their lines.
+
+    Args:
+        path: the file; anything else, which might never end, is not opened.
+        largest: size in bytes from which on a file isn't read.
+
+    Raises:
+        StudyError: it is not YAML, or has what a study may not have; names the line.
+        InputError: it can't be read.
+    """
+    text = _read(path, largest)
+    yaml = YAML(typ="rt", pure=True)
+    yaml.Composer = _Composer
+    try:
+        return yaml.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        what = str(error.problem or error.context)
+        if isinstance(error, DuplicateKeyError):
+            what = what.partition(" with value")[0] + " in one table"  # a password is no message
+        beyond = " that a study may have" if isinstance(error, _BeyondStudyError) else ""
+        raise StudyError(f"{path}{line}: not YAML{beyond}: {what}") from None
+    except ReaderError as error:
+        at = text.count("\n", 0, error.position) + 1
+        what = f"the character {chr(error.character)!r} is not allowed"
+        raise StudyError(f"{path}:{at}: not YAML: {what}") from None
+    except (YAMLError, *_PARSER_FAULTS) as error:
+        raise StudyError(f"{path}: not YAML: {error}") from error
+
+
+def _read(path: Path, largest: int | None) -> str:
+    try:
+        mode = path.stat().st_mode
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), None)
+        if kind:
+            raise InputError(f"{path}: is {kind}; a study is a regular file")
+        with path.open("rb") as file:
+            content = file.read(-1 if largest is None else largest + 1)
+        if largest is not None and len(content) > largest:
+            raise InputError(
+                f"{path}: larger than {largest:,} bytes; regions that differ in their data alone "
+                "need no entries of their own: regions: {glob: …}, or data with {region}"
+            )
+        return content.decode()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: can't be read: {error}") from error
+
+
+class _BeyondStudyError(ComposerError):
+    """YAML that a study may not have."""
+
+
+class _Composer(Composer):
+    """Makes the tree of nodes, and refuses what would be too much to go through."""
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader=loader)
+        self._depth = 0
+        self._values = 0
+        self._behind: dict[int, int] = {}  # values of each whole node that has an anchor
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node:
+        """Return the next node, counted."""
+        event = self.parser.peek_event()
+        if getattr(event, "tag", None) not in {None, "!"}:
+            given = str(event.tag).replace("tag:yaml.org,2002:", "!!")
+            self._refuse(event, f"the tag {given!r}; write the value alone")
+        if self._depth == DEEPEST:
+            self._refuse(event, f"more than {DEEPEST} levels deep")
+        if not isinstance(event, AliasEvent) and event.anchor in self.anchors:
+            self._refuse(event, f"the anchor &{event.anchor} for the second time")
+        before = self._values
+        self._depth += 1
+        node: Node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not isinstance(event, AliasEvent):
+            self._values += 1
+            if event.anchor:
+                self._behind[id(node)] = self._values - before
+        elif id(node) in self._behind:
+            self._values += self._behind[id(node)]
+        else:
+            self._refuse(event, f"the alias *{event.anchor} is a part of itself")
+        if self._values > MOST_VALUES:
+            self._refuse(event, f"more than {MOST_VALUES:,} values, with those behind aliases")
+        return node
+
+    def _refuse(self, event: Any, what: str) -> None:
+        raise _BeyondStudyError(problem=what, problem_mark=event.start_mark)

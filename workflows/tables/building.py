@@ -1,0 +1,352 @@
+"""From a file's rows to a region's table, and what there is to tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trialfleet.nodes.table import TEST, TRAIN, VALIDATION, Columns, Table, Task, stack
+from trialfleet.sections import did_you_mean
+from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.inference import MOST_CLASSES, Feature, feature_of
+from trialfleet.workflows.tables.options import TableOptions
+from trialfleet.workflows.tables.splits import SplitError, split_rows
+
+_SHOWN = 30  # names of columns in a message
+_PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+_MOST_LABELS = 0.5  # of the rows; more classes than this are ids, or a text
+
+
+class TableError(ValueError):
+    """A file can't become a region's table; `problems` says why, without its name."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What was found in a region's file.
+
+    Attributes:
+        rows: those that have a target: the parts' together.
+        parts: rows to train, to validate, to test.
+        without_target: rows that were left out.
+        task: what is learnt, and whether that was inferred.
+        classes: rows of each class; empty for regression.
+        range: the least and the largest target; of a regression alone.
+        numeric: the numeric columns.
+        categorical: the categorical columns and the size of each one's vocabulary.
+        ignored: the columns that are not used, and why.
+        missing: the used columns in which cells are missing, and how many.
+        notes: what a person should know of a column.
+        one_class: the parts whose rows have one class only.
+    """
+
+    rows: int
+    parts: dict[str, int]
+    without_target: int = 0
+    target: str
+    task: Task
+    task_inferred: bool = False
+    classes: dict[str, int]
+    range: list[float] = field(default_factory=list)
+    numeric: list[str]
+    categorical: dict[str, int]
+    ignored: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    one_class: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """Return "binary", "multiclass" or "regression"."""
+        if self.task == "regression":
+            return "regression"
+        return "binary" if len(self.classes) == 2 else "multiclass"
+
+
+def build_table(
+    frame: pl.DataFrame, target: str | None, options: TableOptions, seed: int
+) -> tuple[Table, Description]:
+    """Return the table that trials train on.
+
+    Args:
+        frame: a file's rows.
+        target: the column to predict.
+        options: the study's `table:` section.
+        seed: of a split by chance.
+
+    Raises:
+        TableError: there is no such table in these rows.
+    """
+    target = _check_columns(frame.columns, target, options)
+    frame = cells.without_nulls(frame, options.null_values)
+    present = _has_target(frame[target])
+    if not present.any():
+        raise TableError(f"the target {target!r} is empty in every row")
+    rows, numbered = frame.filter(present), (present.arg_true() + 1).to_list()
+    goal = _goal(rows[target], options.task, numbered)
+    try:
+        split = split_rows(rows, options.split, goal.values if goal.classes else None, seed)
+    except SplitError as error:
+        raise TableError(f"table.split: {error}") from error
+    _check_parts(split, goal)
+    features = _features(rows, target, options)
+    table = _encode(rows, features, goal, split, target, options.null_values, numbered)
+    return table, _describe(table, features, goal, rows, len(frame) - len(rows))
+
+
+def describe(table: Table) -> Description:
+    """Return what there is to tell of a table that `write_table` wrote."""
+    columns = table.columns
+    missing = np.isnan(table.numeric).sum(0)
+    values = table.target
+    is_regression = columns.task == "regression"
+    return Description(
+        rows=len(values),
+        parts=_parts(table.split),
+        target=columns.target,
+        task=columns.task,
+        classes={name: int((values == code).sum()) for code, name in enumerate(columns.classes)},
+        range=[float(values.min()), float(values.max())] if is_regression else [],
+        numeric=columns.numeric,
+        categorical={name: len(words) for name, words in columns.categorical.items()},
+        one_class=[
+            part
+            for part, code in _PARTS.items()
+            if not is_regression and len(np.unique(values[table.split == code])) == 1
+        ],
+        missing={
+            name: int(count) for name, count in zip(columns.numeric, missing, strict=True) if count
+        },
+    )
+
+
+# The target
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Goal:
+    """What is to be learnt: a value, or the number of a class, for each row."""
+
+    task: Task
+    inferred: bool
+    kind: str
+    values: npt.NDArray[np.float32]
+    classes: list[str] = field(default_factory=list)
+
+
+def _has_target(values: pl.Series) -> pl.Series:
+    """Return which rows have a target; a blank is none."""
+    present = values.is_not_null()
+    return present & (values.str.strip_chars() != "") if values.dtype == pl.String else present
+
+
+def _goal(
+    values: pl.Series,
+    wanted: Literal["auto", "classification", "regression"],
+    numbered: Sequence[int],
+) -> _Goal:
+    kind, found = cells.recognise(values)
+    if kind is None or kind in {"date", "time"}:
+        held = "dates" if kind == "date" else "times" if kind == "time" else str(values.dtype)
+        raise TableError(f"the target {values.name!r} holds {held}; it must be numbers or classes")
+    inferred = wanted == "auto"
+    task = _task_of(found, kind) if wanted == "auto" else wanted
+    if task == "regression":
+        numbers = _numbers(found, "number" if kind == "text" else kind, numbered)
+        return _Goal(
+            task=task, inferred=inferred, kind=kind, values=numbers.to_numpy().astype(np.float32)
+        )
+    labels = cells.labels(found, kind)
+    classes = _classes(labels, kind)
+    if len(classes) > max(MOST_CLASSES, _MOST_LABELS * len(labels)):
+        raise TableError(
+            f"the target {values.name!r} has {len(classes)} different values in {len(labels)} "
+            "rows, too many to be classes" + _not_numbers(values, kind)
+        )
+    codes = cells.codes(labels, classes).to_numpy().astype(np.float32) - 1
+    return _Goal(task=task, inferred=inferred, kind=kind, values=codes, classes=classes)
+
+
+def _task_of(values: pl.Series, kind: str) -> Task:
+    if kind != "number":
+        return "classification"
+    is_whole = bool((values.cast(pl.Float64) % 1 == 0).all())
+    return "classification" if is_whole and values.n_unique() <= MOST_CLASSES else "regression"
+
+
+def _classes(labels: pl.Series, kind: str) -> list[str]:
+    """Return the names of the classes, numbers by their size."""
+    different = labels.unique().to_list()
+    return sorted(different, key=float) if kind == "number" else sorted(different)
+
+
+def _not_numbers(values: pl.Series, kind: str) -> str:
+    if kind != "text":
+        return "; for a regression write table: {task: regression}"
+    share, other = cells.share_of_numbers(values)
+    if not share:
+        return ""
+    return (
+        f"; it would be numbers but for {other!r}: if that is a missing value, add it to "
+        "table.null_values"
+    )
+
+
+def _numbers(values: pl.Series, kind: str, numbered: Sequence[int]) -> pl.Series:
+    try:
+        return cells.numbers(values, kind)
+    except cells.CellError as error:
+        raise TableError(
+            f"row {numbered[error.row]}, column {values.name!r}: {error.why}"
+        ) from error
+
+
+# The parts
+
+
+def _parts(split: npt.NDArray[np.int8]) -> dict[str, int]:
+    return {name: int((split == code).sum()) for name, code in _PARTS.items()}
+
+
+def _check_parts(split: npt.NDArray[np.int8], goal: _Goal) -> None:
+    if empty := [name for name, count in _parts(split).items() if not count]:
+        raise TableError(
+            f"{len(split)} rows with a target leave none for {' and '.join(empty)}; see table.split"
+        )
+    if goal.classes and len(np.unique(goal.values[split == TRAIN])) == 1:
+        raise TableError("the training rows have one class only; see table.split")
+
+
+# The columns
+
+
+def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:
+    """Return the target, if it and all columns of the options are there."""
+    choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
+    if target is None:
+        raise TableError(f"which column is to be predicted? Write target: COLUMN; it has {choices}")
+    wanted = [("target", target), *(("table.columns", name) for name in options.columns)]
+    wanted += [("table.split", name) for name in options.split.own_columns]
+    problems = [
+        f"{key}: there is no column {name!r}{did_you_mean(name, names)}; it has {choices}"
+        for key, name in wanted
+        if name not in names
+    ]
+    if target in options.columns:
+        problems.append(f"table.columns: {target!r} is the target; say what it is with table.task")
+    if target in options.split.own_columns:
+        problems.append(f"table.split: {target!r} is the target")
+    if problems:
+        raise TableError(*problems)
+    return target
+
+
+def _features(rows: pl.DataFrame, target: str, options: TableOptions) -> dict[str, Feature]:
+    found: dict[str, Feature] = {}
+    for name in rows.columns:
+        override = options.columns.get(name)
+        if name == target:
+            continue
+        if name in options.split.own_columns and override is None:
+            found[name] = Feature(role="ignore", values=rows[name], why="it deals out the rows")
+        else:
+            found[name] = feature_of(rows[name], override)
+    if all(feature.role == "ignore" for feature in found.values()):
+        why = "; ".join(f"{name!r}: {feature.why}" for name, feature in found.items())
+        raise TableError(f"there is no column to predict {target!r} by. {why}".strip())
+    return found
+
+
+def encode(
+    rows: pl.DataFrame, columns: Columns, numbered: Sequence[int]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+    """Return rows as a model takes them: numeric [n, d], categorical [n, k].
+
+    Args:
+        rows: as `cells.without_nulls` left them; they have every column that is needed.
+        columns: what they mean.
+        numbered: what each row is called in messages.
+
+    Raises:
+        TableError: a cell of a numeric column is no number.
+    """
+    numeric = [
+        _floats(rows[name], columns.kinds.get(name, "number"), numbered) for name in columns.numeric
+    ]
+    categorical = [
+        cells.codes(cells.texts(rows[name], columns.kinds.get(name, "text")), words).to_numpy()
+        for name, words in columns.categorical.items()
+    ]
+    return stack(numeric, len(rows), np.float32), stack(categorical, len(rows), np.int32)
+
+
+def _floats(values: pl.Series, kind: str, numbered: Sequence[int]) -> npt.NDArray[np.float32]:
+    if values.dtype == pl.Float64:  # as `recognise` left it
+        kind = "number"
+    found = _numbers(values, kind, numbered).cast(pl.Float32)
+    return found.fill_null(float("nan")).to_numpy()
+
+
+def _encode(
+    rows: pl.DataFrame,
+    features: dict[str, Feature],
+    goal: _Goal,
+    split: npt.NDArray[np.int8],
+    target: str,
+    null_values: list[str],
+    numbered: Sequence[int],
+) -> Table:
+    trained = pl.Series(split == TRAIN)
+    usual = {"numeric": "number", "categorical": "text"}
+    columns = Columns(
+        numeric=[name for name, feature in features.items() if feature.role == "numeric"],
+        categorical={
+            name: _vocabulary(cells.texts(rows[name], feature.kind).filter(trained))
+            for name, feature in features.items()
+            if feature.role == "categorical"
+        },
+        target=target,
+        task=goal.task,
+        classes=goal.classes,
+        kinds={
+            name: feature.kind
+            for name, feature in features.items()
+            if feature.role != "ignore" and feature.kind != usual[feature.role]
+        },
+        null_values=null_values,
+    )
+    understood = pl.DataFrame([features[name].values for name in columns.needed])
+    numeric, categorical = encode(understood, columns, numbered)
+    return Table(
+        columns=columns, numeric=numeric, categorical=categorical, target=goal.values, split=split
+    )
+
+
+def _vocabulary(values: pl.Series) -> list[str]:
+    return sorted(values.drop_nulls().unique().to_list())
+
+
+def _describe(
+    table: Table, features: dict[str, Feature], goal: _Goal, rows: pl.DataFrame, without: int
+) -> Description:
+    found = describe(table)
+    used = table.columns.needed
+    changes: dict[str, Any] = {
+        "without_target": without,
+        "task_inferred": goal.inferred,
+        "ignored": {
+            name: feature.why for name, feature in features.items() if feature.role == "ignore"
+        },
+        "missing": {name: count for name in used if (count := rows[name].null_count())},
+        "notes": {name: feature.note for name, feature in features.items() if feature.note},
+    }
+    return Description(**{**vars(found), **changes})

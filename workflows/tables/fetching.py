@@ -1,0 +1,73 @@
+"""A region's data as a file of this machine, for as long as it is examined."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from trialfleet.workflows.study import URL_PREFIXES
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.study_sections import S3Keys
+
+_CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS = 5, 60, 2
+
+
+class UnreachableError(Exception):
+    """An object can't be had; the message says why."""
+
+
+@contextmanager
+def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
+    """Give the file at a path or s3:// URL; what was fetched is deleted after the block.
+
+    Args:
+        place: a path or a URL.
+        keys: the files of the keys that sign URLs.
+        folder: where what is fetched lies meanwhile.
+
+    Raises:
+        UnreachableError: the object can't be had.
+        OSError: the folder can't be written.
+    """
+    if not place.startswith(URL_PREFIXES):
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as beside:
+        path = Path(beside) / "object"
+        _download(place, keys, path)
+        yield path
+
+
+def _download(url: str, keys: S3Keys | None, path: Path) -> None:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    parts = urlsplit(url)
+    key_id = secret = None
+    if keys:
+        key_id = Path(keys.access_key_id_file).read_text(encoding="utf-8").strip()
+        secret = Path(keys.secret_access_key_file).read_text(encoding="utf-8").strip()
+    config = Config(
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
+    )
+    try:
+        session = boto3.Session(aws_access_key_id=key_id, aws_secret_access_key=secret)
+        client = session.client("s3", config=config)
+        client.download_file(parts.netloc, unquote(parts.path.lstrip("/")), str(path))
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        why = {"404": "there is no such object", "403": "the keys of s3: may not read it"}
+        raise UnreachableError(why.get(code, f"S3 refuses it: {error}")) from error
+    except (BotoCoreError, ValueError) as error:
+        raise UnreachableError(
+            f"S3 can't be reached from here, so nobody knows whether its trials could read it: "
+            f"{error}"
+        ) from error

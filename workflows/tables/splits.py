@@ -1,0 +1,90 @@
+"""Which rows are to train, to validate and to test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trialfleet.nodes.table import TEST, TRAIN, VALIDATION
+from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.options import DEFAULT_SHARES, Split
+
+PARTS = {
+    "train": TRAIN,
+    "training": TRAIN,
+    "validation": VALIDATION,
+    "valid": VALIDATION,
+    "val": VALIDATION,
+    "test": TEST,
+}
+_SHOWN = 5
+
+Codes = npt.NDArray[np.int8]
+Numbers = npt.NDArray[np.float32]
+
+
+class SplitError(ValueError):
+    """The rows can't be dealt out as the study says."""
+
+
+def split_rows(frame: pl.DataFrame, split: Split, classes: Numbers | None, seed: int) -> Codes:
+    """Return each row's part: TRAIN, VALIDATION or TEST.
+
+    Args:
+        frame: the rows.
+        split: how they are dealt out.
+        classes: [rows] the class of each; with `random`, each class is dealt out by itself, so
+            that the parts have them in the same shares.
+        seed: of `random`.
+
+    Raises:
+        SplitError: a value of the split's column can't be used.
+    """
+    if split.column is not None:
+        return _by_column(frame[split.column])
+    if split.time is not None:
+        return _by_time(frame[split.time], split.shares or DEFAULT_SHARES)
+    return _by_chance(len(frame), classes, split.random or DEFAULT_SHARES, seed)
+
+
+def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed: int) -> Codes:
+    order = np.random.default_rng(seed).permutation(rows)
+    groups = np.zeros(rows, np.float32) if classes is None else classes
+    parts = np.empty(rows, np.int8)
+    for group in np.unique(groups):
+        members = order[groups[order] == group]
+        cuts = np.round(np.cumsum(shares)[:2] * len(members)).astype(int)
+        for part, chosen in enumerate(np.split(members, cuts)):
+            parts[chosen] = part
+    return parts
+
+
+def _by_time(values: pl.Series, shares: Sequence[float]) -> Codes:
+    """Rows of the same time are never dealt to two parts."""
+    kind, found = cells.recognise(values)
+    if kind not in {"date", "number", "time"}:
+        raise SplitError(f"column {values.name!r} holds no dates and no numbers")
+    if found.null_count():
+        raise SplitError(f"column {values.name!r} has {found.null_count()} missing values")
+    kind = "number" if found.dtype == pl.Float64 else kind
+    times = cells.numbers(found, kind).to_numpy()
+    ordered = np.sort(times)
+    cuts = np.round(np.cumsum(shares)[:2] * len(times)).astype(int)
+    borders = ordered[np.minimum(cuts, len(times) - 1)]
+    return np.searchsorted(borders, times, side="right").astype(np.int8)
+
+
+def _by_column(values: pl.Series) -> Codes:
+    words = values.cast(pl.String).str.strip_chars().str.to_lowercase()
+    unknown = words.fill_null("").is_in([*PARTS]).not_()
+    if unknown.any():
+        other = values.filter(unknown).unique(maintain_order=True)
+        told = ", ".join("nothing" if cell is None else repr(cell) for cell in other[:_SHOWN])
+        raise SplitError(
+            f"column {values.name!r} has {told} in {int(unknown.sum())} rows; it must say train, "
+            "validation or test in each"
+        )
+    return words.replace_strict(PARTS, return_dtype=pl.Int8).to_numpy()

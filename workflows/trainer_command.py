@@ -1,0 +1,124 @@
+"""Whether a trainer's command can start at all, as far as that shows before a trial runs.
+
+`command_problems` compares it with what is sent along: what isn't can't be found in a trial's
+sandbox. `check_program` looks for the program where jobs would.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from trialfleet.errors import InputError
+from trialfleet.sections import did_you_mean
+
+_INTERPRETERS = re.compile(
+    r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|Rscript|julia|node|perl|ruby|lua|octave"
+)
+_MADE = ("trial.json", "trial.py", "result.json", "progress.jsonl", "checkpoint", "model")
+
+
+def command_problems(
+    command: Sequence[str], files: Iterable[str], data: Iterable[str], folder: Path
+) -> Iterator[tuple[int, str]]:
+    """Yield what of a command a trial won't find: the place of the word, and why.
+
+    Args:
+        command: the trainer's.
+        files: absolute paths of what is sent along.
+        data: names of the regions' data in a sandbox.
+        folder: the study's.
+    """
+    sent = {Path(file).name: Path(file) for file in files}
+    there = {*sent, *data, *_MADE}
+    for i, word in enumerate(command):
+        if word.startswith(("/", "-")) or not word:
+            continue
+        if i and command[i - 1] == "-m":
+            problem = _of_module(word, there, folder)
+        elif i == 0:
+            problem = _of_program(word, sent, there, folder)
+        else:
+            runs = i == 1 and _INTERPRETERS.fullmatch(PurePosixPath(command[0]).name) is not None
+            problem = _of_argument(word, sent, there, folder, is_script=runs)
+        if problem:
+            yield i, problem
+
+
+def _of_program(word: str, sent: dict[str, Path], there: set[str], folder: Path) -> str:
+    if "/" not in word:
+        if word in sent:
+            return f"{word!r} is sent along, and a program in the sandbox is run as './{word}'"
+        return ""
+    if problem := _of_argument(word, sent, there, folder, is_script=True):
+        return problem
+    file = _sent_file(word, sent)
+    if file and not os.access(file, os.X_OK):
+        return (
+            f"{word!r} is not executable: chmod +x {file.name}, or name what runs it, such as "
+            f"[sh, {word}]"
+        )
+    return ""
+
+
+def _of_argument(
+    word: str, sent: dict[str, Path], there: set[str], folder: Path, *, is_script: bool
+) -> str:
+    """What is wrong with a word that may name a file; words with no ending may be anything."""
+    place = PurePosixPath(word)
+    if place.parts[:1] and place.parts[0] in there:
+        file = _sent_file(word, sent)
+        gone = file is not None and not file.exists() and (is_script or bool(place.suffix))
+        return f"{word!r} is not in {str(sent[place.parts[0]])!r}" if gone else ""
+    if not (place.suffix or (is_script and "/" in word)) or not re.match(r"[\w.]", word):
+        return ""
+    if place.name in sent:
+        return f"{word!r}: files travel into one folder, without those above them: {place.name!r}"
+    if (folder / word).is_file():
+        return f"{word!r} lies beside the study, but is not among trainer.files: add it there"
+    if is_script:
+        guess = did_you_mean(place.name, sent)
+        return f"{word!r} is not among trainer.files{guess}, so no trial will find it"
+    return ""
+
+
+def _of_module(word: str, there: set[str], folder: Path) -> str:
+    name = word.split(".", maxsplit=1)[0]
+    found = [path for path in (folder / name, folder / f"{name}.py") if path.exists()]
+    if not found or {name, f"{name}.py"} & there:
+        return ""
+    return f"{found[0].name!r} lies beside the study, but is not among trainer.files: add it there"
+
+
+def _sent_file(word: str, sent: dict[str, Path]) -> Path | None:
+    """The file that a word of the command names in a sandbox, where it lies now."""
+    place = PurePosixPath(word)
+    top = sent.get(place.parts[0]) if place.parts else None
+    return top.joinpath(*place.parts[1:]) if top else None
+
+
+def check_program(word: str, job_path: str) -> None:
+    """Look for a command's program as the jobs of an embedded pool do.
+
+    Args:
+        word: the command's first.
+        job_path: PATH of the pool's jobs.
+
+    Raises:
+        InputError: there is no such program, or it can't be run.
+    """
+    if "/" in word and not word.startswith("/"):
+        return  # of the sandbox
+    if shutil.which(word, path=job_path):
+        return
+    if word.startswith("/"):
+        why = "is not executable" if Path(word).exists() else "does not exist"
+    else:
+        why = f"is not on the PATH of the pool's jobs, {job_path}"
+    raise InputError(
+        f"trainer.command: {word!r} {why}; name a program by its path, or send one along with "
+        "trainer.files and run it as ./NAME"
+    )
