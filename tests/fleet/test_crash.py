@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
+import pytest
+
 from tests.fleet.moto_account import (
     AWAY,
     HOME,
@@ -24,6 +26,7 @@ from trialfleet.infra.fleet import down, up
 
 FLEET = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE}, key_pair="k")
 FULL = HOME + "a"  # this zone has no capacity, so that the fallback is killed in its middle too
+each_call = pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.thorough)])
 CANDIDATES = [candidate(FULL), candidate(AWAY + "b"), candidate(HOME + "b")]
 
 
@@ -58,10 +61,10 @@ def new_scene() -> Iterator[Scene]:
 
 
 def kills(
-    act: Callable[[Scene], object], before: tuple[Callable[[Scene], object], ...] = ()
+    every: int, act: Callable[[Scene], object], before: tuple[Callable[[Scene], object], ...] = ()
 ) -> Iterator[tuple[Scene, str]]:
-    """Kill an act after each of its calls in turn, each time in a new account."""
-    for n in count(1):
+    """Kill an act after each n-th of its calls in turn, each time in a new account."""
+    for n in count(1, every):
         with new_scene() as scene:
             for step in before:
                 step(scene)
@@ -104,31 +107,37 @@ def test_what_up_makes_is_what_these_tests_think_that_it_makes() -> None:
     assert list((Counter(bare) - Counter(raised)).elements()) == [f"{manager} ['default']"]
 
 
-def test_up_killed_after_any_call_and_run_again_makes_one_fleet_that_down_removes() -> None:
+@each_call
+def test_up_killed_after_any_call_and_run_again_makes_one_fleet_that_down_removes(
+    every: int,
+) -> None:
     bare, raised = bare_and_raised()
-    for scene, when in kills(Scene.up):
+    for scene, when in kills(every, Scene.up):
         scene.up()
         assert scene.holdings == raised, when
         assert scene.down() == [], when
         assert scene.holdings == bare, when
 
 
-def test_down_removes_all_that_a_killed_up_left() -> None:
+@each_call
+def test_down_removes_all_that_a_killed_up_left(every: int) -> None:
     bare, _ = bare_and_raised()
-    for scene, when in kills(Scene.up):
+    for scene, when in kills(every, Scene.up):
         assert scene.down() == [], when
         assert scene.holdings == bare, when
 
 
-def test_down_killed_after_any_call_and_run_again_leaves_nothing() -> None:
+@each_call
+def test_down_killed_after_any_call_and_run_again_leaves_nothing(every: int) -> None:
     bare, _ = bare_and_raised()
-    for scene, when in kills(Scene.down, before=(Scene.up,)):
+    for scene, when in kills(every, Scene.down, before=(Scene.up,)):
         assert scene.down() == [], when
         assert scene.holdings == bare, when
 
 
-def test_up_after_a_killed_down_makes_the_fleet_whole_again() -> None:
+@each_call
+def test_up_after_a_killed_down_makes_the_fleet_whole_again(every: int) -> None:
     _, raised = bare_and_raised()
-    for scene, when in kills(Scene.down, before=(Scene.up,)):
+    for scene, when in kills(every, Scene.down, before=(Scene.up,)):
         scene.up()
         assert scene.holdings == raised, when

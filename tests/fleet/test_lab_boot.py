@@ -24,10 +24,12 @@ LAB = {"manager_image": "prepared"}
 OWN_SECONDS = 20  # of our own steps at most, from boot to joined, on an image that is prepared
 IDLE = 1  # HTCondor's number for it
 
+pytestmark = pytest.mark.thorough
+
 
 # --- Nodes that may not join ----------------------------------------------------------------------
 
-ONE_MINUTE = "import trialfleet.infra.fleet.up as up\nup.BOOT_MINUTES = 1"
+SOON = "import trialfleet.infra.fleet.up as up\nup.BOOT_MINUTES = 3"
 WHY = {
     "tokenless": "ParameterNotFound: Parameter /trialfleet/tokenless/node-token not found",
     "denied": "is not authorized to perform: ssm:GetParameter",
@@ -53,10 +55,10 @@ class Doomed:
 
 @pytest.fixture(scope="module")
 def doomed(project: Project) -> dict[str, Doomed]:
-    """Nodes that have a minute to boot, and no right to the pool; each is of a fleet of its own."""
+    """Nodes that have three minutes to boot, and no right to the pool; each is of its own fleet."""
     fleets = {name: Fleet.of(project, name) for name in WHY}
     for fleet in fleets.values():
-        fleet.up(0, altered=ONE_MINUTE)
+        fleet.up(0, altered=SOON)
     give_other_token(fleets["stranger"])
     deny_token(fleets["denied"])
     delete_token(fleets["tokenless"])
@@ -164,7 +166,8 @@ def test_a_sick_gpu_gets_no_trial_and_a_healthy_one_that_comes_later_does(
     ad = fleet.wait_until_joined(sick)
     assert (ad["TrialfleetGpuHealthy"], ad["TrialfleetGpuReason"]) == (False, SICK)
     assert ad["TotalGPUs"] == 1
-    assert project.slots(f'TrialfleetInstance == "{sick.id}" && HAS_GPU is false')
+    lacking = f'TrialfleetInstance == "{sick.id}" && HAS_GPU is false'
+    lab.wait_for(lambda: project.slots(lacking), "a slot that says it")
     status = fleet.status(sick)
     assert (status["stage"], status["why"]) == ("sick", f"its GPU failed the probe: {SICK}")
 
@@ -260,7 +263,7 @@ def test_a_node_that_may_not_join_ends_itself_when_its_time_is_over(
     doomed: dict[str, Doomed], lab: Lab, name: str
 ) -> None:
     fleet, node = doomed[name].fleet, doomed[name].node
-    lab.wait_for(lambda: node.instance()["state"] == "terminated", "its end", 90)
+    lab.wait_for(lambda: node.instance()["state"] == "terminated", "its end", 120)
     assert node.instance()["reason"] == "Client.InstanceInitiatedShutdown"
     assert "poweroff" in node.log()
     last = fleet.log(node).splitlines()[-1]

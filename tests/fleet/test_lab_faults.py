@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.fleet.lab.lab import Lab
+from tests.fleet.lab.lab import Lab, Machine
 from tests.fleet.lab.project import HOME, Project
 from tests.fleet.work_in_lab import FIRST, Work
 
@@ -17,6 +17,7 @@ STEP = {"seconds": 0.5, "steps": 30}  # a trial of 15 s, which saves its state a
 QUIET = {**STEP, "steps": 80}
 UPLOADING = {**QUIET, "save_every": 6, "upload": 1}  # … which sends it every 3 s
 ONE = {"trials": 1, "lanes": 1}
+pytestmark = pytest.mark.thorough
 NODES = 6
 ELSEWHERE = (
     240  # seconds; a quiet machine needs some 60 from a node's loss to its trial's next life
@@ -169,7 +170,7 @@ def test_a_node_whose_lease_has_expired_drains_and_ends_itself(
     work = Work(project, "leased", STEP, budget=ONE, resources=others)
     lab.wait_for(work.where, "a trial that runs")
     forgotten = work.where()[FIRST]
-    time.sleep(3)  # some steps
+    lab.wait_for(lambda: steps_on(lab.machine(forgotten)) > 1, "its first steps")
     began = time.monotonic()
     tags = [{"Key": "trialfleet:expires", "Value": "2020-01-01T00:00:00Z"}]
     lab.aws("ec2", "create_tags", Resources=[forgotten], Tags=tags)
@@ -206,9 +207,9 @@ def test_a_node_that_was_cut_off_for_120_seconds_comes_back_and_its_trial_is_tol
 
 
 def test_down_lets_a_running_trial_leave_with_its_checkpoint(project: Project, lab: Lab) -> None:
-    work = Work(project, "late", STEP, budget=ONE)
-    lab.wait_for(work.where, "a trial that runs")
-    time.sleep(3)  # some steps
+    work = Work(project, "late", QUIET, budget=ONE)
+    node = lab.machine(running_on(work, lab))
+    lab.wait_for(lambda: steps_on(node) > 1, "its first steps")
     assert work.saved(FIRST) == 0
     began = time.monotonic()
     printed = project.trialfleet("fleet", "down", "demo.yaml")
@@ -217,6 +218,12 @@ def test_down_lets_a_running_trial_leave_with_its_checkpoint(project: Project, l
     assert not lab.instances("pending", "running", "stopping", "stopped", "shutting-down")
     assert work.saved(FIRST) > 0
     assert not work.told(FIRST)
+
+
+def steps_on(node: Machine) -> int:
+    """Return how many steps the trial that runs on a node has reported there."""
+    read = "cat $(condor_config_val EXECUTE)/dir_*/progress.jsonl"
+    return len(node.run(read).stdout.splitlines())
 
 
 def runs_elsewhere(work: Work, instance: str) -> bool:

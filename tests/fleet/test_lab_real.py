@@ -17,6 +17,7 @@ from tests.fleet.work_in_lab import FIRST, Work
 
 LAB = {"real": True}
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.skipif(bool(why_none()), reason=f"no real node: {why_none()}"),
     pytest.mark.timeout(900),  # the first one waits for Debian's image
 ]

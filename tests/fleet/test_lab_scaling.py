@@ -14,6 +14,8 @@ from tests.fleet.lab.lab import Lab
 from tests.fleet.lab.project import HOME, PROGRAM, Project
 from tests.fleet.work_in_lab import Work
 
+pytestmark = pytest.mark.thorough
+
 STEP = {"seconds": 0.5, "steps": 10}  # a trial of 5 s
 WAITING = {"seconds": 0.5, "steps": 60}  # … of 30 s: on its node yet when the other node has come
 LONG = {"seconds": 0.5, "steps": 400}
@@ -64,7 +66,7 @@ def test_trials_that_wait_get_nodes_and_idle_nodes_go(project: Project, lab: Lab
         print(f"two trials run {time.monotonic() - began:.0f} s after the autoscaler's start")
         lab.wait_for(work.published, "the run's end", 120)
         wait_for_no_node(lab, 120)
-    assert len(lab.instances()) == 2
+    assert 2 <= len(lab.instances()) <= 3  # a node may be gone before the full training waits
     assert len(work.finished()) == 2
     drained = [line for line in said(project).splitlines() if line.startswith("draining")]
     assert all(": idle for " in line for line in drained)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -110,10 +111,20 @@ def gated(make_run: MakeRun, work: Path, wait_for: WaitFor) -> Gated:
     return Gated(make_run({"gate": str(gate)}, budget={"trials": 2, "lanes": 2}), gate, wait_for)
 
 
-PHASES = ["start", "trials", "last trial", "best", "publish", "report"]
+PHASES = [
+    "start",
+    "trials",
+    "last trial",
+    "publish",
+    "report",
+]  # and best, in every run of the tests
 
 
-@pytest.mark.parametrize("phase", PHASES)
+def thorough(*phases: str) -> list[Any]:
+    return [pytest.param(phase, marks=pytest.mark.thorough) for phase in phases]
+
+
+@pytest.mark.parametrize("phase", [*thorough(*PHASES), "best"])
 @pytest.mark.usefixtures("pool")
 def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
     gated.until(phase)
@@ -123,7 +134,7 @@ def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
     assert {record.attempts for record in gated.run.trials()} == {1}  # and nothing is trained again
 
 
-@pytest.mark.parametrize("phase", ["last trial", "best", "publish"])
+@pytest.mark.parametrize("phase", ["last trial", *thorough("best", "publish")])
 def test_killing_the_whole_pool_while_at(
     phase: str, gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
@@ -134,6 +145,7 @@ def test_killing_the_whole_pool_while_at(
         gated.go_on()
 
 
+@pytest.mark.thorough
 def test_taking_the_pool_down_and_up_while_the_best_settings_train(
     gated: Gated, make_pool: Callable[..., Pool]
 ) -> None:
@@ -170,6 +182,7 @@ def test_a_dagman_that_can_not_recover_is_replaced(gated: Gated, wait_for: WaitF
     assert list(files.aside.iterdir())  # what the one before left is kept
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_graph_that_can_not_recover_is_submitted_again(gated: Gated, wait_for: WaitFor) -> None:
     gated.until("trials")
@@ -191,6 +204,7 @@ def test_a_job_that_runs_again_after_its_end_stops_no_graph(gated: Gated) -> Non
     assert gated.run.report.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_graph_that_can_not_recover_while_it_reports_reports_yet(
     gated: Gated, wait_for: WaitFor
@@ -199,7 +213,8 @@ def test_a_graph_that_can_not_recover_while_it_reports_reports_yet(
     event = COLLISION.replace("A.l1.t02", "A").replace("A.l2.t02", "report")
     with gated.folder.dag_files.nodes_log.open("a") as log:
         log.write(event)
-    dagmans(gated.run)[0].kill()
+    for dagman in dagmans(gated.run):  # none is left where the event itself ended it
+        dagman.kill()
     wait_for(lambda: gated.run.status().mends)
     gated.go_on()
     wait_for(gated.run.report.exists)
@@ -213,6 +228,7 @@ def _run_again_after_its_end(gated: Gated) -> None:
         more.write(f"001 ({job}) 2026-11-20 10:00:00.000 Job executing on host: <[::1]:1>\n...\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_dagman_that_was_never_told_of_a_jobs_end_is_replaced(
     gated: Gated, wait_for: WaitFor
@@ -244,6 +260,7 @@ def test_a_run_whose_queue_is_lost_goes_on_from_what_the_study_knows(
         assert before.items() <= {r.node: r.value for r in gated.run.trials()}.items()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_resume_releases_a_graph_that_a_person_holds(gated: Gated, wait_for: WaitFor) -> None:
     gated.until("trials")

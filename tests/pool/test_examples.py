@@ -23,7 +23,10 @@ def call(work: Path, *words: str) -> str:
 
 
 @pytest.mark.usefixtures("pool")
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize(
+    "name",
+    [TRAINERS[0], *(pytest.param(name, marks=pytest.mark.thorough) for name in TRAINERS[1:])],
+)
 def test_each_trainer_runs_as_it_stands(name: str, work: Path) -> None:
     if name in LACKING:
         pytest.skip(LACKING[name])

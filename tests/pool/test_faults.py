@@ -64,6 +64,7 @@ def test_killing_dagman_loses_nothing(begin: Callable[..., Run]) -> None:
     assert_exactly_once(run, 4)
 
 
+@pytest.mark.thorough
 def test_killing_the_whole_pool_loses_nothing(
     begin: Callable[..., Run], make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
@@ -77,6 +78,7 @@ def test_killing_the_whole_pool_loses_nothing(
         assert_exactly_once(run, 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_region_whose_dagman_is_removed_is_shown_as_stopped(
     begin: Callable[..., Run], wait_for: WaitFor
@@ -114,6 +116,7 @@ def test_a_stopped_run_goes_on_where_it_was(begin: Callable[..., Run]) -> None:
         run.resume()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_region_that_failed_runs_again_at_resume(make_run: MakeRun) -> None:
     run = make_run({"final_mood": "fails"}, regions=["A"], budget={"trials": 1, "lanes": 1})

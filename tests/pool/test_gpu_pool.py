@@ -235,6 +235,7 @@ def test_a_nodes_agent_tells_the_probe_what_other_nodes_measured(
     assert here.agent_steps() == "{'A100': (800.0,)}\n"
 
 
+@pytest.mark.thorough
 def test_a_pool_of_ones_own_shares_its_gpus_as_the_manual_says(
     make_pool: MakePool, make_run: MakeRun
 ) -> None:

@@ -55,6 +55,7 @@ def free_memory(pool: Pool) -> int:
     return min(slot.memory for slot in pool.status().slots if slot.partitionable)
 
 
+@pytest.mark.thorough
 def test_a_slot_that_other_jobs_fill_at_the_moment_can_run_it_later(
     make_run: MakeRun, make_pool: MakePool, wait_for: WaitFor
 ) -> None:
@@ -91,6 +92,7 @@ def test_an_accelerator_left_out_is_what_the_pool_has_and_frozen(
         assert make_run(run="r3", accelerator="cpu").study.accelerator == "cpu"
 
 
+@pytest.mark.thorough
 def test_an_access_point_that_runs_no_local_jobs_is_named(
     make_run: MakeRun, make_pool: MakePool, wait_for: WaitFor
 ) -> None:

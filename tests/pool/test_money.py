@@ -101,6 +101,7 @@ def test_at_the_cap_a_run_without_a_result_ends_and_says_why(
     assert queue(run) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_at_the_cap_a_full_training_ends_too(make_run: MakeRun, wait_for: WaitFor) -> None:
     run = make_run({"final_mood": "hangs"}, budget={"trials": 2, "lanes": 1})
     run.submit()
@@ -114,6 +115,7 @@ def test_at_the_cap_a_full_training_ends_too(make_run: MakeRun, wait_for: WaitFo
     assert read_json(RunFolder(run.folder).unpaid).keys() == {"final"}
 
 
+@pytest.mark.thorough
 def test_of_two_runs_of_one_name_neither_is_ended_for_the_other(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:

@@ -50,6 +50,7 @@ def begun(own: Pool, make_run: MakeRun, wait_for: WaitFor) -> Run:
     return run
 
 
+@pytest.mark.thorough
 def test_a_run_in_progress_is_named_and_goes_on_after_no(own: Pool, begun: Run) -> None:
     code, said = take_down(own)
     assert code == 2

@@ -42,6 +42,7 @@ def test_by_hand_condor_submit_dag_is_enough(make_run: MakeRun) -> None:
     assert_exactly_once(run, 2)
 
 
+@pytest.mark.thorough
 def test_one_regions_dag_alone_is_enough(make_run: MakeRun, wait_for: Callable[..., None]) -> None:
     run = make_run(regions=["A", "B"], budget={"trials": 2, "lanes": 1})
     subprocess.run(["condor_submit_dag", run.folder / "regions/A/region.dag"], cwd="/", check=True)
@@ -151,6 +152,7 @@ def test_htcondor_carries_the_step_of_a_python_trainer_from_any_machine(
     assert run.wait().state is RunState.DONE
 
 
+@pytest.mark.thorough
 def test_two_runs_at_once_do_not_meet(make_run: MakeRun) -> None:
     runs = [make_run(run=f"r{i}", budget={"trials": 3, "lanes": 2}) for i in range(2)]
     for run in runs:
@@ -160,6 +162,7 @@ def test_two_runs_at_once_do_not_meet(make_run: MakeRun) -> None:
         assert_exactly_once(run, 3)
 
 
+@pytest.mark.thorough
 def test_two_studies_of_one_folder_with_one_run_id_do_not_meet(
     make_run: MakeRun, work: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_two_studies_of_one_folder_with_one_run_id_do_not_meet(
             assert told["study"] == run.study.name
 
 
+@pytest.mark.thorough
 def test_plan_and_run_of_one_study_at_once_both_work(work: Path) -> None:
     study = work / "study.yaml"
     study.write_text(

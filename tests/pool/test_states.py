@@ -130,6 +130,7 @@ def test_of_a_run_that_failed_in_a_region_and_is_done_in_another(make_run: MakeR
     assert "A failed: " in shown
 
 
+@pytest.mark.thorough
 def test_of_a_run_that_publishes_nothing(make_run: MakeRun, work: Path) -> None:
     regions = ["A", "B"]
     run = make_run(regions=regions, publish="none", budget={"trials": 3, "lanes": 2})
@@ -146,6 +147,7 @@ def test_of_a_run_that_publishes_nothing(make_run: MakeRun, work: Path) -> None:
     assert "is done: there is nothing to resume" in done.output
 
 
+@pytest.mark.thorough
 def test_one_regions_dag_alone_is_enough_to_tune(make_run: MakeRun, wait_for: WaitFor) -> None:
     import subprocess
 

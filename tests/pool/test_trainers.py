@@ -98,7 +98,9 @@ def test_a_trial_gets_no_more_memory_than_it_asks_for(make_run: MakeRun) -> None
     states = {region.name: region.state for region in run.wait().regions}
     assert states == {"swells": RunState.FAILED, "shares": RunState.DONE}
     (swollen,) = run.trials("swells")
-    assert re.fullmatch(r"the trial used 6\d\d MB of memory; it may use 64 MB", swollen.error or "")
+    assert re.fullmatch(
+        r"the trial used [1-9]\d\d MB of memory; it may use 64 MB", swollen.error or ""
+    )
     assert swollen.attempts == 1  # the same parameters would need as much again
 
 
@@ -113,6 +115,7 @@ def test_parameters_that_cant_be_trained_are_not_tried_again(make_run: MakeRun) 
     assert_exactly_once(run, 6)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_trainer_that_cant_be_started_ends_the_run_long_before_its_budget(
     make_run: MakeRun, work: Path
@@ -165,6 +168,7 @@ def test_a_vacated_trial_goes_on_from_where_sigterm_met_it(
     assert_exactly_once(run, 1)
 
 
+@pytest.mark.thorough
 def test_a_trial_whose_startd_is_killed_goes_on_from_its_last_upload(
     make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
@@ -200,6 +204,7 @@ def received(log: Path) -> int:
     return int(lines[-1].split()[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> None:
     (work / "rows one.bin").write_bytes(os.urandom(4_000_000))
@@ -254,6 +259,7 @@ def test_a_csv_file_becomes_a_published_model_that_predicts_it(
     assert late > early
 
 
+@pytest.mark.thorough
 def test_a_gpu_trial_runs_only_where_a_gpu_is(
     make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:

@@ -685,6 +685,7 @@ def sanitized_environment() -> dict[str, str]:
 
 
 @needs_compiler
+@pytest.mark.thorough
 def test_sanitizers_find_nothing(request: pytest.FixtureRequest) -> None:
     library = build(folder_for(request, "sanitized"), sanitized=True)
     swept = subprocess.run(
@@ -740,6 +741,7 @@ def nvcc(*words: str | Path) -> str:
 
 
 @needs_nvcc
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
 def test_nvcc_keeps_every_kernel_in_registers(source: Path, tmp_path: Path) -> None:
     known = {int(found) for found in re.findall(r"compute_(\d+)", nvcc("--list-gpu-arch"))}

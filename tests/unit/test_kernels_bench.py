@@ -471,6 +471,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_fused, "freshly_compiled", lambda function: function)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch.compile imports

@@ -436,6 +436,7 @@ def cuda_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_cuda_side_compiles_and_misses_nothing_of_its_own(
     cuda_objects: Path, tmp_path: Path
@@ -548,6 +549,7 @@ def test_the_package_works_alone_in_a_sandbox(library: dict[str, Any], tmp_path:
     assert ended.stdout == "cpu 1.0 False\n", ended.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_operators_tests_pass_on_the_library(library: dict[str, Any]) -> None:
     words = ["-q", "-p", "no:cacheprovider", "tests/unit/test_kernels_ops.py"]
