@@ -35,6 +35,7 @@ from trialfleet.optimizer.region_study import (
 )
 from trialfleet.optimizer.reports import Conduct
 from trialfleet.optimizer.service import Reply, serve
+from trialfleet.optimizer.startup import first_led
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.suggest import warm_up
 from trialfleet.workflows import spending
@@ -93,7 +94,7 @@ class NodeScripts:
         self._owner: Owner | None = None  # as last seen
         self._studies: dict[str, RegionStudy] = {}
         self._checksums = DataChecksums(folder.checksums)
-        self._warm = False
+        self._warm = not self._model_leads()  # what no trial follows need not be loaded
         self._operations: dict[str, Callable[..., Reply]] = {
             "begin": self._begin,
             "end": self._end,
@@ -133,6 +134,10 @@ class NodeScripts:
             self._warm = True
             return True
         return any(study.ask_ahead() for study in self._studies.values())
+
+    def _model_leads(self) -> bool:
+        budgets = map(self._study.budget_of, self._study.region_table)
+        return any(first_led(one.startup, one.trials, one.lanes) for one in budgets)
 
     # -- regions -------------------------------------------------------------------------------
 

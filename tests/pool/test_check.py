@@ -76,6 +76,7 @@ def test_what_trains_for_long_is_not_waited_for(make_run: MakeRun, wait_for: Wai
     wait_for(lambda: query(f'TrialfleetFolder == "{run.folder}"', ["ClusterId"]) == [])
 
 
+@pytest.mark.thorough
 def test_where_no_slot_comes_free_the_check_says_that_it_saw_nothing(
     make_run: MakeRun, make_pool: MakePool, wait_for: WaitFor
 ) -> None:

@@ -134,7 +134,7 @@ def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
     assert {record.attempts for record in gated.run.trials()} == {1}  # and nothing is trained again
 
 
-@pytest.mark.parametrize("phase", ["last trial", *thorough("best", "publish")])
+@pytest.mark.parametrize("phase", thorough("last trial", "best", "publish"))
 def test_killing_the_whole_pool_while_at(
     phase: str, gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
@@ -271,6 +271,7 @@ def test_resume_releases_a_graph_that_a_person_holds(gated: Gated, wait_for: Wai
     gated.go_on()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_resume_leaves_a_run_alone_that_goes_on(gated: Gated) -> None:
     gated.until("trials")

@@ -49,6 +49,7 @@ def test_each_trainer_runs_as_it_stands(name: str, work: Path) -> None:
         assert len(list(Path(region["published"]).iterdir())) > 2  # a model beside our two files
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_the_notebooks_cells_run_one_after_the_other(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -23,6 +23,7 @@ from trialfleet import InputError, Run, RunState
 from trialfleet.infra.pool import Pool
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_killing_the_service_again_and_again_loses_nothing(
     make_run: MakeRun, wait_for: WaitFor
@@ -52,6 +53,7 @@ def begin(make_run: MakeRun, wait_for: WaitFor) -> Callable[..., Run]:
     return begun
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_killing_dagman_loses_nothing(begin: Callable[..., Run]) -> None:
     run = begin()

@@ -127,6 +127,7 @@ def a_python(folder: Path) -> Path:
     return python
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_trials_run_the_studys_python_whoever_calls_it(make_run: MakeRun, work: Path) -> None:
     python = a_python(work / "it's here")

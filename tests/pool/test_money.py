@@ -84,6 +84,7 @@ def test_trials_end_with_their_share_and_the_best_so_far_is_published(
     assert "Trials ended early: no money is left" in run.report.read_text()
 
 
+@pytest.mark.thorough
 def test_at_the_cap_a_run_without_a_result_ends_and_says_why(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("pool")
 
 
 def test_three_regions_end_to_end(make_run: MakeRun) -> None:
-    run = make_run(regions=["A", "São Paulo", 'it\'s "C"'], budget={"trials": 5, "lanes": 2})
+    led = {"trials": 5, "lanes": 2, "startup_trials": 2}  # by the model, from the third on
+    run = make_run(regions=["A", "São Paulo", 'it\'s "C"'], budget=led)
     run.submit()
     status = run.wait()
     assert status.state is RunState.DONE, status
@@ -133,6 +134,7 @@ t.complete(loss=0.5)
 """
 
 
+@pytest.mark.thorough
 def test_htcondor_carries_the_step_of_a_python_trainer_from_any_machine(
     make_run: MakeRun, work: Path, wait_for: Callable[..., None]
 ) -> None:

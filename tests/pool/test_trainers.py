@@ -104,6 +104,7 @@ def test_a_trial_gets_no_more_memory_than_it_asks_for(make_run: MakeRun) -> None
     assert swollen.attempts == 1  # the same parameters would need as much again
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_parameters_that_cant_be_trained_are_not_tried_again(make_run: MakeRun) -> None:
     run = make_run({"mood": "rejects"}, budget={"trials": 6, "lanes": 2, "failures": 6})

@@ -74,7 +74,7 @@ BETTER = {  # settings with which the test error is less than with the defaults
 }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TRAINERS)
 def test_each_trainer_trains_and_tuning_has_a_point(name: str, tmp_path: Path) -> None:
     if name in LACKING:

@@ -131,13 +131,16 @@ def test_without_a_gpu_the_cpu_build_comes_from_pytorchs_index(
     assert "nvidia" not in packages(environment)
 
 
+@pytest.mark.thorough
 def test_it_is_loaded_once(install: Install, cpu_index: Index) -> None:
     install(cpu_index.url)
     assert install(cpu_index.url) == [f"torch {VERSION}+cpu is installed"]
     assert cpu_index.wheels_loaded == 1
 
 
-@pytest.mark.parametrize("index", [NOWHERE, "http://nowhere.invalid"])
+@pytest.mark.parametrize(
+    "index", [NOWHERE, pytest.param("http://nowhere.invalid", marks=pytest.mark.thorough)]
+)
 def test_an_index_out_of_reach_leaves_the_choice_to_pip(
     install: Install, environment: Path, index: str
 ) -> None:
@@ -147,6 +150,7 @@ def test_an_index_out_of_reach_leaves_the_choice_to_pip(
     assert "nvidia_cublas" in packages(environment)
 
 
+@pytest.mark.thorough
 def test_an_index_that_breaks_off_leaves_the_choice_to_pip(
     install: Install, cpu_index: Index, tmp_path: Path
 ) -> None:
@@ -165,6 +169,7 @@ def test_with_a_gpu_the_build_for_cuda_is_taken(
     assert cpu_index.wheels_loaded == 0
 
 
+@pytest.mark.thorough
 def test_a_cpu_build_beside_a_gpu_is_told(install: Install, tools: Path, cpu_index: Index) -> None:
     install(cpu_index.url)
     make_tool(tools / "nvidia-smi", 'echo "GPU 0: NVIDIA A10G (UUID: GPU-0)"')

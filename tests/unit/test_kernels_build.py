@@ -518,6 +518,7 @@ def in_python(
     return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=given)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_command_builds_what_ops_load(library: dict[str, Any]) -> None:
     assert library["built"]
@@ -529,6 +530,7 @@ def test_the_command_builds_what_ops_load(library: dict[str, Any]) -> None:
     assert ended.stderr == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_it_uses_the_threads_that_torch_has(library: dict[str, Any]) -> None:
     program = (
@@ -538,6 +540,7 @@ def test_it_uses_the_threads_that_torch_has(library: dict[str, Any]) -> None:
     assert in_python(program, TRIALFLEET_KERNELS=library["place"]).stdout == "1\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_package_works_alone_in_a_sandbox(library: dict[str, Any], tmp_path: Path) -> None:
     shutil.copytree(HERE / "nodes" / "kernels", tmp_path / "kernels")

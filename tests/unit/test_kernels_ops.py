@@ -392,7 +392,7 @@ def a_step(x: Tensor, bias: Tensor, rng: Tensor, target: Tensor, of_step: dict[s
     "backend",
     [
         "aot_eager",
-        pytest.param("inductor", marks=pytest.mark.slow),  # calls a C++ compiler
+        pytest.param("inductor", marks=pytest.mark.thorough),  # calls a C++ compiler
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # the compiler's own

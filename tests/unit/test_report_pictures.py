@@ -259,7 +259,10 @@ def test_regions_are_grouped_by_their_outcome(fleet: Fleet) -> None:
     assert list(groups) == ["Published", "Failed or stopped", "No result"]
 
 
-@pytest.mark.parametrize(("regions", "trials", "size"), [(3, 20, 800_000), (50, 50, 3_000_000)])
+@pytest.mark.parametrize(
+    ("regions", "trials", "size"),
+    [(3, 20, 800_000), pytest.param(50, 50, 3_000_000, marks=pytest.mark.thorough)],
+)
 def test_the_page_is_small(fleet: Fleet, regions: int, trials: int, size: int) -> None:
     assert len(render_page(many_regions(fleet, regions, trials)).encode()) < size
 
