@@ -47,7 +47,7 @@ check: lint
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --num-workers 2 src tests
+	$(BIN)/mypy src tests
 
 format: $(VENV)/ready
 	$(BIN)/ruff format .
