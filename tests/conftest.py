@@ -22,6 +22,25 @@ settings.register_profile("new", deadline=None, derandomize=False, print_blob=Tr
 settings.load_profile(os.environ.get("TRIALFLEET_EXAMPLES", "same"))
 
 
+class FailuresAtOnce:
+    """Names a test as soon as it has failed: a run that is cut off has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._plugins.getplugin("terminalreporter")
+        if report.failed and terminal:
+            causes = [line[2:] for line in report.longreprtext.splitlines() if line[:2] == "E "]
+            cause = causes[0].strip() if causes else ""
+            terminal.write_line(f"\n{report.nodeid} ({report.when}): {cause}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # one of xdist's workers has no terminal
+        config.pluginmanager.register(FailuresAtOnce(config))
+
+
 class MakeRun(Protocol):
     """Plans a run of a small study; changes are keys of the study file."""
 
