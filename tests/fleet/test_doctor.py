@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -37,7 +38,8 @@ MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nod
 
 @pytest.fixture(autouse=True)
 def here(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this machine be no EC2 instance and no manager."""
+    """Let this machine be no EC2 instance and no manager, whatever pool other tests have used."""
+    monkeypatch.setenv("PATH", os.defpath)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("TRIALFLEET_NODE_TOKEN", str(tmp_path / "token"))
 
