@@ -64,6 +64,12 @@ def load_model(folder: Path) -> Model:
         ValueError: it is not the folder of a model of the reference trainer.
         OSError: a file is missing or can't be read.
     """
+    if folder.is_dir() and not (folder / "model.json").exists():
+        left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
+        raise ValueError(
+            f"{folder} is no model of `trainer: tabular`, which alone can be predicted with here; "
+            f"it holds what the study's own trainer left: {left}"
+        )
     try:
         text = (folder / "model.json").read_text(encoding="utf-8")
         description: dict[str, Any] = json.loads(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from typing import Any
 
 
@@ -70,8 +71,10 @@ class Settings:
         """
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):
+            near = difflib.get_close_matches(unknown[0], known, n=1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
             raise ValueError(
-                f"the tabular trainer has no setting {', '.join(unknown)}; it knows "
+                f"the tabular trainer has no setting {', '.join(unknown)}{meant}; it knows "
                 f"{', '.join(known)}"
             )
         return cls(**params)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.files import typed
+from trialfleet.workflows.output import keep_numbers_whole
 from trialfleet.workflows.states import RunState, Stage
 from trialfleet.workflows.status import RegionStatus, RunStatus
 
@@ -39,6 +40,7 @@ _COLORS: dict[str, str] = {
 _SHOWN_REGIONS = 45
 _SHOWN_MENDS = 3
 _SHOWN_STEPS = 4
+_WIDE = 120  # columns of a terminal
 
 
 def run_view(status: RunStatus) -> RenderableType:
@@ -72,8 +74,20 @@ def run_view(status: RunStatus) -> RenderableType:
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
     parts += [Text(_mended(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
     if status.state.can_resume:
-        parts.append(Text(f"next: trialfleet resume {typed(Path(status.folder))}"))
+        parts += [Text(line) for line in _next(status)]
     return Group(*parts)
+
+
+def _next(status: RunStatus) -> list[str]:
+    """What to do with a run that can be resumed; resuming mends no trainer."""
+    resume = f"trialfleet resume {typed(Path(status.folder))}"
+    failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
+    if not (failed and status.state is RunState.FAILED):
+        return [f"next: {resume}"]
+    return [
+        "next: mend what is named above, then start another run: trialfleet run STUDY --check",
+        f"  this run keeps its copy of the trainer; {resume} is for what has passed by itself",
+    ]
 
 
 def state_text(state: RunState) -> Text:
@@ -109,14 +123,18 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
 
 def _region_table(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("region", "state", "", "trials"):
+    bars = not status.ended  # they have nothing left to say
+    for name in ("region", "state", *([""] if bars else [])):
         table.add_column(name)
+    table.add_column("trials", justify="right")
     steps = any(_steps(region) for region in status.regions)
     step, best = "step" if steps else "", f"best {status.metric}"
     for name in ("failed", "running", step, "queued", best, "time left"):
         table.add_column(name, justify="right")
     for region in status.regions[:_SHOWN_REGIONS]:
-        table.add_row(*_region_row(region))
+        name, state, bar, *counts = _region_row(region)
+        table.add_row(name, state, *([bar] if bars else []), *counts)
+    keep_numbers_whole(table)
     hidden = len(status.regions) - _SHOWN_REGIONS
     if hidden > 0:
         table.add_row(f"… {hidden} more")
@@ -217,17 +235,26 @@ def _region_line(region: RegionStatus, metric: str) -> str:
     return f"{region.name}: {region.stage}{why}: {trials}{failed}{best}"
 
 
-def trials_table(trials: list[TrialRecord], metric: str) -> Table:
-    """The trials of a run, a row each; other metrics and errors where there are any."""
+def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> Table:
+    """The trials of a run, a row each; other metrics and errors where there are any.
+
+    A terminal of less than 120 columns shows neither machines nor other metrics.
+    """
     rows = [_trial_cells(trial, metric) for trial in trials]
     numbers = {"trial", metric, "attempts", "time"}
-    names = ["region", "trial", "state", metric, "attempts", "time", "machine", "parameters"]
-    names += [name for name in ("metrics", "error") if any(row[name] for row in rows)]
+    names = ["region", "trial", "state", metric, "attempts", "time"]
+    names += ["machine", "parameters", "metrics"] if width >= _WIDE else ["parameters"]
+    names += ["error"]
+    empty = {name for name in ("metrics", "error") if not any(row[name] for row in rows)}
+    names = [name for name in names if name not in empty]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(row[name]) for name in names))
+    keep_numbers_whole(table)
+    pairs = (pair for row in rows for pair in row["parameters"].split("  "))
+    table.columns[names.index("parameters")].min_width = max(map(len, pairs), default=0)
     return table
 
 

@@ -12,6 +12,7 @@ from trialfleet.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 UNSQUEEZED = 160  # columns for a file or a pipe: a table is not cut to the 80 of an old terminal
 
@@ -37,3 +38,17 @@ def say(text: str, *, err: bool = False) -> None:
 def print_json(value: Any, indent: int | None = 1) -> None:
     """Print a value as JSON; what JSON doesn't know (paths, times) as text."""
     click.echo(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
+
+
+def keep_numbers_whole(table: Table) -> None:
+    """Let a narrow terminal wrap titles and texts, but no cell of a column that is set right."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(width=10_000)
+    for column in table.columns:
+        if column.justify == "right":
+            widths = [
+                Measurement.get(console, console.options, cell).maximum for cell in column.cells
+            ]
+            column.min_width = max(widths, default=0)

@@ -49,7 +49,9 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
     elif as_csv:
         write_csv(records, opened.study, sys.stdout)
     else:
-        console().print(trials_table(records, opened.study.objective.metric))
+        terminal = console()
+        table = trials_table(records, opened.study.objective.metric, terminal.width)
+        terminal.print(table)
 
 
 @click.command()

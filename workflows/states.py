@@ -50,6 +50,11 @@ class Stage(StrEnum):
         """Whether the region has what the study asked for."""
         return self in {Stage.PUBLISHED, Stage.TUNED}
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is done for the region as things stand."""
+        return self.is_good or self in {Stage.FAILED, Stage.STOPPED}
+
 
 _STAGES = {"trials": Stage.TUNING, "best": Stage.TRAINING, "publish": Stage.PUBLISHING}
 

@@ -202,6 +202,7 @@ class StatusReader:
             for region in self._graph.regions
         )
         objective = self._frozen.study.objective
+        is_running = state is RunState.RUNNING
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
@@ -222,7 +223,7 @@ class StatusReader:
                 *(self._waiting.why(queued) if queued else ()),
             ),
             mends=tuple(mends(self._folder)),
-            seconds_left=seconds_left_of_run(regions) if state is RunState.RUNNING else None,
+            seconds_left=seconds_left_of_run(regions, _begun(trials)) if is_running else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
         )
         return Look(status, unfinished)
@@ -384,3 +385,9 @@ def last_finished(folder: RunFolder) -> datetime | None:
         return None
     finished = read_json(folder.report_data)["finished"]
     return datetime.fromisoformat(finished) if finished else None
+
+
+def _begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
+    """When the first trial of all regions was asked for, in Unix seconds."""
+    asked = (t.datetime_start for each in trials.values() for t in each if t.datetime_start)
+    return min((moment.timestamp() for moment in asked), default=None)

@@ -71,6 +71,9 @@ def plan(study: Path, out: Path | None, run_id: str | None, checks: bool, as_jso
     say(plan_text(planned, outlook))
     if checks:
         _check(planned)
+    if outlook.hopeless:
+        say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
+        return
     say(f"next: trialfleet submit {here}   (or condor_submit_dag {here}/study.dag)")
 
 

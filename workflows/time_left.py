@@ -22,11 +22,18 @@ def seconds_left(trials: list[StoredTrial], budget: int, hours: float | None) ->
     return left if hours is None else min(left, max(0.0, hours * 3600 - spent))
 
 
-def seconds_left_of_run(regions: Iterable[RegionStatus]) -> float | None:
-    """The slowest region decides; regions that haven't begun are as slow as the mean of others."""
+def seconds_left_of_run(regions: Iterable[RegionStatus], begun: float | None) -> float | None:
+    """The pace of all regions together so far: they share the pool, now these and now those.
+
+    A region's full training counts as one trial. None until a tenth is done.
+
+    Args:
+        regions: of the run.
+        begun: when its first trial was asked for, in Unix seconds.
+    """
     regions = list(regions)
-    known = [r.seconds_left for r in regions if r.seconds_left is not None]
-    if not known:
+    done = sum(r.finished + (r.published is not None) for r in regions)
+    left = sum(r.budget - r.finished + 1 for r in regions if not r.stage.is_over)
+    if begun is None or done < (done + left) / 10:
         return None
-    waiting = sum(r.phase == "waiting" for r in regions)
-    return max(known) + waiting * sum(known) / len(known) / max(1, len(known))
+    return (time.time() - begun) / done * left

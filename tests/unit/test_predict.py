@@ -205,6 +205,12 @@ def test_a_folder_without_a_model_is_named(model: Path, tmp_path: Path) -> None:
         load_model(model)
 
 
+def test_a_model_of_the_studys_own_trainer_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "model.joblib").touch()
+    with pytest.raises(ValueError, match=r"no model of `trainer: tabular`.*: model.joblib"):
+        load_model(tmp_path)
+
+
 def test_a_regions_folder_stands_for_its_latest_model(model: Path, tmp_path: Path) -> None:
     region = tmp_path / "models" / "JFK"
     region.mkdir(parents=True)

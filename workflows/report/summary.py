@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trialfleet.workflows.output import keep_numbers_whole
 from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
 from trialfleet.workflows.report.groups import outcome
 from trialfleet.workflows.report.model import Region, Report
@@ -29,13 +30,13 @@ def summary_table(report: Report) -> Table:
     with_best = report.metric != report.report_metric
     failed = report.failed > 0
     table = Table(header_style="bold", caption=_caption(report), caption_justify="left")
-    table.add_column("region", overflow="ellipsis", no_wrap=True, min_width=6)
+    table.add_column("region", overflow="fold")
     numeric = ["trials", "failed"] if failed else ["trials"]
     numeric += [f"best {report.metric}"] if with_best else []
     numeric += [f"{report.report_metric} tuned", "default", "gain", "time"]
     for title in numeric:
         table.add_column(Text(title), justify="right")
-    table.add_column("state", no_wrap=True)
+    table.add_column("state", overflow="fold")
     for row in report.regions:
         table.add_row(
             Text(row.name),
@@ -48,6 +49,7 @@ def summary_table(report: Report) -> Table:
             Text(duration(row.wall_seconds), no_wrap=True),
             Text(outcome(row), style="red" if row.worse else ""),
         )
+    keep_numbers_whole(table)
     return table
 
 

@@ -1,0 +1,96 @@
+"""What commands print, on terminals as wide as they happen to be."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from tests.conftest import MakeRun
+from trialfleet import RunState, Stage
+from trialfleet.workflows import time_left
+from trialfleet.workflows.causes import Cause
+from trialfleet.workflows.console import run_view, trials_table
+from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.run import TrialRecord
+
+
+def printed(view: Any, width: int) -> str:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
+
+
+def test_a_narrow_terminal_cuts_no_number() -> None:
+    table = Table()
+    for name in ("region", "a long title of numbers", "another title", "state"):
+        table.add_column(name, justify="left" if name in {"region", "state"} else "right")
+    table.add_row("Schleswig-Holstein", "0.1234567", "+0.0504321", "published, worse than default")
+    keep_numbers_whole(table)
+    text = printed(table, 50)
+    assert "0.1234567" in text
+    assert "+0.0504321" in text
+
+
+@pytest.fixture
+def trial() -> TrialRecord:
+    fields: dict[str, Any] = dict.fromkeys(TrialRecord.__dataclass_fields__)
+    params = {"learning_rate": 0.0012345, "leaves": 31, "penalty": 0.5}
+    known = {"region": "Norge", "trial": 7, "state": "complete", "value": 0.774981}
+    rest = {"params": params, "metrics": {"loss": 0.774981, "auc": 0.5}, "machine": "node-17"}
+    return TrialRecord(**{**fields, **known, **rest})
+
+
+def test_of_a_trials_settings_none_is_cut_in_two(trial: TrialRecord) -> None:
+    narrow = printed(trials_table([trial], "loss", 80), 80)
+    for part in ("learning_rate=0.001234", "leaves=31", "penalty=0.5", "0.774981"):
+        assert part in narrow
+    assert "node-17" not in narrow
+    wide = printed(trials_table([trial], "loss", 160), 160)
+    assert "node-17" in wide
+    assert "auc=0.5" in wide
+
+
+def test_a_run_that_has_ended_has_no_bars(make_run: MakeRun) -> None:
+    status = make_run().status()
+    assert "━" not in printed(run_view(status), 80)
+
+
+def region(finished: int, stage: Stage = Stage.TUNING, published: str | None = None) -> Any:
+    return SimpleNamespace(finished=finished, budget=20, stage=stage, published=published)
+
+
+def test_a_runs_time_left_is_by_the_pace_of_all_its_regions() -> None:
+    begun = time.time() - 100
+    over = region(20, Stage.PUBLISHED, "models/A")  # 21 pieces of work
+    assert time_left.seconds_left_of_run([over, region(0, Stage.WAITING)], begun) == (
+        pytest.approx(100, rel=0.05)
+    )
+    assert time_left.seconds_left_of_run([region(10), region(4)], begun) == (
+        pytest.approx(100 / 14 * 28, rel=0.05)
+    )
+
+
+def test_the_first_trials_say_nothing_of_the_time_left() -> None:
+    begun = time.time() - 100
+    assert time_left.seconds_left_of_run([region(2), region(0)], begun) is None
+    assert time_left.seconds_left_of_run([region(2), region(0)], None) is None
+
+
+def test_after_a_failure_of_the_trainer_another_run_is_the_next_step(make_run: MakeRun) -> None:
+    status = make_run().status()
+    cause = Cause(error="exit code 1: KeyError: 'lat'", attempts=6, of=6, log="err")
+    failed = {"state": RunState.FAILED, "stage": Stage.FAILED}
+    regions = tuple(replace(each, **failed, cause=cause) for each in status.regions)
+    text = printed(run_view(replace(status, state=RunState.FAILED, regions=regions)), 160)
+    assert "trialfleet run STUDY --check" in text
+    assert "next: trialfleet resume" not in text
+    lost = tuple(replace(each, **failed) for each in status.regions)
+    text = printed(run_view(replace(status, state=RunState.FAILED, regions=lost)), 160)
+    assert "next: trialfleet resume" in text
