@@ -238,7 +238,8 @@ def test_an_unknown_setting_is_rejected_with_the_known_ones(
     write_order(sandbox, params={"learning_rte": 0.1})
     assert run_here(sandbox, monkeypatch) == 64
     assert (
-        "no setting learning_rte; it knows learning_rate, hidden" in read_result(sandbox)["error"]
+        "no setting learning_rte (did you mean learning_rate?); it knows learning_rate, hidden"
+        in read_result(sandbox)["error"]
     )
 
 
