@@ -132,8 +132,8 @@ def _region_table(status: RunStatus) -> Table:
     for name in ("failed", "running", step, "queued", best, "time left"):
         table.add_column(name, justify="right")
     for region in status.regions[:_SHOWN_REGIONS]:
-        name, state, bar, *counts = _region_row(region)
-        table.add_row(name, state, *([bar] if bars else []), *counts)
+        cells = _region_row(region)
+        table.add_row(*cells[:2], *(cells[2:3] if bars else []), *cells[3:])
     keep_numbers_whole(table)
     hidden = len(status.regions) - _SHOWN_REGIONS
     if hidden > 0:

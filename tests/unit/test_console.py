@@ -86,11 +86,11 @@ def test_the_first_trials_say_nothing_of_the_time_left() -> None:
 def test_after_a_failure_of_the_trainer_another_run_is_the_next_step(make_run: MakeRun) -> None:
     status = make_run().status()
     cause = Cause(error="exit code 1: KeyError: 'lat'", attempts=6, of=6, log="err")
-    failed = {"state": RunState.FAILED, "stage": Stage.FAILED}
-    regions = tuple(replace(each, **failed, cause=cause) for each in status.regions)
-    text = printed(run_view(replace(status, state=RunState.FAILED, regions=regions)), 160)
+    status = replace(status, state=RunState.FAILED)
+    (region,) = status.regions
+    lost = replace(region, state=RunState.FAILED, stage=Stage.FAILED)
+    text = printed(run_view(replace(status, regions=(replace(lost, cause=cause),))), 160)
     assert "trialfleet run STUDY --check" in text
     assert "next: trialfleet resume" not in text
-    lost = tuple(replace(each, **failed) for each in status.regions)
-    text = printed(run_view(replace(status, state=RunState.FAILED, regions=lost)), 160)
+    text = printed(run_view(replace(status, regions=(lost,))), 160)
     assert "next: trialfleet resume" in text
