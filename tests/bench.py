@@ -22,12 +22,12 @@ import platformdirs
 import psutil
 
 from trialfleet import Run, Study, plan
-from trialfleet.infra.pool import Pool
+from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer.region_study import RegionSettings, RegionStudy
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.storage import study_name
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.storage import study_name
 
 TRIALS = 12
 TRAINER = """\

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from trialfleet.errors import InputError
-from trialfleet.infra.fleet.names import NODE_IDENTITY, PORT, TRUST_DOMAIN
-from trialfleet.infra.pool_config import templates
+from trialfleet.infra.pool.config import templates
+from trialfleet.infra.pool.joining import NODE_IDENTITY, PORT, TRUST_DOMAIN
 
 TEMPLATE = "manager.conf.j2"
 KEY = "trialfleet"  # the file in HTCondor's folder of keys that signs the nodes' tokens

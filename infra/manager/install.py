@@ -19,9 +19,6 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
-from trialfleet.infra import pool_status
-from trialfleet.infra.fleet.names import PORT
-from trialfleet.infra.htcondor_package import Progress
 from trialfleet.infra.manager import config, repository, tokens
 from trialfleet.infra.manager.actions import (
     Action,
@@ -35,9 +32,12 @@ from trialfleet.infra.manager.actions import (
 )
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.versions import LEAST, usable_installation
-from trialfleet.infra.pool_config import templates
-from trialfleet.infra.processes import wait_until
-from trialfleet.infra.surroundings import surroundings
+from trialfleet.infra.pool import status as pool_status
+from trialfleet.infra.pool.config import templates
+from trialfleet.infra.pool.environment import surroundings
+from trialfleet.infra.pool.htcondor_package import Progress
+from trialfleet.infra.pool.joining import PORT
+from trialfleet.infra.pool.processes import wait_until
 
 CONFIG_NAME = "50-trialfleet-manager.conf"
 SERVICE = "condor"
@@ -82,7 +82,7 @@ def settings_for(
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
-        raise InputError("whose studies shall run here? name an account by --user")
+        raise InputError("whose studies run here? name an account by --user")
     forwarded = bool(address) and not is_own_address(str(address))
     return ManagerSettings(user=chosen, address=address or "", forwarded=forwarded, port=port)
 
@@ -239,7 +239,7 @@ def token(machine: Machine, group: int) -> Iterator[Action]:
 
 def supervisor(settings: ManagerSettings, machine: Machine) -> Action:
     """Return what has systemd run the supervisor of the user's runs."""
-    program = shlex.join([sys.executable, "-I", "-m", "trialfleet.workflows.supervisor"])
+    program = shlex.join([sys.executable, "-I", "-m", "trialfleet.workflows.dagman.supervisor"])
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = template("trialfleet-supervisor.service.j2", **values)
     return file(machine.at("/etc/systemd/system") / SUPERVISOR, text)
@@ -291,7 +291,7 @@ def is_enabled(machine: Machine, unit: str) -> Callable[[], bool]:
     """Return a question: will systemd start the unit with the machine?"""
 
     def ask() -> bool:
-        return said(machine, ["systemctl", "is-enabled", unit]) == "enabled"
+        return output_of(machine, ["systemctl", "is-enabled", unit]) == "enabled"
 
     return ask
 
@@ -300,13 +300,15 @@ def are_loaded(machine: Machine) -> bool:
     """Tell whether systemd knows our units as they are on the disk."""
     units = [TIMER, RENEWAL, SUPERVISOR]
     asked = ["systemctl", "show", "--property=NeedDaemonReload", "--value", *units]
-    return said(machine, asked).split() == ["no"] * len(units)
+    return output_of(machine, asked).split() == ["no"] * len(units)
 
 
 def runs_since(machine: Machine, configuration: Path) -> bool:
     """Tell whether HTCondor was started after its configuration was written."""
     asked = ["systemctl", "show", SERVICE, "--property=ActiveState,ActiveEnterTimestampMonotonic"]
-    answers = dict(line.split("=", 1) for line in said(machine, asked).splitlines() if "=" in line)
+    answers = dict(
+        line.split("=", 1) for line in output_of(machine, asked).splitlines() if "=" in line
+    )
     if answers.get("ActiveState") != "active" or not configuration.is_file():
         return False
     microseconds = int(answers.get("ActiveEnterTimestampMonotonic") or 0)
@@ -314,7 +316,7 @@ def runs_since(machine: Machine, configuration: Path) -> bool:
     return started >= configuration.stat().st_mtime
 
 
-def said(machine: Machine, asked: list[str]) -> str:
+def output_of(machine: Machine, asked: list[str]) -> str:
     """Return what a command prints; nothing where it fails."""
     try:
         return machine.run(asked).strip()

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from trialfleet.errors import PoolError
 from trialfleet.files import write_atomic
-from trialfleet.infra.fleet.names import NODE_IDENTITY, TRUST_DOMAIN
 from trialfleet.infra.manager.config import KEY
+from trialfleet.infra.pool.joining import NODE_IDENTITY, TRUST_DOMAIN
 
 TOKEN_FILE = Path("/etc/trialfleet/node.token")
 TOKEN_MODE = 0o640  # root's, and read by the group of the user who runs studies

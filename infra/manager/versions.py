@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.htcondor_package import (
+from trialfleet.infra.pool.htcondor_package import (
     MINIMUM,
     Installation,
     machine_installation,

@@ -249,7 +249,7 @@ def idle_too_long(memory: Memory, seen: Seen, rules: Rules) -> bool:
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return why the machine shall be shut down now; None if it shall not."""
+    """Return why the machine must be shut down now; None if not."""
     leaving = memory.leaving
     if leaving is None:
         return None

@@ -257,7 +257,7 @@ def plain_adamw(
     schedule: Tensor,
     step: Tensor,
 ) -> None:
-    """AdamW by the formula of nodes/descent.py; the schedule stays on the device."""
+    """AdamW by the formula of nodes/tabular/optimizers.py; the schedule stays on the device."""
     rate, first, second = schedule.index_select(0, step).unbind(1)
     for w, g, m, v, decay in zip(weights, gradients, means, squares, decays, strict=True):
         m.lerp_(g, 1 - BETA_1)
@@ -288,7 +288,7 @@ def plain_sgd(
     schedule: Tensor,
     step: Tensor,
 ) -> None:
-    """SGD by the formula of nodes/descent.py; the schedule stays on the device."""
+    """SGD by the formula of nodes/tabular/optimizers.py; the schedule stays on the device."""
     rate = schedule.index_select(0, step)[:, 0]
     for w, g, m, decay in zip(weights, gradients, velocities, decays, strict=True):
         m.mul_(MOMENTUM).add_(g)

@@ -1,6 +1,6 @@
 """Compiles csrc/ for this machine's torch and GPUs, once, and finds what was compiled before.
 
-A library lies in a folder named by all that it hangs on: a hash of the sources, torch, the flags,
+A library lies in a folder named by all that it depends on: a hash of the sources, torch, the flags,
 and the GPU architectures. It is compiled in a folder beside and renamed when complete, so nobody
 sees half of one; a lock that dies with its process lets one process build while others wait. A
 failed compilation is remembered, so that not every trial repeats it; the command repeats it.
@@ -73,12 +73,12 @@ def say(words: str) -> None:
     print(f"trialfleet kernels: {words}", file=sys.stderr, flush=True)
 
 
-# What a library hangs on
+# What a library depends on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that a library hangs on.
+    """All that a library depends on.
 
     Attributes:
         sources: hash of csrc/.

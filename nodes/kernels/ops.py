@@ -1,7 +1,7 @@
 """The operators, typed. Importing this module loads the built library, building it if it must.
 
 IMPLEMENTATION is "cuda", "cpu" or "plain": the best that is loaded; REASON says why nothing better
-is ("" for cuda). What runs hangs on where the tensors lie: the library of a CUDA torch has both.
+is ("" for cuda). What runs depends on where the tensors lie: the library of a CUDA torch has both.
 
 All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
 float16, and on the CPU also float64, for tests. Anything else raises ValueError with the operator,
@@ -147,7 +147,7 @@ def adamw_step_(
     beta2: float,
     epsilon: float,
 ) -> None:
-    """Take a step of AdamW with all weights; nodes/descent.py has the formula.
+    """Take a step of AdamW with all weights; nodes/tabular/optimizers.py has the formula.
 
     Args:
         weights: float32, of any shapes.
@@ -280,7 +280,7 @@ FAKES: dict[str, Callable[..., Any]] = {
 
 
 # Autograd: setup keeps what backward needs. A gradient arrives in any layout, kernels want one; it
-# is None where nothing hangs on the result, instead of zeros that would have to be filled.
+# is None where nothing depends on the result, instead of zeros that would have to be filled.
 
 
 def _exp_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001

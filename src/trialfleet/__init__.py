@@ -34,11 +34,11 @@ from trialfleet.errors import (
 )
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.run import BestSettings, Run, TrialRecord, plan
-    from trialfleet.workflows.states import RunState, Stage, TrialState
-    from trialfleet.workflows.status import RegionStatus, RunStatus
-    from trialfleet.workflows.study import Study
-    from trialfleet.workflows.study_file import load_study
+    from trialfleet.workflows.run.run import BestSettings, Run, TrialRecord, plan
+    from trialfleet.workflows.status.states import RunState, Stage, TrialState
+    from trialfleet.workflows.status.status import RegionStatus, RunStatus
+    from trialfleet.workflows.study.file import load_study
+    from trialfleet.workflows.study.spec import Study
 
 __all__ = [
     "BestSettings",
@@ -61,11 +61,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "workflows.run": ("BestSettings", "Run", "TrialRecord", "plan"),
-    "workflows.states": ("RunState", "Stage", "TrialState"),
-    "workflows.status": ("RegionStatus", "RunStatus"),
-    "workflows.study": ("Study",),
-    "workflows.study_file": ("load_study",),
+    "workflows.run.run": ("BestSettings", "Run", "TrialRecord", "plan"),
+    "workflows.status.states": ("RunState", "Stage", "TrialState"),
+    "workflows.status.status": ("RegionStatus", "RunStatus"),
+    "workflows.study.spec": ("Study",),
+    "workflows.study.file": ("load_study",),
 }
 
 

@@ -8,7 +8,7 @@ from trialfleet.workflows import ctrl_c
 def main() -> None:
     """Run the command line."""
     ctrl_c.answer_from_the_start()
-    from trialfleet.workflows.command_line import main as command_line
+    from trialfleet.workflows.cli.main import main as command_line
 
     command_line(prog_name="trialfleet")
 

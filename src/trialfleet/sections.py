@@ -35,7 +35,7 @@ class Section(BaseModel):
     @classmethod
     def _name_the_known_keys(cls, value: Any) -> Any:
         if not isinstance(value, Mapping | cls):
-            raise wrong(f"must be a table; its keys: {', '.join(cls.model_fields)}")
+            raise refusal(f"must be a table; its keys: {', '.join(cls.model_fields)}")
         for key in value if isinstance(value, Mapping) else ():
             if key not in cls.model_fields:
                 raise PydanticCustomError(
@@ -89,7 +89,7 @@ def did_you_mean(
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def wrong(text: str) -> PydanticCustomError:
+def refusal(text: str) -> PydanticCustomError:
     """An error whose message is `text` as it stands, braces and all."""
     return PydanticCustomError("study", "{text}", {"text": text})
 
@@ -105,14 +105,14 @@ def one_line(value: str) -> str:
     return value
 
 
-def spelled(pattern: str, words: str) -> Callable[[Any], str]:
+def matches(pattern: str, words: str) -> Callable[[Any], str]:
     """A check that tells in words what a pattern wants."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):
             return value
         quotes = not isinstance(value, str) and re.fullmatch(pattern, str(value))
-        raise wrong("must be text; put it in quotes" if quotes else f"must be {words}")
+        raise refusal("must be text; put it in quotes" if quotes else f"must be {words}")
 
     return check
 
@@ -125,7 +125,7 @@ def schema_of(pattern: str) -> WithJsonSchema:
 def not_empty(value: str) -> str:
     """Return `value` when it is not empty."""
     if not value:
-        raise wrong("must not be empty")
+        raise refusal("must not be empty")
     return value
 
 
@@ -135,7 +135,7 @@ OneLine = Annotated[str, AfterValidator(not_empty), AfterValidator(one_line)]
 Size = Annotated[
     str,
     BeforeValidator(
-        spelled(_SIZE, "a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB")
+        matches(_SIZE, "a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB")
     ),
     schema_of(_SIZE),
 ]

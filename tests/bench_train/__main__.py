@@ -22,7 +22,7 @@ import torch
 
 from tests.bench_train import launches, rivals, roofline, workloads
 from tests.bench_train.workloads import Workload
-from trialfleet.nodes import judge, region, settings, train
+from trialfleet.nodes.tabular import dataset, evaluation, settings, train
 
 WINDOW = 0.5  # s of steps between two looks at the clock
 WINDOWS = 12  # whose median counts
@@ -170,20 +170,20 @@ def measure_workload(
     return result
 
 
-def loss_after_an_epoch(workload: Workload, data: region.Region, device: torch.device) -> float:
+def loss_after_an_epoch(workload: Workload, data: dataset.Dataset, device: torch.device) -> float:
     """Return ours, rounded up in the third digit: what all have to come to."""
     ours = rivals.Ours(data, workload, device)
     ours.advance(workload.steps)
     return math.ceil(validation_loss(ours, data) * 1000) / 1000
 
 
-def validation_loss(way: rivals.Way, data: region.Region) -> float:
+def validation_loss(way: rivals.Way, data: dataset.Dataset) -> float:
     """Return the loss of the rows that aren't trained on."""
-    return judge.evaluate(way.network, data.validation, data, "")["loss"]
+    return evaluation.evaluate(way.network, data.validation, data, "")["loss"]
 
 
 def start(
-    name: str, workload: Workload, data: region.Region, device: torch.device
+    name: str, workload: Workload, data: dataset.Dataset, device: torch.device
 ) -> tuple[rivals.Way, float]:
     """Return a way that has taken its first steps, and the seconds that this took."""
     begin = roofline.Clock.now()
@@ -193,7 +193,7 @@ def start(
 
 
 def seconds_to(
-    target: float, way: rivals.Way, workload: Workload, data: region.Region
+    target: float, way: rivals.Way, workload: Workload, data: dataset.Dataset
 ) -> float | None:
     """Return the seconds of training until the validation loss is that low, looks not counted."""
     spent, steps = 0.0, max(1, workload.steps // LOOKS)
@@ -234,7 +234,7 @@ def seconds_for(steps: int, way: rivals.Way) -> float:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Return what the figures hang on."""
+    """Return what the figures depend on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
         "device": name,

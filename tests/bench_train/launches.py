@@ -22,11 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.bench_train import rivals, workloads
 from tests.bench_train.workloads import SEED, Workload
 from tests.one_process import world_of_one
-from trialfleet.nodes import feed, region
-from trialfleet.nodes.fused import FusedSteps
-from trialfleet.nodes.network import loss_of
-from trialfleet.nodes.ranks import Ranks
-from trialfleet.nodes.steps import PlainSteps, Steps
+from trialfleet.nodes.tabular import dataset, loader
+from trialfleet.nodes.tabular.graph_steps import GraphSteps
+from trialfleet.nodes.tabular.network import loss_of
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
 CPU = torch.device("cpu")
 # What hands out memory or another name for it, or only takes notes.
@@ -101,7 +101,7 @@ def counted(workload: Workload) -> dict[str, Any]:
     }
 
 
-def eager_step(data: region.Region, workload: Workload) -> Count:
+def eager_step(data: dataset.Dataset, workload: Workload) -> Count:
     """Count a step as people write it: rows by index, autograd, torch's fused AdamW."""
     network = rivals.network_of(data, workload, CPU)
     optimizer = rivals.adamw_of(network, workload)
@@ -122,17 +122,17 @@ def eager_step(data: region.Region, workload: Workload) -> Count:
 
 
 def fused_step(
-    data: region.Region,
+    data: dataset.Dataset,
     workload: Workload,
     dtype: torch.dtype = torch.float32,
     team: Ranks | None = None,
 ) -> Count:
     """Count a step of the trainer as a GPU has it; there all of it is one CUDA graph."""
     network, team = rivals.network_of(data, workload, CPU), team or Ranks()
-    orders = feed.Orders(SEED, len(data.train), workload.batch, team)
-    rows = feed.Resident(data.train, orders)
+    orders = loader.Orders(SEED, len(data.train), workload.batch, team)
+    rows = loader.Resident(data.train, orders)
     return count_step(
-        FusedSteps(
+        GraphSteps(
             *(network, workload.settings, data.kind, rows),
             seed=SEED,
             dtype=dtype,
@@ -143,14 +143,14 @@ def fused_step(
 
 
 def step_of_two(
-    data: region.Region, workload: Workload, dtype: torch.dtype = torch.float32
+    data: dataset.Dataset, workload: Workload, dtype: torch.dtype = torch.float32
 ) -> Count:
     """Count a step of the first of two ranks; the other need not be there."""
     with world_of_one():
         return fused_step(data, workload, dtype, Ranks(0, 2))
 
 
-def plain_step(data: region.Region, workload: Workload) -> Count:
+def plain_step(data: dataset.Dataset, workload: Workload) -> Count:
     """Count a step of the trainer as a CPU has it."""
     network = rivals.network_of(data, workload, CPU)
     return count_step(PlainSteps(network, data, workload.settings, SEED))

@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.bench_train.roofline import synchronize
 from tests.bench_train.workloads import SEED, Workload
-from trialfleet.nodes import feed, region, settings, train, trial
-from trialfleet.nodes.descent import learning_rate_at
-from trialfleet.nodes.network import Network, loss_of
-from trialfleet.nodes.ranks import Ranks
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, loader, settings, train
+from trialfleet.nodes.tabular.network import Network, loss_of
+from trialfleet.nodes.tabular.optimizers import learning_rate_at
+from trialfleet.nodes.tabular.ranks import Ranks
 
 LOADERS = min(8, os.cpu_count() or 1)  # processes that feed a GPU; a CPU has other work for itself
 NO_TRIAL = trial.Trial(Path("no-such-folder"), {"seed": SEED, "accelerator": "gpu"})
@@ -36,7 +37,7 @@ class Way(Protocol):
         """Take so many steps, and wait until they are done."""
 
 
-def network_of(data: region.Region, workload: Workload, device: torch.device) -> Network:
+def network_of(data: dataset.Dataset, workload: Workload, device: torch.device) -> Network:
     """Return the same network to each."""
     torch.manual_seed(SEED)
     return Network(data.columns, workload.settings).to(device)
@@ -45,9 +46,9 @@ def network_of(data: region.Region, workload: Workload, device: torch.device) ->
 class Ours:
     """The reference trainer."""
 
-    def __init__(self, data: region.Region, workload: Workload, device: torch.device) -> None:
+    def __init__(self, data: dataset.Dataset, workload: Workload, device: torch.device) -> None:
         chosen, team = workload.settings, Ranks()
-        here = feed.place(data, device, 1.0)
+        here = loader.place(data, device, 1.0)
         self.network = network_of(data, workload, device)
         self._steps = train.steps_of(NO_TRIAL, chosen, self.network, here, team)
         self._per_epoch, self._taken = workload.steps, 0
@@ -66,7 +67,7 @@ class Ours:
 class Loop:
     """A DataLoader, autograd, torch.optim; on a GPU with loading processes and pinned memory."""
 
-    def __init__(self, data: region.Region, workload: Workload, device: torch.device) -> None:
+    def __init__(self, data: dataset.Dataset, workload: Workload, device: torch.device) -> None:
         self.network = network_of(data, workload, device)
         self._device, self._kind, self._settings = device, data.kind, workload.settings
         gpu = device.type == "cuda"
@@ -108,7 +109,7 @@ class Loop:
 class Eager:
     """Rows that lie on the device, taken by index_select; autograd, torch.optim's fused AdamW."""
 
-    def __init__(self, data: region.Region, workload: Workload, device: torch.device) -> None:
+    def __init__(self, data: dataset.Dataset, workload: Workload, device: torch.device) -> None:
         self.network = network_of(data, workload, device)
         self._rows, self._settings, self._device = data.train.to(device), workload.settings, device
         self._batch, self._per_epoch, self._taken = workload.batch, workload.steps, 0
@@ -119,7 +120,7 @@ class Eager:
         for _ in range(steps):
             epoch, step = divmod(self._taken, self._per_epoch)
             if step == 0:
-                self._order = feed.order_of(SEED, epoch, len(self._rows)).to(self._device)
+                self._order = loader.order_of(SEED, epoch, len(self._rows)).to(self._device)
             self._step(self._order[step * self._batch : (step + 1) * self._batch])
             self._taken += 1
         synchronize(self._device)
@@ -141,7 +142,7 @@ class Eager:
 class Compiled(Eager):
     """The same, but batch, network and loss by torch.compile(mode="reduce-overhead")."""
 
-    def __init__(self, data: region.Region, workload: Workload, device: torch.device) -> None:
+    def __init__(self, data: dataset.Dataset, workload: Workload, device: torch.device) -> None:
         super().__init__(data, workload, device)
         self._compiled: Callable[[Tensor], Tensor] = torch.compile(
             super()._loss, mode="reduce-overhead"
@@ -170,7 +171,7 @@ def autocast(device: torch.device) -> Any:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
-WAYS: dict[str, Callable[[region.Region, Workload, torch.device], Way]] = {
+WAYS: dict[str, Callable[[dataset.Dataset, Workload, torch.device], Way]] = {
     "ours": Ours,
     "loop": Loop,
     "compiled": Compiled,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trialfleet.nodes import region, settings, table
+from trialfleet.nodes.tabular import dataset, settings, table
 
 SEED = 1
 VALIDATION = 8192  # rows
@@ -99,26 +99,26 @@ def workloads(device: torch.device) -> list[Workload]:
     return [FLIGHTS, IN_2014, IN_2014_LARGE]
 
 
-def make_data(workload: Workload) -> region.Region:
+def make_data(workload: Workload) -> dataset.Dataset:
     """Return rows on the host in which a network of another seed says the class, with noise."""
     generator = torch.Generator().manual_seed(SEED)
 
-    def rows(count: int) -> region.Rows:
+    def rows(count: int) -> dataset.Rows:
         numeric = torch.randn(count, workload.numeric, generator=generator)
         codes = [
             torch.randint(1, size + 1, (count,), generator=generator, dtype=torch.int32)
             for size in workload.vocabularies
         ]
         categorical = torch.stack(codes, 1) if codes else torch.zeros(count, 0, dtype=torch.int32)
-        return region.Rows(
+        return dataset.Rows(
             numeric=numeric, categorical=categorical, target=_classes(numeric, codes, generator)
         )
 
     one = torch.ones(1, dtype=torch.float64)
-    return region.Region(
+    return dataset.Dataset(
         columns=_columns(workload),
-        numeric_scale=region.Scale(mean=0 * one, deviation=one),
-        target_scale=region.Scale(mean=0 * one, deviation=one),
+        numeric_scale=dataset.Scale(mean=0 * one, deviation=one),
+        target_scale=dataset.Scale(mean=0 * one, deviation=one),
         train=rows(workload.rows),
         validation=rows(VALIDATION),
         test=rows(1),

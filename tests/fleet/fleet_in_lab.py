@@ -14,11 +14,11 @@ from tests.fleet.lab.lab import Lab, Machine
 from tests.fleet.lab.machine import USER
 from tests.fleet.lab.moto_side import ACCOUNT, BARE
 from tests.fleet.lab.project import HOME, PROGRAM, Project
-from trialfleet.infra.fleet import names
+from trialfleet.infra.fleet.spec import names
 
 KIND = "g5.xlarge"
 # `trialfleet`, with something done before.
-ALTERED = "{}\nfrom trialfleet.workflows.command_line import main\nmain()"
+ALTERED = "{}\nfrom trialfleet.workflows.cli.main import main\nmain()"
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from moto import mock_aws
 from moto.ec2.models import amis
 
 from tests.fleet.moto_faults import Faults
-from trialfleet.infra.fleet import up
-from trialfleet.infra.fleet.aws import Aws
-from trialfleet.infra.fleet.bundle import Bundle
-from trialfleet.infra.fleet.machines import Candidate, InstanceType, Lifecycle
-from trialfleet.infra.fleet.own_instance import OwnInstance
-from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.nodes.bundle import Bundle
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Lifecycle
 
 ACCOUNT = "123456789012"
 HOME, AWAY = "eu-west-1", "us-east-1"

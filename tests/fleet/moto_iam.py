@@ -19,7 +19,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from moto.iam.access_control import IAMPolicyStatement
 from moto.s3.responses import ACTION_MAP
 
-from trialfleet.infra.fleet.aws import Aws
+from trialfleet.infra.fleet.aws.clients import Aws
 
 _MATCHES = IAMPolicyStatement._check_element_matches
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import classad2
 
-from trialfleet.infra.fleet.limits import Limits
-from trialfleet.infra.fleet.machines import Instance
-from trialfleet.infra.fleet.pool_nodes import PoolNode, Room, read_nodes
-from trialfleet.infra.fleet.scaling import Node
+from trialfleet.infra.fleet.pool.nodes import PoolNode, Room, read_nodes
+from trialfleet.infra.fleet.scaling.decision import Node
+from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.spec.machines import Instance
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ROOM = Room(gpus=1, cpus=4, memory_mb=15_000)

@@ -11,12 +11,12 @@ from typing import Any
 from tests.fleet.moto_account import Account, account, candidate, fleet, supplies
 from tests.fleet.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import FleetError, PoolError
-from trialfleet.infra.fleet import inventory
-from trialfleet.infra.fleet.autoscaler import Autoscaler, Ways
-from trialfleet.infra.fleet.machines import Candidate, Instance
-from trialfleet.infra.fleet.money import Stop
-from trialfleet.infra.fleet.pool_nodes import Demand, Group, PoolNode, PoolView
-from trialfleet.infra.fleet.scaling import Removal
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.pool.nodes import Demand, Group, PoolNode, PoolView
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
+from trialfleet.infra.fleet.scaling.decision import Removal
+from trialfleet.infra.fleet.scaling.money import Stop
+from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 
 
 class World:
@@ -58,9 +58,9 @@ class World:
             self.account.aws, self.fleet, self.ways(), run=run, progress=self.said.append
         )
 
-    def ways(self) -> Ways:
+    def ways(self) -> Connections:
         """How it reaches what is outside it."""
-        return Ways(
+        return Connections(
             supplies=lambda _aws, _fleet: supplies(),
             choose=lambda _aws, _fleet: self._choose(),
             look=lambda _fleet, _run: self._look(),

@@ -19,7 +19,7 @@ import pytest
 from tests.node_stand_ins import IP
 from tests.pool.conftest import make_pool, session_folder, work  # noqa: F401
 from tests.pool.watching import active
-from trialfleet.infra.pool import Pool
+from trialfleet.infra.pool.embedded import Pool
 from trialfleet.nodes.agent.condor import Condor, CondorError, query, run
 from trialfleet.nodes.agent.decisions import Rules
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES

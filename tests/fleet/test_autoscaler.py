@@ -13,10 +13,12 @@ from tests.fleet.moto_account import AWAY, HOME, IMAGE, candidate
 from tests.fleet.nodes_at_hand import NOW, ONE_GPU, ago, joined
 from tests.fleet.small_world import World, world
 from trialfleet.errors import FleetError, PoolError
-from trialfleet.infra.fleet import down, inventory, ledger
-from trialfleet.infra.fleet.autoscaler import Autoscaler, Step
-from trialfleet.infra.fleet.brake import NOTICES, Duds, Misfits
-from trialfleet.infra.fleet.pool_nodes import Demand, Group
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.lifecycle import down
+from trialfleet.infra.fleet.pool.nodes import Demand, Group
+from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
+from trialfleet.infra.fleet.scaling.backoff import NOTICES, UnfitNodes, UnmatchedTrials
 
 
 def test_a_node_is_launched_for_each_trial_that_waits_and_only_once() -> None:
@@ -46,7 +48,7 @@ def test_what_aws_does_not_list_yet_is_not_launched_again(monkeypatch: pytest.Mo
         here.waiting = 2
         scaler.step()
         monkeypatch.setattr(
-            "trialfleet.infra.fleet.inventory.tagged", lambda *_args, **_options: []
+            "trialfleet.infra.fleet.instances.inventory.tagged", lambda *_args, **_options: []
         )
         here.later(minutes=0.5)
         assert scaler.step().nodes == {"coming": 2}
@@ -197,11 +199,11 @@ def test_a_bucket_that_refuses_ends_no_node_and_the_record_is_made_up_for() -> N
         assert min(lease_left(here)) > timedelta(minutes=29)
         here.account.faults.reset()
         here.pool.clear()
-        here.account.client("ec2").terminate_instances(InstanceIds=[*before.spells])
+        here.account.client("ec2").terminate_instances(InstanceIds=[*before.lifetimes])
         assert scaler.step().notes == ()
         after = record_of(here)
         assert after.runs == before.runs
-        assert [spell.ended for spell in after.spells.values()] == [here.now]
+        assert [lifetime.ended for lifetime in after.lifetimes.values()] == [here.now]
 
 
 def record_of(here: World) -> ledger.Ledger:
@@ -462,16 +464,16 @@ def test_nodes_that_come_to_nothing_slow_launching_down() -> None:
         assert "1 more would be of use: the last 3 nodes were never fit for a trial" in notes
 
 
-def test_three_duds_in_a_row_hold_back_launches_until_a_fit_node_joins() -> None:
-    duds = Duds()
-    assert duds.reason({"a": "coming", "b": "coming"}, NOW) == ""
-    assert duds.reason({"b": "sick"}, NOW) == ""  # a ended itself before it joined
-    assert duds.reason({"b": "sick", "c": "late"}, NOW) == (
+def test_three_unfit_nodes_in_a_row_hold_back_launches_until_a_fit_node_joins() -> None:
+    unfit = UnfitNodes()
+    assert unfit.reason({"a": "coming", "b": "coming"}, NOW) == ""
+    assert unfit.reason({"b": "sick"}, NOW) == ""  # a ended itself before it joined
+    assert unfit.reason({"b": "sick", "c": "late"}, NOW) == (
         "the last 3 nodes were never fit for a trial; tried again at 12:05:00 UTC"
     )
-    assert duds.reason({"b": "sick", "c": "late"}, NOW) != ""
-    assert duds.reason({"b": "sick", "d": "idle"}, NOW) == ""
-    assert duds.reason({"b": "sick", "d": "sick"}, NOW) == ""  # it was fit once: no dud
+    assert unfit.reason({"b": "sick", "c": "late"}, NOW) != ""
+    assert unfit.reason({"b": "sick", "d": "idle"}, NOW) == ""
+    assert unfit.reason({"b": "sick", "d": "sick"}, NOW) == ""  # it was fit once: no dud
 
 
 def test_trials_that_match_no_node_cost_no_nodes_for_ever() -> None:
@@ -495,15 +497,15 @@ def test_trials_that_match_no_node_cost_no_nodes_for_ever() -> None:
         )
 
 
-def test_a_misfit_that_runs_after_all_counts_again() -> None:
-    group, misfits = Group(need=ONE_GPU, jobs=2, since=ago(9)), Misfits()
+def test_an_unmatched_trial_that_runs_after_all_counts_again() -> None:
+    group, unmatched = Group(need=ONE_GPU, jobs=2, since=ago(9)), UnmatchedTrials()
     waiting = Demand(idle=(group,))
-    without, (line,) = misfits.without(waiting, [(group, joined("i-1", idle=9))], NOW)
+    without, (line,) = unmatched.without(waiting, [(group, joined("i-1", idle=9))], NOW)
     assert without == Demand()
     assert "though i-1 is free and has room; tried again at 12:30:00 UTC" in line
-    assert misfits.without(waiting, [], NOW)[0] == Demand()
+    assert unmatched.without(waiting, [], NOW)[0] == Demand()
     running = Demand(idle=(group,), active=(replace(group, jobs=1),))
-    assert misfits.without(running, [], NOW) == (running, [])
+    assert unmatched.without(running, [], NOW) == (running, [])
 
 
 def test_a_larger_type_than_the_first_counts_by_its_own_size() -> None:

@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 
 from tests.fleet.moto_account import ACCOUNT, AWAY, HOME, Account
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.aws import LONGEST_REASON, asking
+from trialfleet.infra.fleet.aws.clients import LONGEST_REASON, asking
 
 
 def refused(code: str, message: str) -> ClientError:

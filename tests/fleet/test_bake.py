@@ -11,8 +11,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, fleet, supplies
-from trialfleet.infra.fleet import bake, user_data
-from trialfleet.infra.fleet.up import Supplies, node_settings
+from trialfleet.infra.fleet.commands import bake
+from trialfleet.infra.fleet.lifecycle.up import Supplies, node_settings
+from trialfleet.infra.fleet.nodes import user_data
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fleet.moto_account import ACCOUNT, AWAY, HOME, Account, fleet
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet import bucket
+from trialfleet.infra.fleet.aws import bucket
 
 OWN = f"trialfleet-f-{ACCOUNT}"
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError
-from trialfleet.infra.fleet import bundle, node_config
-from trialfleet.infra.fleet.spec import Fleet, Probe
-from trialfleet.infra.htcondor_package import find_htcondor
+from trialfleet.infra.fleet.nodes import bundle
+from trialfleet.infra.fleet.nodes import configuration as node_config
+from trialfleet.infra.fleet.spec.fleet import Fleet, Probe
+from trialfleet.infra.pool.htcondor_package import find_htcondor
 from trialfleet.nodes.probe.__main__ import parser
 from trialfleet.nodes.probe.verdict import Thresholds
 

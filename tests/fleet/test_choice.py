@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tests.fleet import moto_account
 from tests.fleet.moto_account import AWAY, HOME, Account
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet import choice, prices
-from trialfleet.infra.fleet.machines import Candidate
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.choice import prices
+from trialfleet.infra.fleet.spec.machines import Candidate
 
 IMAGES = {HOME: moto_account.IMAGE, AWAY: moto_account.IMAGE}
 SPOT = {

@@ -22,7 +22,7 @@ from tests.fleet.moto_account import (
     supplies,
 )
 from tests.fleet.moto_faults import Killed
-from trialfleet.infra.fleet import down, up
+from trialfleet.infra.fleet.lifecycle import down, up
 
 FLEET = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE}, key_pair="k")
 FULL = HOME + "a"  # this zone has no capacity, so that the fallback is killed in its middle too

@@ -19,18 +19,14 @@ from botocore.exceptions import ClientError
 from tests.fleet import moto_account, moto_iam
 from tests.fleet.moto_account import ACCOUNT, HOME, Account
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet import (
-    choice,
-    doctor,
-    manager_checks,
-    policy,
-    prices,
-    quotas,
-    up,
-)
-from trialfleet.infra.fleet.aws import Aws
-from trialfleet.infra.fleet.findings import Finding
-from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.infra.fleet.aws import policy
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.choice import prices, quotas
+from trialfleet.infra.fleet.commands import doctor, manager_checks
+from trialfleet.infra.fleet.commands.findings import Finding
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.manager import versions
 
 MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 4})

@@ -16,10 +16,10 @@ from tests.fleet.moto_account import (
     supplies,
 )
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet import inventory
-from trialfleet.infra.fleet.down import down, terminate
-from trialfleet.infra.fleet.machines import Instance
-from trialfleet.infra.fleet.up import up
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.lifecycle.down import down, terminate
+from trialfleet.infra.fleet.lifecycle.up import up
+from trialfleet.infra.fleet.spec.machines import Instance
 
 SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
 HERE, THERE = candidate(HOME + "a"), candidate(AWAY + "a", lifecycle="on-demand", price=1)

@@ -21,12 +21,13 @@ from tests.fleet.small_world import World
 from tests.pool.conftest import MakePool, make_pool, session_folder, work  # noqa: F401
 from tests.pool.watching import WaitFor, active
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet import draining, pool_nodes
-from trialfleet.infra.fleet.autoscaler import Autoscaler, Step, Ways
-from trialfleet.infra.fleet.aws import Aws
-from trialfleet.infra.fleet.pool_nodes import PoolNode, Room, RunningTrial
-from trialfleet.infra.fleet.spec import Fleet
-from trialfleet.infra.pool import Pool
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool.nodes import PoolNode, Room, RunningTrial
+from trialfleet.infra.fleet.scaling import draining
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Step
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.pool.embedded import Pool
 
 pytestmark = pytest.mark.pool
 REALLY_SLEEP = time.sleep  # nobody sleeps in a test's own AWS account
@@ -169,7 +170,9 @@ def test_an_idle_node_of_a_real_pool_is_drained_and_its_instance_ended(
         (name,) = here.autoscaler().step().launched
         node = NODE.replace("i-1", name)
         with active(make_pool(extra=node, cpus=4)):
-            scaler = Autoscaler(account.aws, here.fleet, Ways(supplies=none, choose=none), run="r1")
+            scaler = Autoscaler(
+                account.aws, here.fleet, Connections(supplies=none, choose=none), run="r1"
+            )
             submit_trial(work)
             wait_for(lambda: scaler.step().nodes == {"busy": 1})
             subprocess.run(["condor_rm", "-all"], check=True, capture_output=True)
@@ -194,7 +197,7 @@ def none(_aws: Aws, _fleet: Fleet) -> Any:
 
 PROVISIONER = """\
 import pathlib, time
-from trialfleet.infra.fleet.provisioning import Graph
+from trialfleet.infra.fleet.pool.provisioning import Graph
 
 graph = Graph()
 assert not graph.is_started()

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, supplies
-from trialfleet.infra.fleet import up
-from trialfleet.workflows.command_line import main
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.workflows.cli.main import main
 
 FLEET = f"""\
 name: f

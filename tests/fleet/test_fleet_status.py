@@ -9,17 +9,14 @@ from tests.fleet.moto_account import HOME, Account, candidate, fleet, supplies
 from tests.fleet.moto_account import account as new_account
 from tests.fleet.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet import fleet_status, inventory, ledger, pool_nodes, up
-from trialfleet.infra.fleet.boot_words import Words, last_line
-from trialfleet.infra.fleet.fleet_status import FleetStatus
-from trialfleet.infra.fleet.pool_nodes import (
-    Demand,
-    Group,
-    PoolNode,
-    PoolView,
-    Room,
-    RunningTrial,
-)
+from trialfleet.infra.fleet.commands import status as fleet_status
+from trialfleet.infra.fleet.commands.boot_log import BootMessage, last_line
+from trialfleet.infra.fleet.commands.status import FleetStatus
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool.nodes import Demand, Group, PoolNode, PoolView, Room, RunningTrial
+from trialfleet.infra.fleet.scaling import ledger
 
 FLEET = fleet(nodes={"min": 1, "max": 4}, price_cap={"hour": 5, "run": 50})
 LOG = """2026-11-20T12:00:01Z driver: present
@@ -190,4 +187,4 @@ def test_the_last_line_is_the_nodes_own_where_it_has_any() -> None:
     assert last_line(console) == "2026-11-20T12:00:01Z driver: present"
     assert last_line("a\r\n\r\nb\r\n\n") == "b"
     assert last_line("") == ""
-    assert str(Words("a line", "log")) == "its log ends: a line"
+    assert str(BootMessage("a line", "log")) == "its log ends: a line"

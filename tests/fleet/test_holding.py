@@ -6,8 +6,8 @@ import pytest
 
 from tests.fleet import moto_account
 from tests.fleet.moto_account import Account
-from trialfleet.infra.fleet.holding import holding
-from trialfleet.infra.fleet.pool_nodes import Room
+from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.fleet.scaling.holding import holding
 
 TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
 

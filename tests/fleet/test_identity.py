@@ -10,9 +10,9 @@ import pytest
 
 from tests.fleet.moto_account import POLICY, TRUST, Account, fleet
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet import identity, own_instance, token_store
-from trialfleet.infra.fleet.own_instance import OwnInstance
-from trialfleet.infra.fleet.up import manager_address
+from trialfleet.infra.fleet.aws import identity, own_instance, token_store
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.lifecycle.up import manager_address
 
 
 def reads_only(calls: list[str]) -> bool:

@@ -10,10 +10,10 @@ import pytest
 from tests.fleet import moto_account
 from tests.fleet.moto_account import AWAY, HOME, Account
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet import instance_types
-from trialfleet.infra.fleet.aws import Aws
-from trialfleet.infra.fleet.machines import InstanceType
-from trialfleet.infra.fleet.spec import DEFAULT_AMI
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import instance_types
+from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI
+from trialfleet.infra.fleet.spec.machines import InstanceType
 
 
 def resolved(cloud: Account, aws_region: str = HOME, **changes: Any) -> list[InstanceType]:

@@ -17,7 +17,7 @@ from tests.fleet.lab.lab import REPOSITORY, Lab, Machine
 from tests.fleet.lab.moto_side import EVERYTHING
 from tests.fleet.lab.project import PROGRAM, Project
 from tests.fleet.lab.stand_in_nvidia import uuid
-from trialfleet.infra.fleet import names
+from trialfleet.infra.fleet.spec import names
 from trialfleet.nodes.bootstrap import configuration, driver, log, settings
 
 LAB = {"manager_image": "prepared"}
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.thorough
 
 # --- Nodes that may not join ----------------------------------------------------------------------
 
-SOON = "import trialfleet.infra.fleet.up as up\nup.BOOT_MINUTES = 3"
+SOON = "import trialfleet.infra.fleet.lifecycle.up as up\nup.BOOT_MINUTES = 3"
 WHY = {
     "tokenless": "ParameterNotFound: Parameter /trialfleet/tokenless/node-token not found",
     "denied": "is not authorized to perform: ssm:GetParameter",

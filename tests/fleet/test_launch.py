@@ -18,11 +18,13 @@ from tests.fleet.moto_account import (
     fleet,
 )
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet import identity, images, inventory, launch, network, template
-from trialfleet.infra.fleet.launch import Launched
-from trialfleet.infra.fleet.machines import Candidate, Instance
-from trialfleet.infra.fleet.spec import Fleet
-from trialfleet.infra.fleet.up import Prepared
+from trialfleet.infra.fleet.aws import identity, images, network
+from trialfleet.infra.fleet.aws import launch_template as template
+from trialfleet.infra.fleet.instances import inventory, launch
+from trialfleet.infra.fleet.instances.launch import Launched
+from trialfleet.infra.fleet.lifecycle.up import Prepared
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 
 NOON = datetime(2026, 11, 20, 12, 3, tzinfo=UTC)
 A, B = candidate(HOME + "a"), candidate(HOME + "b")

@@ -8,9 +8,10 @@ from tests.fleet.moto_account import HOME, Account, fleet
 from tests.fleet.moto_account import account as new_account
 from tests.fleet.nodes_at_hand import NOW, ago, instance
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet import bucket, ledger
-from trialfleet.infra.fleet.ledger import Ledger
-from trialfleet.infra.fleet.machines import Instance
+from trialfleet.infra.fleet.aws import bucket
+from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling.ledger import Ledger
+from trialfleet.infra.fleet.spec.machines import Instance
 
 
 def after(*looks: tuple[datetime, list[Instance]]) -> Ledger:
@@ -60,8 +61,8 @@ def test_of_a_run_only_what_was_spent_since_its_beginning_counts() -> None:
 
 def test_old_lives_are_forgotten_after_three_months() -> None:
     record = after((NOW, [instance(state="terminated")]))
-    assert record.noted([], NOW + timedelta(days=89)).spells
-    assert not record.noted([], NOW + timedelta(days=91)).spells
+    assert record.noted([], NOW + timedelta(days=89)).lifetimes
+    assert not record.noted([], NOW + timedelta(days=91)).lifetimes
 
 
 def test_the_record_is_kept_in_the_fleets_bucket() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.fleet.nodes_at_hand import ONE_GPU
 from tests.fleet.small_world import World, world
-from trialfleet.infra.fleet.autoscaler import Autoscaler
-from trialfleet.infra.fleet.limits import Limits
-from trialfleet.infra.fleet.money import NO_MONEY, stop
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler
+from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.money import NO_MONEY, stop
 
 
 def limits(spent: float, cap: float | None = 10.0, reserve: float = 0.2) -> Limits:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.fleet.moto_account import AWAY, HOME, Account, fleet, manager_instance
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet import network
-from trialfleet.infra.fleet.own_instance import OwnInstance
+from trialfleet.infra.fleet.aws import network
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 
 
 def rules(cloud: Account, group: str) -> list[Any]:
@@ -55,7 +55,7 @@ def test_without_subnets_the_default_ones_are_used_one_for_each_zone(cloud: Acco
 def test_subnets_that_are_named_are_the_only_ones(cloud: Account) -> None:
     vpc, subnet = other_vpc(cloud, HOME + "b")
     place = network.places(cloud.aws, fleet(subnets=[subnet]))[HOME]
-    assert place == network.Place(vpc=vpc, subnets={HOME + "b": subnet})
+    assert place == network.RegionNetwork(vpc=vpc, subnets={HOME + "b": subnet})
 
 
 def test_of_two_subnets_in_a_zone_the_roomier_is_taken(cloud: Account) -> None:

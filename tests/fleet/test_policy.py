@@ -14,22 +14,17 @@ from botocore.exceptions import ClientError
 from tests.fleet import moto_account, moto_iam
 from tests.fleet.moto_account import ACCOUNT, Account
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet import (
-    boot_words,
-    choice,
-    doctor,
-    inventory,
-    lease,
-    names,
-    network,
-    policy,
-    reap,
-    up,
-)
-from trialfleet.infra.fleet.aws import Aws
-from trialfleet.infra.fleet.down import down
-from trialfleet.infra.fleet.own_instance import OwnInstance
-from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.infra.fleet.aws import network, policy
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.commands import boot_log as boot_words
+from trialfleet.infra.fleet.commands import doctor
+from trialfleet.infra.fleet.instances import inventory, lease
+from trialfleet.infra.fleet.lifecycle import reap, up
+from trialfleet.infra.fleet.lifecycle.down import down
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
 
 MOST_CHARACTERS = 6_144  # of a managed policy, without white space
 MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 2})
@@ -72,7 +67,7 @@ def raised_watched_and_removed(aws: Aws, own: OwnInstance, fleet: Fleet = MINE) 
     up.up(aws, fleet.model_copy(update={"disk": "200GB"}), supplies_of(own, **changed), candidates)
     lease.renew(aws, fleet, nodes)
     doctor.examine(aws, fleet)
-    boot_words.last_words(aws, fleet, inventory.instances(aws, fleet))
+    boot_words.last_messages(aws, fleet, inventory.instances(aws, fleet))
     aws.ec2(fleet.home).get_console_output(InstanceId=nodes[0].id)  # refused, it isn't told
     reap.reap(aws, fleet.aws_regions, now=max(node.launched for node in nodes))
     return down(aws, fleet, drain=lambda _: None)

@@ -9,7 +9,7 @@ import pytest
 from tests.fleet.nodes_at_hand import NOW, ROOM, dynamic_ad, job_ad, slot_ad
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.plain_data import plain
-from trialfleet.infra.fleet.pool_nodes import (
+from trialfleet.infra.fleet.pool.nodes import (
     Demand,
     Group,
     Room,
@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.pool_nodes import (
     read_demand,
     read_nodes,
 )
-from trialfleet.infra.fleet.pool_queries import of_run
+from trialfleet.infra.fleet.pool.queries import of_run
 
 
 def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:

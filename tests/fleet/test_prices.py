@@ -14,8 +14,8 @@ from botocore.stub import Stubber
 from tests.fleet.moto_account import HOME, Account
 from trialfleet.errors import FleetError
 from trialfleet.files import read_json
-from trialfleet.infra.fleet import prices
-from trialfleet.infra.fleet.aws import Aws
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import prices
 
 pytestmark = pytest.mark.usefixtures("cache")
 

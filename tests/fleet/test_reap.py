@@ -8,10 +8,10 @@ import pytest
 
 from tests.fleet.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, supplies
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet import inventory, lease
-from trialfleet.infra.fleet.machines import Instance
-from trialfleet.infra.fleet.reap import LONGEST, expired, reap
-from trialfleet.infra.fleet.up import up
+from trialfleet.infra.fleet.instances import inventory, lease
+from trialfleet.infra.fleet.lifecycle.reap import LONGEST, expired, reap
+from trialfleet.infra.fleet.lifecycle.up import up
+from trialfleet.infra.fleet.spec.machines import Instance
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})

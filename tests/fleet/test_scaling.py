@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fleet.nodes_at_hand import LIMITS, NOW, ONE_GPU, ROOM, ago, joined, launched
-from trialfleet.infra.fleet.limits import Limits
-from trialfleet.infra.fleet.packing import pack
-from trialfleet.infra.fleet.pool_nodes import Demand, Group, Room
-from trialfleet.infra.fleet.scaling import (
+from trialfleet.infra.fleet.pool.nodes import Demand, Group, Room
+from trialfleet.infra.fleet.scaling.decision import (
     GONE,
     LEAVING,
     OPEN,
@@ -20,9 +18,11 @@ from trialfleet.infra.fleet.scaling import (
     Node,
     decide,
     down_to,
-    mismatched,
     phase,
+    unmatched_trials,
 )
+from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.packing import pack
 
 NOTHING = Demand()
 
@@ -55,11 +55,11 @@ def test_trials_that_wait_beside_a_free_node_for_long_do_not_match_it() -> None:
         return Demand(idle=(Group(need=need, jobs=2, since=ago(minutes)),))
 
     free = joined(idle=5)
-    assert mismatched(group(5), [free], LIMITS, NOW) == [(group(5).idle[0], free)]
-    assert mismatched(group(4.9), [free], LIMITS, NOW) == []
-    assert mismatched(group(5), [joined(idle=4.9)], LIMITS, NOW) == []
-    assert mismatched(group(5), [joined(idle=None)], LIMITS, NOW) == []
-    assert mismatched(group(5, replace(ONE_GPU, gpus=2)), [free], LIMITS, NOW) == []
+    assert unmatched_trials(group(5), [free], LIMITS, NOW) == [(group(5).idle[0], free)]
+    assert unmatched_trials(group(4.9), [free], LIMITS, NOW) == []
+    assert unmatched_trials(group(5), [joined(idle=4.9)], LIMITS, NOW) == []
+    assert unmatched_trials(group(5), [joined(idle=None)], LIMITS, NOW) == []
+    assert unmatched_trials(group(5, replace(ONE_GPU, gpus=2)), [free], LIMITS, NOW) == []
 
 
 def test_a_trial_that_no_node_can_hold_is_said_and_makes_no_node() -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from tests.fleet.nodes_at_hand import NOW
 from trialfleet.errors import FleetError, PoolError
-from trialfleet.infra.fleet.autoscaler import Step
-from trialfleet.infra.fleet.last_report import default_report, read_report
-from trialfleet.infra.fleet.scaling import Removal
-from trialfleet.infra.fleet.scaling_loop import Loop
+from trialfleet.infra.fleet.scaling.autoscaler import Step
+from trialfleet.infra.fleet.scaling.decision import Removal
+from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.fleet.scaling.loop import Loop
 
 STEP = Step(at=NOW, nodes={}, waiting=0, running=0, price_per_hour=0, spent=0, since=NOW)
 

@@ -11,11 +11,12 @@ import pytest
 from tests.conftest import MakeRun
 from tests.fleet.moto_account import ACCOUNT, HOME, Account, fleet
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet import inventory, surroundings
-from trialfleet.infra.fleet.aws import Aws
-from trialfleet.infra.fleet.surroundings import SECRETS, Surroundings
-from trialfleet.workflows import plan as plan_module
-from trialfleet.workflows.folder import RunFolder
+from trialfleet.infra.fleet.aws import account as surroundings
+from trialfleet.infra.fleet.aws.account import SECRETS, Surroundings
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
 
 KEYS = "[default]\naws_access_key_id = testing\naws_secret_access_key = testing\n"
 OTHER = "999988887777"

@@ -10,10 +10,10 @@ import pytest
 from tests.fleet.moto_account import HOME, Account
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
-from trialfleet.workflows import plan as plan_module
-from trialfleet.workflows.folder import RegionFolder
-from trialfleet.workflows.plan import write_plan
-from trialfleet.workflows.study import Study
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.study.spec import Study
 
 ROWS = "y,n\n" + "".join(f"{'ab'[i % 2]},{i % 7}\n" for i in range(40))
 

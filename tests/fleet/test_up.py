@@ -22,11 +22,13 @@ from tests.fleet.moto_account import (
     supplies,
 )
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet import images, inventory, lease, template
-from trialfleet.infra.fleet.aws import Aws
-from trialfleet.infra.fleet.bundle import Bundle
-from trialfleet.infra.fleet.launch import Launched
-from trialfleet.infra.fleet.up import up
+from trialfleet.infra.fleet.aws import images
+from trialfleet.infra.fleet.aws import launch_template as template
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.instances import inventory, lease
+from trialfleet.infra.fleet.instances.launch import Launched
+from trialfleet.infra.fleet.lifecycle.up import up
+from trialfleet.infra.fleet.nodes.bundle import Bundle
 
 A, B = candidate(HOME + "a"), candidate(HOME + "b")
 

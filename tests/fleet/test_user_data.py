@@ -16,8 +16,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.node_stand_ins import HANG_UP, IP, Bench, ImdsStandIn, playing_imds
-from trialfleet.infra.fleet import bundle, names, node_config, user_data
-from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.infra.fleet.nodes import bundle, user_data
+from trialfleet.infra.fleet.nodes import configuration as node_config
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
 
 FLEET = Fleet.model_validate({"name": "demo", "aws_regions": ["eu-west-1"]})
 BUCKET = "trialfleet-demo-123456789012"

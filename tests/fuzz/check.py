@@ -21,19 +21,19 @@ from click.testing import CliRunner
 
 from tests.fuzz import generate
 from trialfleet.errors import TrialfleetError, printable
-from trialfleet.infra.fleet.spec import Fleet
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.folder import RunFolder, TrialFolder
-from trialfleet.workflows.graph import graph_of
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.plan_summary import plan_text
 from trialfleet.workflows.names import TURNING
-from trialfleet.workflows.outcome import Complete, judge
-from trialfleet.workflows.plan_summary import plan_text
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.report import render_page
-from trialfleet.workflows.run import plan
-from trialfleet.workflows.run_report import read_report
-from trialfleet.workflows.study import Study
-from trialfleet.workflows.study_file import FrozenStudy, dump_frozen, load_fleet, load_frozen
-from trialfleet.workflows.study_file import load_study as load
+from trialfleet.workflows.run.run import plan
+from trialfleet.workflows.scripts.outcome import Complete, judge
+from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.study.file import FrozenStudy, dump_frozen, load_fleet, load_frozen
+from trialfleet.workflows.study.file import load_study as load
+from trialfleet.workflows.study.spec import Study
 
 LONGEST_MESSAGE = 15_000  # characters: twenty problems with their places and values
 MOST_NODES = 60  # of a plan that is written: each is a folder

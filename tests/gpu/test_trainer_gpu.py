@@ -32,11 +32,12 @@ from tests.unit.small_trials import (
     write_order,
 )
 from trialfleet import nodes
-from trialfleet.nodes import feed, region, settings, train, trial
-from trialfleet.nodes.fused import FusedSteps
-from trialfleet.nodes.network import Network
-from trialfleet.nodes.ranks import Ranks
-from trialfleet.nodes.steps import PlainSteps
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, loader, settings, train
+from trialfleet.nodes.tabular.graph_steps import GraphSteps
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.steps import PlainSteps
 
 SEED = 11
 GPU = torch.device("cuda", 0)
@@ -59,31 +60,31 @@ def settings_of(**changes: Any) -> settings.Settings:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> region.Region:
+def data(tmp_path: Path) -> dataset.Dataset:
     make_table(tmp_path / "r.npz", "multiclass")
-    return region.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), settings.Settings())
+    return dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), settings.Settings())
 
 
 def steps_on(
     device: torch.device,
-    data: region.Region,
+    data: dataset.Dataset,
     chosen: settings.Settings,
     dtype: torch.dtype = torch.float32,
     chunk: int = 0,
     *,
     capture: bool = True,
-) -> FusedSteps:
+) -> GraphSteps:
     torch.manual_seed(SEED)
     network = Network(data.columns, chosen).to(device)
-    orders = feed.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
-    source: feed.Feed = feed.Resident(data.train.to(device), orders)
+    orders = loader.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+    source: loader.Loader = loader.Resident(data.train.to(device), orders)
     if chunk:
-        source = feed.Streamed(data.train, orders, device, chunk)
-    return FusedSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, capture=capture)
+        source = loader.Streamed(data.train, orders, device, chunk)
+    return GraphSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, capture=capture)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_captured_steps_are_those_of_a_cpu(data: region.Region, optimizer: str) -> None:
+def test_captured_steps_are_those_of_a_cpu(data: dataset.Dataset, optimizer: str) -> None:
     """With dropout: the mask is the same everywhere."""
     chosen = settings_of(optimizer=optimizer, weight_decay=0.1)
     ours = losses_of(steps_on(GPU, data, chosen), data, chosen)
@@ -91,7 +92,7 @@ def test_captured_steps_are_those_of_a_cpu(data: region.Region, optimizer: str) 
     torch.testing.assert_close(ours, theirs, rtol=FLOAT32, atol=0.0)
 
 
-def test_without_dropout_they_are_the_plain_trainers(data: region.Region) -> None:
+def test_without_dropout_they_are_the_plain_trainers(data: dataset.Dataset) -> None:
     chosen = settings_of(dropout=0.0)
     torch.manual_seed(SEED)
     plain = PlainSteps(Network(data.columns, chosen), data, chosen, SEED)
@@ -103,7 +104,7 @@ def test_without_dropout_they_are_the_plain_trainers(data: region.Region) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_capture_changes_nothing(data: region.Region, dtype: torch.dtype) -> None:
+def test_a_capture_changes_nothing(data: dataset.Dataset, dtype: torch.dtype) -> None:
     chosen = settings_of()
     captured = losses_of(steps_on(GPU, data, chosen, dtype), data, chosen)
     called = losses_of(steps_on(GPU, data, chosen, dtype, capture=False), data, chosen)
@@ -111,7 +112,7 @@ def test_a_capture_changes_nothing(data: region.Region, dtype: torch.dtype) -> N
 
 
 def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(
-    data: region.Region,
+    data: dataset.Dataset,
 ) -> None:
     chosen = settings_of(epochs=8)
     expected = losses_of(steps_on(GPU, data, chosen), data, chosen)
@@ -122,7 +123,7 @@ def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(
 
 
 @pytest.mark.parametrize("chunk", [0, 2000])
-def test_nothing_waits_for_the_device_within_an_epoch(data: region.Region, chunk: int) -> None:
+def test_nothing_waits_for_the_device_within_an_epoch(data: dataset.Dataset, chunk: int) -> None:
     chosen = settings_of()
     steps = steps_on(GPU, data, chosen, chunk=chunk)
     steps.begin(0, 0, 0.0)
@@ -181,7 +182,7 @@ def test_without_memory_it_is_rejected(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_capture_with_nccl_in_it_changes_nothing_and_lets_the_process_group_end(
-    data: region.Region,
+    data: dataset.Dataset,
 ) -> None:
     """A rank of two, in a world of one: what it adds up is its own part, by NCCL all the same."""
     chosen, team, found = settings_of(), Ranks(0, 2), []
@@ -189,9 +190,9 @@ def test_a_capture_with_nccl_in_it_changes_nothing_and_lets_the_process_group_en
         for capture in (True, False):
             torch.manual_seed(SEED)
             network = Network(data.columns, chosen).to(GPU)
-            orders = feed.Orders(SEED, len(data.train), chosen.batch_size, team)
-            rows = feed.Resident(data.train.to(GPU), orders)
-            steps = FusedSteps(
+            orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
+            rows = loader.Resident(data.train.to(GPU), orders)
+            steps = GraphSteps(
                 *(network, chosen, data.kind, rows), seed=SEED, team=team, capture=capture
             )
             found.append(losses_of(steps, data, chosen))

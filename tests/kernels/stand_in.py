@@ -240,7 +240,7 @@ class Kernels:
         finally:
             self.library.stand_in_reverse(False)  # noqa: FBT003
         for one, other in zip(forwards, backwards, strict=True):
-            assert one.tobytes() == other.tobytes(), "the result hangs on the threads' order"
+            assert one.tobytes() == other.tobytes(), "the result depends on the threads' order"
         return forwards
 
 

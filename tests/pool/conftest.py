@@ -20,8 +20,8 @@ from tests.pool.logs import attach_logs
 from tests.pool.machines import Machine, free_port
 from trialfleet.infra.manager import config
 from trialfleet.infra.manager.config import ManagerSettings
-from trialfleet.infra.pool import Pool
-from trialfleet.infra.user_namespace import identity
+from trialfleet.infra.pool.embedded import Pool
+from trialfleet.infra.pool.user_namespace import identity
 
 HERE = Path(__file__).parent
 CPUS = 4  # more than a small machine has: the tests' jobs mostly sleep

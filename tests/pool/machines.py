@@ -13,11 +13,11 @@ import socket
 import subprocess
 from pathlib import Path
 
-from trialfleet.infra.htcondor_package import find_htcondor
 from trialfleet.infra.manager import tokens
 from trialfleet.infra.manager.config import KEY
-from trialfleet.infra.surroundings import extended_path, surroundings
-from trialfleet.infra.user_namespace import identity
+from trialfleet.infra.pool.environment import extended_path, surroundings
+from trialfleet.infra.pool.htcondor_package import find_htcondor
+from trialfleet.infra.pool.user_namespace import identity
 
 PACKAGE = """
 RELEASE_DIR = {release}

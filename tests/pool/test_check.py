@@ -11,10 +11,10 @@ from tests.conftest import MakeRun
 from tests.pool.conftest import MakePool
 from tests.pool.watching import WaitFor, active, assert_exactly_once
 from trialfleet import InputError, RunState
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.dry_start import check
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.job_queue import query
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.dagman.job_queue import query
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.run.dry_start import check
 
 
 @pytest.mark.usefixtures("pool")

@@ -24,9 +24,9 @@ from tests.pool.watching import (
     told,
 )
 from trialfleet import Run, RunState
-from trialfleet.infra.pool import Pool
-from trialfleet.workflows import job_queue
-from trialfleet.workflows.folder import RunFolder
+from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.plan.folder import RunFolder
 
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
 
@@ -58,7 +58,7 @@ class Gated:
         if phase == "best":
             return
         self.open("A.best")
-        self.freeze({"publish": "publish_node", "report": "run_report"}[phase])
+        self.freeze({"publish": "publish_node", "report": "report_node"}[phase])
 
     def open(self, *nodes: str) -> None:
         for node in nodes:
@@ -78,7 +78,9 @@ class Gated:
         found: list[psutil.Process] = []
 
         def runs() -> bool:
-            found.extend(processes_with(f"trialfleet.workflows.{module}", str(self.run.folder)))
+            found.extend(
+                processes_with(f"trialfleet.workflows.scripts.{module}", str(self.run.folder))
+            )
             return bool(found)
 
         self._wait_for(runs)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.pool import ctrl_c
-from trialfleet.infra.pool import Pool
+from trialfleet.infra.pool.embedded import Pool
 
 QUERIES = """
 import os, random, signal, time
 import htcondor2
-from trialfleet.workflows import job_queue
+from trialfleet.workflows.dagman import job_queue
 
 schedd = htcondor2.Schedd()
 job_queue._schedd = lambda: schedd  # so that nearly all the time passes in the bindings

@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from trialfleet.errors import PoolError
-from trialfleet.infra import processes
-from trialfleet.infra.pool import Pool, connect
-from trialfleet.infra.pool_status import DAEMON_ADS
-from trialfleet.infra.processes import Process, wait_until
-from trialfleet.workflows.job_log import read_job
+from trialfleet.infra.pool import processes
+from trialfleet.infra.pool.embedded import Pool, connect
+from trialfleet.infra.pool.processes import Process, wait_until
+from trialfleet.infra.pool.status import DAEMON_ADS
+from trialfleet.workflows.status.job_log import read_job
 
 MakePool = Callable[..., Pool]
 

@@ -20,7 +20,7 @@ from tests.pool.watching import (
     told,
 )
 from trialfleet import InputError, Run, RunState
-from trialfleet.infra.pool import Pool
+from trialfleet.infra.pool.embedded import Pool
 
 
 @pytest.mark.thorough
@@ -32,7 +32,7 @@ def test_killing_the_service_again_and_again_loses_nothing(
     run.submit()
     for finished in (1, 3):
         wait_for(lambda finished=finished: told(run) >= finished)
-        services = processes_with("trialfleet.workflows.node_scripts", str(run.folder))
+        services = processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder))
         assert services
         for process in services:
             process.kill()

@@ -20,14 +20,14 @@ from tests.pool.machines import Machine
 from tests.pool.test_quoting import make_study, new_run
 from tests.pool.watching import active
 from trialfleet import RunState
-from trialfleet.infra.fleet import node_config
-from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.infra.fleet.nodes import configuration as node_config
+from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.manager import tokens
-from trialfleet.infra.user_namespace import identity
+from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.instance import Instance
-from trialfleet.workflows.folder import RunFolder, TrialFolder
-from trialfleet.workflows.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 
 REPOSITORY = Path(__file__).parents[2]
 WaitFor = Callable[..., None]

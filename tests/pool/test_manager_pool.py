@@ -13,7 +13,7 @@ import pytest
 from tests.pool.machines import Machine, free_port
 from trialfleet.infra.manager import config, tokens
 from trialfleet.infra.manager.config import ManagerSettings
-from trialfleet.infra.user_namespace import identity
+from trialfleet.infra.pool.user_namespace import identity
 
 WaitFor = Callable[..., None]
 MakeNode = Callable[..., Machine]

@@ -14,9 +14,9 @@ from tests.conftest import MakeRun
 from tests.pool.conftest import MakePool
 from tests.pool.watching import WaitFor, active
 from trialfleet import InputError, RunState
-from trialfleet.infra.pool import Pool
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.plan_summary import plan_summary, plan_text
+from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
 
 TOO_MUCH = "no slot of the pool can run them: memory: needs 900 GB, the most is "
 

@@ -14,10 +14,10 @@ from tests.pool.watching import WaitFor, told
 from trialfleet import Run, RunState
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json
-from trialfleet.infra.fleet import trial_jobs
-from trialfleet.infra.fleet.money import NO_MONEY, Stop
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.job_queue import look_up
+from trialfleet.infra.fleet.scaling import trial_jobs
+from trialfleet.infra.fleet.scaling.money import NO_MONEY, Stop
+from trialfleet.workflows.dagman.job_queue import look_up
+from trialfleet.workflows.plan.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("pool")
 

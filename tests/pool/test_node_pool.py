@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.pool.machines import Machine
-from trialfleet.infra.fleet import node_config
-from trialfleet.infra.fleet.spec import Fleet
+from trialfleet.infra.fleet.nodes import configuration as node_config
+from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.manager import tokens
 from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.instance import Instance

@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import MakeRun
 from tests.pool.watching import SLOW, WaitFor, active, assert_exactly_once, told
 from trialfleet import Run, RunState
-from trialfleet.infra.pool import Pool
-from trialfleet.workflows.job_queue import runs_in_progress
+from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.dagman.job_queue import runs_in_progress
 
 TRIALFLEET = [sys.executable, "-m", "trialfleet"]
 

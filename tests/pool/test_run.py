@@ -13,9 +13,9 @@ import pytest
 from tests.conftest import MOODY, MakeRun
 from tests.pool.watching import assert_exactly_once
 from trialfleet import RunState
-from trialfleet.workflows import job_queue
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.running import STEP, VALUE
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.job_queue import STEP, VALUE
+from trialfleet.workflows.plan.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("pool")
 

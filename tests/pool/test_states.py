@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from trialfleet import Run, RunState
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.run_report import read_report, write_report
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.scripts.report_node import read_report, write_report
 
 pytestmark = pytest.mark.usefixtures("pool")
 WaitFor = Callable[..., None]

@@ -21,9 +21,9 @@ from tests.pool.watching import (
 )
 from trialfleet import Run, RunState
 from trialfleet.files import read_json
-from trialfleet.infra.pool import Pool
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.job_queue import query
+from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.dagman.job_queue import query
 
 
 def moody(mood: str, **more: object) -> dict[str, object]:

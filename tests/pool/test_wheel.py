@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.infra.pool import Pool
+from trialfleet.infra.pool.embedded import Pool
 
 ROOT = Path(__file__).parents[2]
 

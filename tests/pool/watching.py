@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from trialfleet import Run
-from trialfleet.infra.pool import Pool, use
+from trialfleet.infra.pool.embedded import Pool, use
 
 WaitFor = Callable[..., None]
 SLOW = {"steps": 8, "seconds": 0.25}

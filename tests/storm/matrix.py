@@ -19,9 +19,9 @@ from tests.storm.storm import CPUS, START_SECONDS, TRAINER, Say
 from tests.storm.victims import KINDS, victims
 from tests.storm.watch import Progress, missing, progress
 from trialfleet import PoolError, Run, RunState, Study, TrialfleetError, plan
-from trialfleet.infra.pool import Pool
-from trialfleet.workflows import job_queue
-from trialfleet.workflows.folder import RunFolder
+from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.plan.folder import RunFolder
 
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
 PHASES = ("asking", "first trials", "last trial", "best", "publish", "report")

@@ -19,9 +19,9 @@ from tests.storm.ground import Ground
 from tests.storm.victims import KINDS, SHORT_LIVED, Victim, catch, victims
 from tests.storm.watch import Progress, missing, progress
 from trialfleet import PoolError, Run, RunState, Study, TrialfleetError, plan
-from trialfleet.infra.pool import Pool
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.mend import mends
+from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.dagman.mend import mends
+from trialfleet.workflows.plan.folder import RunFolder
 
 TRAINER = Path(__file__).parent.parent / "pool" / "trainers" / "moody.py"
 CPUS = 8  # more than a small machine has: the jobs mostly sleep

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trialfleet.infra.pool_config import MARK
+from trialfleet.infra.pool.config import MARK
 
 PROC = Path("/proc")
 AMBUSH_SECONDS = 2.0  # for a process to show up that lives for a moment only
@@ -57,10 +57,10 @@ KINDS: dict[str, Matches] = {
     "procd": _program("condor_procd"),
     "shadow": _program("condor_shadow"),
     "starter": _program("condor_starter"),
-    "supervisor": _argument("trialfleet.workflows.supervisor"),
-    "service": _argument("trialfleet.workflows.node_scripts"),
-    "publish": _argument("trialfleet.workflows.publish_node"),
-    "report": _argument("trialfleet.workflows.run_report"),
+    "supervisor": _argument("trialfleet.workflows.dagman.supervisor"),
+    "service": _argument("trialfleet.workflows.scripts.node_scripts"),
+    "publish": _argument("trialfleet.workflows.scripts.publish_node"),
+    "report": _argument("trialfleet.workflows.scripts.report_node"),
     "script": _argument("optimizer/client.py"),
     "trainer": _argument("moody.py"),
 }

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from tests.storm.victims import victims
 from trialfleet import PoolError, Run, TrialfleetError
-from trialfleet.infra.pool import Pool
-from trialfleet.workflows import job_queue
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.health import RUNNING, faults, is_dagman
+from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.health import RUNNING, faults, is_dagman
+from trialfleet.workflows.plan.folder import RunFolder
 
 TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL')"
 

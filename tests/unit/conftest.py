@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trialfleet.workflows import plan as plan_module
+from trialfleet.workflows.plan import planning as plan_module
 
 if TYPE_CHECKING:
     from tests.unit.report_browser import Browser

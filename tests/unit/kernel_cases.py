@@ -219,7 +219,7 @@ def gathered(given: dict[str, Any], weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def adamw(given: dict[str, Any], beta1: float, beta2: float, epsilon: float) -> list[list[Tensor]]:
-    """Return the new weights, means and squares, by the formulas of nodes/descent.py."""
+    """Return the new weights, means and squares, by the formulas of nodes/tabular/optimizers.py."""
     rate, correction1, correction2 = given["schedule"][int(given["step"])].double()
     result: list[list[Tensor]] = [[], [], []]
     for w, g, m, v, decay in _parts(given):
@@ -233,7 +233,7 @@ def adamw(given: dict[str, Any], beta1: float, beta2: float, epsilon: float) -> 
 
 
 def sgd(given: dict[str, Any], momentum: float) -> list[list[Tensor]]:
-    """Return the new weights and velocities, by the formulas of nodes/descent.py."""
+    """Return the new weights and velocities, by the formulas of nodes/tabular/optimizers.py."""
     rate = given["schedule"][int(given["step"])][0].double()
     velocities = [momentum * m + g for _, g, m, _, _ in _parts(given)]
     moved = [

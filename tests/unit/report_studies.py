@@ -22,7 +22,7 @@ from optuna.distributions import (
 from optuna.trial import TrialState, create_trial
 
 from trialfleet.workflows.report import Region, RegionSource, Report, ReportSource, build_report
-from trialfleet.workflows.states import Stage
+from trialfleet.workflows.status.states import Stage
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
 SPACE: dict[str, BaseDistribution] = {

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from trialfleet import nodes
-from trialfleet.nodes import region, settings, table, train
-from trialfleet.nodes.steps import Steps
+from trialfleet.nodes import tabular
+from trialfleet.nodes.tabular import dataset, settings, table, train
+from trialfleet.nodes.tabular.steps import Steps
 
 ROWS = 600
 
@@ -52,9 +53,9 @@ def make_table(
 def make_sandbox(folder: Path, task: str = "binary") -> Path:
     """A trial's folder with all that travels: the trainer's files and the region's table."""
     folder.mkdir()
-    source = Path(train.__file__).parent
-    for name in (nodes.HELPER, *nodes.TABULAR):
-        shutil.copy(source / name, folder)
+    trainer = Path(train.__file__).parent
+    for file in (trainer.parent / nodes.HELPER, *map(trainer.joinpath, tabular.FILES)):
+        shutil.copy(file, folder)
     (folder / "checkpoint").mkdir()
     make_table(folder / "r.npz", task)
     return folder
@@ -110,7 +111,7 @@ def progress(folder: Path) -> list[Any]:
     return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
 
 
-def losses_of(steps: Steps, data: region.Region, chosen: settings.Settings) -> Tensor:
+def losses_of(steps: Steps, data: dataset.Dataset, chosen: settings.Settings) -> Tensor:
     """Take all steps; return the loss of each."""
     losses = []
     for epoch in range(chosen.epochs):

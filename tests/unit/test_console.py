@@ -13,11 +13,11 @@ from rich.table import Table
 
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
-from trialfleet.workflows import time_left
-from trialfleet.workflows.causes import Cause
-from trialfleet.workflows.console import run_view, trials_table
 from trialfleet.workflows.output import keep_numbers_whole
-from trialfleet.workflows.run import TrialRecord
+from trialfleet.workflows.run.console import run_view, trials_table
+from trialfleet.workflows.run.run import TrialRecord
+from trialfleet.workflows.status import time_left
+from trialfleet.workflows.status.causes import Cause
 
 
 def printed(view: Any, width: int) -> str:

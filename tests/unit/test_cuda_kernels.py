@@ -35,8 +35,8 @@ from tests.kernels.stand_in import (
     build,
     build_program,
 )
-from trialfleet.nodes.descent import Descent
-from trialfleet.nodes.settings import Settings
+from trialfleet.nodes.tabular.optimizers import Optimizer
+from trialfleet.nodes.tabular.settings import Settings
 
 pytestmark = pytest.mark.slow
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="no g++ to build them with")
@@ -520,13 +520,13 @@ def fresh_parameters(
 
 
 def descend(optimizer: str, parameters: Sequence[on.Moved], learning_rates: Sequence[float]) -> Any:
-    """Return nodes/descent.py's weights and state in float64 after steps with one gradient."""
+    """Return weights and state of nodes/tabular/optimizers.py in float64, after steps."""
 
     def shaped(each: on.Moved, values: Floats) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64).reshape(-1, *[1] * bool(each.decay))
 
     weights = [nn.Parameter(shaped(each, each.weight)) for each in parameters]
-    descent = Descent(
+    descent = Optimizer(
         nn.ParameterList(weights), Settings(optimizer=optimizer, weight_decay=0.1, momentum=0.8)
     )
     for weight, each in zip(weights, parameters, strict=True):

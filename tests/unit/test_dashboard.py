@@ -24,7 +24,7 @@ from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.workflows.command_line import main
+from trialfleet.workflows.cli.main import main
 
 TRIALFLEET = Path(sys.executable).with_name("trialfleet")
 

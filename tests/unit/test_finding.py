@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.finding import find_model, find_run, models_of, runs_here
-from trialfleet.workflows.folder import RunFolder
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.run.finding import find_model, find_run, models_of, runs_here
 
 TRIALFLEET = Path(sys.executable).with_name("trialfleet")
 PLANNED = [  # study, run: the oldest first
@@ -142,7 +142,7 @@ def test_runs_lists_where_each_stands(
 def test_older_runs_are_left_out_unless_asked_for(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trialfleet.workflows.run_commands._SHOWN_RUNS", 2)
+    monkeypatch.setattr("trialfleet.workflows.cli.run_commands._SHOWN_RUNS", 2)
     short = CliRunner().invoke(main, ["runs"]).output
     assert "… 3 older: trialfleet runs --all" in short
     assert len(json.loads(CliRunner().invoke(main, ["runs", "--all", "--json"]).output)) == 5

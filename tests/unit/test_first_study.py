@@ -16,11 +16,13 @@ from click.testing import CliRunner
 
 from trialfleet import Run
 from trialfleet.nodes import trial
-from trialfleet.workflows import examples, plan, study_commands
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.plan_summary import plan_summary
-from trialfleet.workflows.study import Study
-from trialfleet.workflows.study_file import load_study
+from trialfleet.workflows import examples
+from trialfleet.workflows.cli import study_commands
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.plan_summary import plan_summary
+from trialfleet.workflows.plan import planning as plan
+from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.spec import Study
 
 FIRST = Path(str(resources.files("trialfleet.templates.init")))
 FLIGHTS = Path(str(resources.files("trialfleet.workflows.examples.flights")))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trialfleet.nodes import table
+from trialfleet.nodes.tabular import table
 from trialfleet.workflows.examples.flights import prepare
 
 pytestmark = pytest.mark.slow

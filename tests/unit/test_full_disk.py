@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trialfleet.workflows import publish_node
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.space import when_there_is_space
+from trialfleet.workflows.plan.disk_space import when_there_is_space
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.scripts import publish_node
 
 
 class Full:

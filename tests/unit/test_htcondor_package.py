@@ -13,8 +13,13 @@ import pytest
 
 from trialfleet.errors import PoolError
 from trialfleet.files import write_json
-from trialfleet.infra import debian, elf, htcondor_package
-from trialfleet.infra.htcondor_package import Installation, find_htcondor, newest_unpacked, unpack
+from trialfleet.infra.pool import debian, elf, htcondor_package
+from trialfleet.infra.pool.htcondor_package import (
+    Installation,
+    find_htcondor,
+    newest_unpacked,
+    unpack,
+)
 
 
 def program(folder: Path, name: str, *lines: str) -> Path:

@@ -280,7 +280,7 @@ def test_a_trial_goes_on_with_plain_torch_and_says_so_once(tmp_path: Path) -> No
     assert ended.stderr.count("no kernels of our own, plain torch in their place: [Errno 20]") == 1
 
 
-# What a library hangs on
+# What a library depends on
 
 
 def test_a_library_for_more_architectures_serves_and_one_for_others_does_not(

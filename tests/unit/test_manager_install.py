@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.infra import pool_status
-from trialfleet.infra.htcondor_package import Installation
 from trialfleet.infra.manager import actions, config, install, repository, versions
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.install import Machine
+from trialfleet.infra.pool import status as pool_status
+from trialfleet.infra.pool.htcondor_package import Installation
 
 KEY = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\nabc\n"
 ME = pwd.getpwuid(os.geteuid())
@@ -120,7 +120,7 @@ def test_a_manager_has_systemd_run_the_supervisor_as_the_user(computer: Computer
     computer.go(SETTINGS)
     unit = computer.root / "etc/systemd/system" / install.SUPERVISOR
     assert "User=ada\n" in unit.read_text()
-    assert "-m trialfleet.workflows.supervisor --state %S/" in unit.read_text()
+    assert "-m trialfleet.workflows.dagman.supervisor --state %S/" in unit.read_text()
     assert install.SUPERVISOR in computer.enabled
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import classad2
 import pytest
 
-from trialfleet.infra.fleet.holding import Holding
-from trialfleet.infra.fleet.pool_nodes import Room
-from trialfleet.workflows.matching import Prospects, clauses, prospects
-from trialfleet.workflows.outlook import Outlook
-from trialfleet.workflows.pool_choices import PoolLook, settle
-from trialfleet.workflows.study import Study
+from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.fleet.scaling.holding import Holding
+from trialfleet.workflows.plan.matching import Prospects, clauses, prospects
+from trialfleet.workflows.plan.outlook import Outlook
+from trialfleet.workflows.plan.pool_choices import PoolLook, settle
+from trialfleet.workflows.study.spec import Study
 
 GB = 1024  # MiB
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError
-from trialfleet.workflows import plan as plan_module
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.latest import promote
-from trialfleet.workflows.model_shelf import adopt, shelf_of
-from trialfleet.workflows.publish_node import publish_region
-from trialfleet.workflows.run import plan
-from trialfleet.workflows.study import Study
+from trialfleet.workflows.models.latest import promote
+from trialfleet.workflows.models.shelf import adopt, shelf_of
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.run.run import plan
+from trialfleet.workflows.scripts.publish_node import publish_region
+from trialfleet.workflows.study.spec import Study
 
 
 def study_called(name: str, folder: Path) -> Study:
@@ -167,7 +167,7 @@ import os, shutil, sys
 from pathlib import Path
 from tests.killed_child import status_of
 from tests.unit.test_model_shelf import study_called, weights
-from trialfleet.workflows.model_shelf import adopt
+from trialfleet.workflows.models.shelf import adopt
 
 origin, place = Path(sys.argv[1]), Path(sys.argv[2])
 ours = study_called("ours", place)

@@ -22,23 +22,26 @@ from rich.console import Console
 
 from tests.conftest import MakeRun
 from trialfleet import InputError, Run, RunState
-from trialfleet.infra.fleet.last_report import default_report
+from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.optimizer import ownership
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows import checksums, node_scripts, spending, status, trial_csv, trial_files
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.console import run_view
-from trialfleet.workflows.folder import RunFolder, TrialFolder
-from trialfleet.workflows.node_scripts import NodeScripts
-from trialfleet.workflows.plan import EXITS
-from trialfleet.workflows.publish_node import publish_region
+from trialfleet.workflows.cli import trial_csv
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.watching import show_end
+from trialfleet.workflows.plan import checksums, trial_files
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.planning import EXITS
 from trialfleet.workflows.report import render_page
-from trialfleet.workflows.run_report import read_report, write_report
-from trialfleet.workflows.running import RunningTrial
-from trialfleet.workflows.status import StatusReader, open_run
-from trialfleet.workflows.storage import take_over
-from trialfleet.workflows.study_file import load_frozen
-from trialfleet.workflows.watching import show_end
+from trialfleet.workflows.run.console import run_view
+from trialfleet.workflows.scripts import node_scripts
+from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.scripts.publish_node import publish_region
+from trialfleet.workflows.scripts.report_node import read_report, write_report
+from trialfleet.workflows.status import spending, status
+from trialfleet.workflows.status.running import RunningTrial
+from trialfleet.workflows.status.status import StatusReader, open_run
+from trialfleet.workflows.status.storage import take_over
+from trialfleet.workflows.study.file import load_frozen
 
 
 class Scripts:

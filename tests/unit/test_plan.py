@@ -15,16 +15,16 @@ import pytest
 
 from tests.unit.small_trials import make_table
 from trialfleet.errors import InputError
-from trialfleet.workflows import plan as plan_module
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.graph import graph_of
-from trialfleet.workflows.plan import write_plan
-from trialfleet.workflows.plan_summary import plan_text
-from trialfleet.workflows.run import Run
-from trialfleet.workflows.run_ids import new_run_id
-from trialfleet.workflows.study import Budget, Study, Trainer
-from trialfleet.workflows.study_places import sandbox_name
-from trialfleet.workflows.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.cli.plan_summary import plan_text
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.plan.run_ids import new_run_id
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.study.places import sandbox_name
+from trialfleet.workflows.study.spec import Budget, Study, Trainer
 
 
 def make_study(folder: Path, **changes: object) -> Study:
@@ -60,8 +60,8 @@ def contents(folder: RunFolder) -> dict[str, str]:
 PLAN = """\
 import sys
 from pathlib import Path
-from trialfleet.workflows import plan
-from trialfleet.workflows.study_file import load_frozen
+from trialfleet.workflows.plan import planning as plan
+from trialfleet.workflows.study.file import load_frozen
 plan._FORBIDDEN_PLACE = "/nowhere"
 frozen = load_frozen(Path(sys.argv[1]))
 plan.write_plan(frozen.study, run="r1", out=Path(sys.argv[2]), created=frozen.created)

@@ -17,21 +17,21 @@ from tests.unit.small_trials import make_table
 from tests.unit.study_texts import TRAINER as TRAINER_LINE
 from tests.unit.study_texts import error_of, with_line
 from trialfleet.errors import InputError
-from trialfleet.nodes.table import read_table
+from trialfleet.nodes.tabular.table import read_table
 from trialfleet.workflows import ctrl_c
-from trialfleet.workflows import plan as plan_module
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.plan import write_plan
-from trialfleet.workflows.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.run import Run
-from trialfleet.workflows.study import Study
-from trialfleet.workflows.study_file import load_frozen
-from trialfleet.workflows.tables import planning
-from trialfleet.workflows.tables.found import source_of_table
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan import tables as planning
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.plan.table_found import source_of_table
+from trialfleet.workflows.plan.table_summary import table_progress
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.tables.reading import read_rows
-from trialfleet.workflows.tables.summary import table_progress
-from trialfleet.workflows.trial_files import TrialOrder, write_trial
 
 ROWS = 200
 

@@ -12,11 +12,13 @@ from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.infra import pool, pool_status, processes, user_namespace
-from trialfleet.infra.htcondor_package import Installation
-from trialfleet.infra.pool import Pool, connect, default_folder, use
-from trialfleet.infra.pool_config import PoolSettings, check_knob, render, variable
-from trialfleet.infra.surroundings import extended_path, surroundings, tail
+from trialfleet.infra.pool import embedded as pool
+from trialfleet.infra.pool import processes, user_namespace
+from trialfleet.infra.pool import status as pool_status
+from trialfleet.infra.pool.config import PoolSettings, check_knob, render, variable
+from trialfleet.infra.pool.embedded import Pool, connect, default_folder, use
+from trialfleet.infra.pool.environment import extended_path, surroundings, tail
+from trialfleet.infra.pool.htcondor_package import Installation
 
 UNPACKED = Installation(Path("/cache/usr"), "25.14.1", unpacked=True)
 MACHINES = Installation(Path("/usr"), "25.14.1", unpacked=False)

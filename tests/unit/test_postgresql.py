@@ -34,7 +34,7 @@ from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
-from trialfleet.workflows import dashboard
+from trialfleet.workflows.cli import dashboard
 from trialfleet.workflows.report import build_report
 
 psycopg = pytest.importorskip("psycopg")

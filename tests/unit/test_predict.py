@@ -21,17 +21,18 @@ import torch
 from click.testing import CliRunner
 
 from trialfleet.errors import InputError
-from trialfleet.nodes import region, settings, table, train, trial
-from trialfleet.nodes.network import Network, outputs_of
-from trialfleet.nodes.predict import load_model
-from trialfleet.nodes.steps import PlainSteps
-from trialfleet.workflows import predict
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.finding import find_model
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, settings, table, train
+from trialfleet.nodes.tabular.network import Network, outputs_of
+from trialfleet.nodes.tabular.predict import load_model
+from trialfleet.nodes.tabular.steps import PlainSteps
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.models import predict
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.run.finding import find_model
+from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.building import build_table, encode
-from trialfleet.workflows.tables.options import TableOptions
 
 ROWS = 300
 
@@ -63,7 +64,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
     t = trial.Trial(folder, {"data": ["t.npz"], "mode": "final"})
     chosen = settings.Settings(hidden=8, epochs=8, batch_size=16, learning_rate=0.02)
-    data = region.load(t, chosen)
+    data = dataset.load(t, chosen)
     torch.manual_seed(0)
     network = Network(data.columns, chosen)
     former = signal.getsignal(signal.SIGTERM)
@@ -75,7 +76,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return t.model
 
 
-def outputs_in_trial(network: Network, data: region.Region) -> torch.Tensor:
+def outputs_in_trial(network: Network, data: dataset.Dataset) -> torch.Tensor:
     """The outputs [rows, o] in the order of the table, as the trial itself computes them."""
     parts = [
         outputs_of(network, rows.numeric, rows.categorical)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows import progress
-from trialfleet.workflows.progress import last_report, read_reports
+from trialfleet.workflows.status import progress
+from trialfleet.workflows.status.progress import last_report, read_reports
 
 
 def write(tmp_path: Path, *lines: str) -> Path:

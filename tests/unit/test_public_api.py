@@ -21,7 +21,7 @@ from tests.conftest import MakeRun
 from tests.unit.study_texts import MINIMAL, write
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.workflows.command_line import main
+from trialfleet.workflows.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 

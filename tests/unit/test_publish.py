@@ -16,13 +16,13 @@ import pytest
 
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.workflows import latest as latest_module
-from trialfleet.workflows import publish as publish_module
-from trialfleet.workflows.folder import TrialFolder
-from trialfleet.workflows.latest import promote
-from trialfleet.workflows.publish import Publication, publish
-from trialfleet.workflows.study import Study
-from trialfleet.workflows.study_file import FrozenStudy, dump_frozen, load_frozen
+from trialfleet.workflows.models import latest as latest_module
+from trialfleet.workflows.models.latest import promote
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.scripts import publish as publish_module
+from trialfleet.workflows.scripts.publish import Publication, publish
+from trialfleet.workflows.study.file import FrozenStudy, dump_frozen, load_frozen
+from trialfleet.workflows.study.spec import Study
 
 RESULT = '{"status": "complete", "metrics": {"loss": 0.25}, "device": "cpu", "seconds": 1.5}'
 
@@ -171,9 +171,9 @@ def test_only_what_a_run_published_is_promoted(study: Study, best: TrialFolder, 
 PUBLISH = """
 import sys, time
 from pathlib import Path
-from trialfleet.workflows.folder import TrialFolder
-from trialfleet.workflows.publish import publish
-from trialfleet.workflows.study_file import load_frozen
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.scripts.publish import publish
+from trialfleet.workflows.study.file import load_frozen
 
 frozen = load_frozen(Path(sys.argv[1]))
 sys.stdin.readline()
@@ -231,9 +231,9 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from tests.killed_child import status_of
-from trialfleet.workflows.folder import TrialFolder
-from trialfleet.workflows.publish import publish
-from trialfleet.workflows.study_file import load_frozen
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.scripts.publish import publish
+from trialfleet.workflows.study.file import load_frozen
 
 monday, tuesday, best = Path(sys.argv[1]), Path(sys.argv[2]), TrialFolder(Path(sys.argv[3]))
 shelf = Path(load_frozen(monday).study.publish) / "demo" / "A"

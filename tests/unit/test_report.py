@@ -28,9 +28,9 @@ from tests.unit.report_studies import (
     two_regions,
 )
 from trialfleet.errors import OptimizerError
-from trialfleet.workflows import states as state_words
-from trialfleet.workflows.job_log import Job
 from trialfleet.workflows.report import Region, Report, build_report, render_page
+from trialfleet.workflows.status import states as state_words
+from trialfleet.workflows.status.job_log import Job
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from tests.unit.report_studies import (
     tuned_trials,
     two_regions,
 )
-from trialfleet.workflows import states
 from trialfleet.workflows.report import Region, Report, render_page, summary_table
 from trialfleet.workflows.report import pictures as drawing
 from trialfleet.workflows.report.groups import groups_of
@@ -38,6 +37,7 @@ from trialfleet.workflows.report.pictures import (
 from trialfleet.workflows.report.scales import Scale, scale_of
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
 from trialfleet.workflows.report.timeline import timeline_of
+from trialfleet.workflows.status import states
 
 pytestmark = pytest.mark.slow
 

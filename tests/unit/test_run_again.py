@@ -11,12 +11,12 @@ from click.testing import CliRunner, Result
 from tests.unit.study_texts import MINIMAL, write
 from trialfleet import Run, plan
 from trialfleet.files import write_json
-from trialfleet.workflows.command_line import main
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.plan import write_plan
-from trialfleet.workflows.pool_choices import PoolLook, settle
-from trialfleet.workflows.run_ids import default_folder
-from trialfleet.workflows.study_file import load_study
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.plan.pool_choices import PoolLook, settle
+from trialfleet.workflows.plan.run_ids import default_folder
+from trialfleet.workflows.study.file import load_study
 
 
 @pytest.fixture

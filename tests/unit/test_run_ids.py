@@ -11,18 +11,19 @@ import pytest
 
 from tests.unit.test_plan import make_study
 from trialfleet.errors import InputError
-from trialfleet.workflows import plan as plan_module
-from trialfleet.workflows import run_ids
-from trialfleet.workflows.run import plan
-from trialfleet.workflows.study import Study
-from trialfleet.workflows.study_file import FrozenStudy, dump_frozen
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan import run_ids
+from trialfleet.workflows.run.run import plan
+from trialfleet.workflows.study.file import FrozenStudy, dump_frozen
+from trialfleet.workflows.study.spec import Study
 
 SECOND = "2026-11-20T10-00-00"
 PLAN = """\
 import sys
 from pathlib import Path
-from trialfleet.workflows import plan, run, run_ids
-from trialfleet.workflows.study_file import load_frozen
+from trialfleet.workflows.plan import planning as plan, run_ids
+from trialfleet.workflows.run import run
+from trialfleet.workflows.study.file import load_frozen
 
 plan._FORBIDDEN_PLACE = "/nowhere"
 run_ids.new_run_id = lambda: "2026-11-20T10-00-00"  # all in one second

@@ -13,10 +13,10 @@ from rich.console import Console
 from tests.conftest import MakeRun
 from tests.unit.study_texts import MINIMAL, error_of
 from trialfleet import Run
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.node_scripts import NodeScripts
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report import summary_table
-from trialfleet.workflows.run_report import write_report
+from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.scripts.report_node import write_report
 
 
 def tuned(run: Run, *results: Mapping[str, float]) -> RunFolder:

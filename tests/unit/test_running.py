@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trialfleet.workflows.folder import RegionFolder
-from trialfleet.workflows.graph import RegionGraph
-from trialfleet.workflows.job_queue import QueuedRun
-from trialfleet.workflows.running import RunningTrial, running_trials
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.plan.graph import RegionGraph
+from trialfleet.workflows.status.running import RunningTrial, running_trials
 
 LOG = """\
 000 (007.000.000) 2026-11-20 10:00:00 Job submitted from host: <127.0.0.1:1>

@@ -14,12 +14,12 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from tests.unit.test_plan import make_study
 from trialfleet.optimizer.startup import default_startup, first_led
 from trialfleet.optimizer.suggest import in_startup
-from trialfleet.workflows import plan as plan_module
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.plan import write_plan
-from trialfleet.workflows.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.run import Run
-from trialfleet.workflows.study_file import load_frozen
+from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.study.file import load_frozen
 
 
 @pytest.fixture

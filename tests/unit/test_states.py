@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.states import (
+from trialfleet.workflows.status.states import (
     RunState,
     Stage,
     TrialState,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from trialfleet.workflows.study import Study
+from trialfleet.workflows.study.spec import Study
 
 
 def plain(path: Path) -> Any:

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from trialfleet.files import write_json
-from trialfleet.workflows import health, supervisor
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.health import Fault, Remedy, faults
-from trialfleet.workflows.mend import BusyError, mend
-from trialfleet.workflows.recovery import is_locked, set_aside
-from trialfleet.workflows.supervisor import Supervisor
+from trialfleet.workflows.dagman import health, supervisor
+from trialfleet.workflows.dagman.health import Fault, Remedy, faults
+from trialfleet.workflows.dagman.mend import BusyError, mend
+from trialfleet.workflows.dagman.recovery import is_locked, set_aside
+from trialfleet.workflows.dagman.supervisor import Supervisor
+from trialfleet.workflows.plan.folder import RunFolder
 
 NOW = 1_800_000_000.0
 ROOT, REGION = 7, 8  # cluster ids
@@ -312,7 +312,13 @@ def test_who_stops_a_run_is_not_disturbed(folder: RunFolder) -> None:
 
 
 def test_two_supervisors_take_turns(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "trialfleet.workflows.supervisor", "--state", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "trialfleet.workflows.dagman.supervisor",
+        "--state",
+        str(tmp_path),
+    ]
     environment = {**os.environ, "CONDOR_CONFIG": str(tmp_path / "none")}
     with (tmp_path / "supervisor.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trialfleet.nodes import table
+from trialfleet.nodes.tabular import table
 
 SPLIT = [0, 0, 0, 1, 2]
 COLUMNS: dict[str, Any] = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions
 from trialfleet.workflows.tables.building import build_table
-from trialfleet.workflows.tables.options import NULL_VALUES, TableOptions
 from trialfleet.workflows.tables.reading import UnreadableTableError, format_of, read_rows
 
 ROWS = 40

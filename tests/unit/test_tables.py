@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialfleet.nodes import table
-from trialfleet.nodes.table import TEST, TRAIN, VALIDATION, Table
+from trialfleet.nodes.tabular import table
+from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Table
+from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.building import Description, TableError, build_table, encode
-from trialfleet.workflows.tables.options import TableOptions
 from trialfleet.workflows.tables.reading import format_of, read_rows
 
 ROWS = 40

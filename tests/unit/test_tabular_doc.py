@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from trialfleet.nodes.settings import METRICS, Settings
-from trialfleet.nodes.table import read_table
+from trialfleet.nodes.tabular.settings import METRICS, Settings
+from trialfleet.nodes.tabular.table import read_table
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.workflows.study import Study
-from trialfleet.workflows.tables.options import NULL_VALUES, TableOptions
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions
 from trialfleet.workflows.tables.reading import CSV, PARQUET
 
 PAGE = (Path(__file__).parents[2] / "docs/tabular.md").read_text(encoding="utf-8")

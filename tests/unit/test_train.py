@@ -31,11 +31,12 @@ from tests.unit.small_trials import (
     weights,
     write_order,
 )
-from trialfleet.nodes import feed, judge, region, settings, table, trial
-from trialfleet.nodes import network as network_module
-from trialfleet.nodes.descent import Descent
-from trialfleet.nodes.network import Network, outputs_of
-from trialfleet.nodes.steps import PlainSteps
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, evaluation, loader, settings, table
+from trialfleet.nodes.tabular import network as network_module
+from trialfleet.nodes.tabular.network import Network, outputs_of
+from trialfleet.nodes.tabular.optimizers import Optimizer
+from trialfleet.nodes.tabular.steps import PlainSteps
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +100,7 @@ def test_a_trial_trains_on_its_share_and_the_final_on_all(
     sizes = {}
     for mode, seed in itertools.product(["tune", "final"], [1, 2]):
         write_order(sandbox, mode=mode, seed=seed)
-        data = region.load(trial.start(), chosen)
+        data = dataset.load(trial.start(), chosen)
         sizes[mode, seed] = data.train.numeric
         assert len(data.validation) == len(data.test) == ROWS // 3
     assert len(sizes["tune", 1]) == ROWS // 3 // 4
@@ -112,7 +113,7 @@ def test_columns_are_standardised_by_the_training_rows_alone(
 ) -> None:
     monkeypatch.chdir(sandbox)
     write_order(sandbox, mode="final")
-    data = region.load(trial.start(), settings.Settings())
+    data = dataset.load(trial.start(), settings.Settings())
     number, constant = data.train.numeric.unbind(1)
     assert abs(number.mean()) < 1e-6
     present = number[number != 0]  # a missing value is the mean, 0
@@ -153,7 +154,7 @@ def test_weights_that_are_lost_in_the_last_step_are_rejected(
 
     def take_badly(steps: PlainSteps) -> None:
         take(steps)
-        steps._descent.weights[-1].data.fill_(math.nan)
+        steps._optimizer.weights[-1].data.fill_(math.nan)
 
     monkeypatch.setattr(PlainSteps, "take", take_badly)
     write_order(sandbox, params={"epochs": 1, "batch_size": ROWS})
@@ -224,7 +225,7 @@ def test_the_seed_decides(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_epoch_takes_all_rows_in_an_order_of_its_own() -> None:
     chosen = itertools.product([1, 2], [0, 1])
-    orders = [feed.order_of(seed, epoch, ROWS).tolist() for seed, epoch in chosen]
+    orders = [loader.order_of(seed, epoch, ROWS).tolist() for seed, epoch in chosen]
     assert all(sorted(order) == list(range(ROWS)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
 
@@ -295,15 +296,15 @@ def test_auc_is_the_share_of_pairs_in_order(ties: bool) -> None:
             for p in score[positive].tolist()
             for n in score[~positive].tolist()
         ]
-        assert judge.auc(score, positive) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+        assert evaluation.auc(score, positive) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
 
 
 def test_outputs_that_are_no_numbers_have_no_metrics(tmp_path: Path) -> None:
     make_table(tmp_path / "r.npz")
-    data = region.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), settings.Settings())
+    data = dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), settings.Settings())
     network = Network(data.columns, settings.Settings())
     [*network.parameters()][-1].data.fill_(math.nan)
-    metrics = judge.evaluate(network, data.validation, data, "val_")
+    metrics = evaluation.evaluate(network, data.validation, data, "val_")
     assert set(metrics) == {"val_loss", "val_auc", "val_accuracy"}
     assert all(math.isnan(value) for value in metrics.values())
 
@@ -326,7 +327,7 @@ def test_a_wide_network_is_evaluated_on_fewer_rows_at_once(
 
 
 def test_auc_without_a_second_class_is_nan() -> None:
-    assert math.isnan(judge.auc(torch.randn(3), torch.ones(3, dtype=torch.bool)))
+    assert math.isnan(evaluation.auc(torch.randn(3), torch.ones(3, dtype=torch.bool)))
 
 
 def test_adamw_takes_the_steps_of_torch() -> None:
@@ -338,7 +339,7 @@ def test_adamw_takes_the_steps_of_torch() -> None:
         {"params": [theirs.bias], "weight_decay": 0.0},
     ]
     reference = torch.optim.AdamW(groups, lr=0.02, weight_decay=0.3)
-    compare(ours, theirs, Descent(ours, chosen), reference)
+    compare(ours, theirs, Optimizer(ours, chosen), reference)
 
 
 def test_sgd_takes_the_steps_of_torch() -> None:
@@ -346,17 +347,17 @@ def test_sgd_takes_the_steps_of_torch() -> None:
     ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
     theirs.load_state_dict(ours.state_dict())
     reference = torch.optim.SGD(theirs.parameters(), lr=0.02, momentum=0.8)
-    compare(ours, theirs, Descent(ours, chosen), reference)
+    compare(ours, theirs, Optimizer(ours, chosen), reference)
 
 
-def compare(ours: nn.Linear, theirs: nn.Linear, descent: Descent, torchs: Any) -> None:
+def compare(ours: nn.Linear, theirs: nn.Linear, optimizer: Optimizer, torchs: Any) -> None:
     for step in range(20):
         inputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
-        descent.clear()
+        optimizer.clear()
         torchs.zero_grad()
         ours(inputs).square().sum().backward()
         theirs(inputs).square().sum().backward()
-        descent.step(0.02)
+        optimizer.step(0.02)
         torchs.step()
         torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(ours.bias, theirs.bias, rtol=1e-5, atol=1e-6)

@@ -28,12 +28,13 @@ from tests.unit.small_trials import (
     weights,
     write_order,
 )
-from trialfleet.nodes import feed, region, settings, train, trial
-from trialfleet.nodes.fused import FusedSteps
+from trialfleet.nodes import trial
 from trialfleet.nodes.kernels import plain
-from trialfleet.nodes.network import Network
-from trialfleet.nodes.ranks import Ranks
-from trialfleet.nodes.steps import PlainSteps, Steps
+from trialfleet.nodes.tabular import dataset, loader, settings, train
+from trialfleet.nodes.tabular.graph_steps import GraphSteps
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
 pytestmark = pytest.mark.slow
 
@@ -59,35 +60,35 @@ def settings_of(**changes: Any) -> settings.Settings:
     return settings.Settings.of(usual | changes)
 
 
-def load(folder: Path, task: str = "binary", without: tuple[str, ...] = ()) -> region.Region:
+def load(folder: Path, task: str = "binary", without: tuple[str, ...] = ()) -> dataset.Dataset:
     make_table(folder / "r.npz", task, without=without)
-    return region.load(trial.Trial(folder, {"data": ["r.npz"]}), settings.Settings())
+    return dataset.load(trial.Trial(folder, {"data": ["r.npz"]}), settings.Settings())
 
 
-def network_of(data: region.Region, chosen: settings.Settings) -> Network:
+def network_of(data: dataset.Dataset, chosen: settings.Settings) -> Network:
     torch.manual_seed(SEED)
     return Network(data.columns, chosen)
 
 
-def plain_steps(data: region.Region, chosen: settings.Settings) -> Steps:
+def plain_steps(data: dataset.Dataset, chosen: settings.Settings) -> Steps:
     return PlainSteps(network_of(data, chosen), data, chosen, SEED)
 
 
-def resident(data: region.Region, chosen: settings.Settings) -> feed.Resident:
-    orders = feed.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
-    return feed.Resident(data.train, orders)
+def resident(data: dataset.Dataset, chosen: settings.Settings) -> loader.Resident:
+    orders = loader.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+    return loader.Resident(data.train, orders)
 
 
 def fused_steps(
-    data: region.Region,
+    data: dataset.Dataset,
     chosen: settings.Settings,
     dtype: torch.dtype = torch.float32,
-    source: feed.Feed | None = None,
+    source: loader.Loader | None = None,
     team: Ranks | None = None,
-) -> FusedSteps:
+) -> GraphSteps:
     source = source or resident(data, chosen)
     network = network_of(data, chosen)
-    return FusedSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, team=team)
+    return GraphSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, team=team)
 
 
 def assert_close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
@@ -159,9 +160,9 @@ def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(tmp_path: 
     expected = losses_of(fused_steps(data, chosen), data, chosen)
     step_bytes = data.train.bytes // len(data.train) * chosen.batch_size
     for steps_at_once in (1, 2, 3, 7, 100):
-        orders = feed.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+        orders = loader.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
         device = torch.device("cpu")
-        source = feed.Streamed(data.train, orders, device, steps_at_once * step_bytes)
+        source = loader.Streamed(data.train, orders, device, steps_at_once * step_bytes)
         assert source.steps == steps_at_once
         found = losses_of(fused_steps(data, chosen, source=source), data, chosen)
         assert torch.equal(found, expected), steps_at_once
@@ -169,9 +170,9 @@ def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(tmp_path: 
 
 def test_the_ranks_parts_make_up_every_batch() -> None:
     rows, batch = 23, 5
-    ranks = [feed.Orders(SEED, rows, batch, Ranks(rank, 3)) for rank in range(3)]
+    ranks = [loader.Orders(SEED, rows, batch, Ranks(rank, 3)) for rank in range(3)]
     parts = [list(torch.split(orders.take(0), orders.sizes)) for orders in ranks]
-    whole = torch.split(feed.order_of(SEED, 0, rows), batch)
+    whole = torch.split(loader.order_of(SEED, 0, rows), batch)
     assert all(
         torch.equal(torch.cat(step), all_) for *step, all_ in zip(*parts, whole, strict=True)
     )
@@ -183,8 +184,8 @@ def test_all_ranks_capture_the_same_batches_whatever_their_parts(tmp_path: Path)
     data, chosen, found = load(tmp_path), settings_of(batch_size=67), []
     for rank in range(2):
         team = Ranks(rank, 2)
-        orders = feed.Orders(SEED, len(data.train), chosen.batch_size, team)
-        steps = fused_steps(data, chosen, source=feed.Resident(data.train, orders), team=team)
+        orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
+        steps = fused_steps(data, chosen, source=loader.Resident(data.train, orders), team=team)
         found.append({batch: rows for batch, (rows, _) in steps._parts.items()})
     assert found == [{67: 33, 66: 33}, {67: 34, 66: 33}]
 
@@ -217,10 +218,10 @@ def test_a_step_looks_at_no_value_so_that_it_can_be_captured(
 
 def test_a_step_of_one_rank_of_two_looks_at_no_value_either(tmp_path: Path) -> None:
     data, chosen, team = load(tmp_path), settings_of(dropout=0.2), Ranks(0, 2)
-    orders = feed.Orders(SEED, len(data.train), chosen.batch_size, team)
+    orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
     with world_of_one(), FakeTensorMode(allow_non_fake_inputs=True):
         rows = data.train.empty(len(data.train), torch.device("cpu"))
-        steps = fused_steps(data, chosen, torch.bfloat16, feed.Resident(rows, orders), team)
+        steps = fused_steps(data, chosen, torch.bfloat16, loader.Resident(rows, orders), team)
         for rows_of_a_batch in (32, 8):
             steps._rehearse(rows_of_a_batch)
 
@@ -232,14 +233,14 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) 
         t: trial.Trial,
         chosen: settings.Settings,
         network: Network,
-        data: region.Region,
+        data: dataset.Dataset,
         team: Ranks,
     ) -> Steps:
-        orders = feed.Orders(t.seed, len(data.train), chosen.batch_size, team)
-        source: feed.Feed = feed.Resident(data.train, orders)
+        orders = loader.Orders(t.seed, len(data.train), chosen.batch_size, team)
+        source: loader.Loader = loader.Resident(data.train, orders)
         if chunk:
-            source = feed.Streamed(data.train, orders, torch.device("cpu"), chunk)
-        return FusedSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
+            source = loader.Streamed(data.train, orders, torch.device("cpu"), chunk)
+        return GraphSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
 
     monkeypatch.setattr(train, "steps_of", steps_of)
 
@@ -273,12 +274,12 @@ def test_graphs_are_dropped_before_the_process_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """With a checkpoint or with a result: the process group's end would wait for them."""
-    closed: list[FusedSteps] = []
+    closed: list[GraphSteps] = []
 
-    def close(steps: FusedSteps) -> None:
+    def close(steps: GraphSteps) -> None:
         closed.append(steps)
 
-    monkeypatch.setattr(FusedSteps, "close", close)
+    monkeypatch.setattr(GraphSteps, "close", close)
     on_cpu(monkeypatch, torch.float32)
     sandbox = make_sandbox(tmp_path / "sandbox")
     write_order(sandbox, params={"checkpoint_seconds": seconds})

@@ -11,8 +11,8 @@ import torch
 from torch import distributed
 
 from tests.one_process import world_of_one
-from trialfleet.nodes import pace, ranks
-from trialfleet.nodes.pace import Pace
+from trialfleet.nodes.tabular import pace, ranks
+from trialfleet.nodes.tabular.pace import Pace
 
 
 class Clock:

@@ -21,22 +21,22 @@ from tests.unit.small_trials import (
     write_order,
 )
 from trialfleet import nodes
-from trialfleet.nodes import ranks, train
+from trialfleet.nodes.tabular import ranks, train
 
 pytestmark = pytest.mark.slow
 
 # The trainer itself, but for the device: in the launching process and in every rank.
 ON_CPU = """\
 import torch
-import feed, fused, ranks, train
+import loader, graph_steps, ranks, train
 
 CPU = torch.device("cpu")
 
 
 def steps_of(t, chosen, network, data, team):
-    orders = feed.Orders(t.seed, len(data.train), chosen.batch_size, team)
-    source = feed.Resident(data.train, orders)
-    return fused.FusedSteps(network, chosen, data.kind, source, seed=t.seed, team=team)
+    orders = loader.Orders(t.seed, len(data.train), chosen.batch_size, team)
+    source = loader.Resident(data.train, orders)
+    return graph_steps.GraphSteps(network, chosen, data.kind, source, seed=t.seed, team=team)
 
 
 train.require_gpus = lambda t: None
@@ -50,7 +50,7 @@ ranks.run(train.main)
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Path:
     folder = make_sandbox(tmp_path / "sandbox")
-    kernels = Path(train.__file__).parent / nodes.KERNELS
+    kernels = Path(train.__file__).parents[1] / nodes.KERNELS
     left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
     shutil.copytree(kernels, folder / nodes.KERNELS, ignore=left)
     (folder / "on_cpu.py").write_text(ON_CPU)
@@ -143,16 +143,16 @@ import ranks
 run, ranks.run = ranks.run, lambda main: None
 import on_cpu, train
 
-judge = train.Run.judge_epoch
+evaluate = train.Run.evaluate_epoch
 
 
-def judge_epoch(self):
+def evaluate_epoch(self):
     if os.environ["RANK"] == "1" and self.progress.epoch == 1:
         raise RuntimeError(WORDS)
-    judge(self)
+    evaluate(self)
 
 
-train.Run.judge_epoch = judge_epoch
+train.Run.evaluate_epoch = evaluate_epoch
 run(train.main)
 """
 

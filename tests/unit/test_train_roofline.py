@@ -9,10 +9,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.bench_train import roofline, workloads
-from trialfleet.nodes import feed
-from trialfleet.nodes.fused import FusedSteps
-from trialfleet.nodes.network import Network
-from trialfleet.nodes.ranks import Ranks
+from trialfleet.nodes.tabular import loader
+from trialfleet.nodes.tabular.graph_steps import GraphSteps
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.ranks import Ranks
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +29,8 @@ def test_flops_and_parameters_are_those_of_a_step(
     network = Network(data.columns, small.settings)
     used = [w for w in network.parameters() if vocabularies or w is not network.embedding.weight]
     assert sum(w.numel() for w in used) == small.parameters
-    source = feed.Resident(data.train, feed.Orders(1, small.rows, small.batch, Ranks()))
-    steps = FusedSteps(network, small.settings, data.kind, source, seed=1)
+    source = loader.Resident(data.train, loader.Orders(1, small.rows, small.batch, Ranks()))
+    steps = GraphSteps(network, small.settings, data.kind, source, seed=1)
     with FlopCounterMode(display=False) as counter:
         steps._step(small.batch)
     assert counter.get_total_flops() == roofline.flops_of(small)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.small_trials import make_table
-from trialfleet.workflows import plan
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.study import Study
+from trialfleet.workflows.plan import planning as plan
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.study.spec import Study
 
 
 @pytest.fixture
@@ -52,5 +52,5 @@ def test_without_a_gpu_they_stay_at_home(place: Path) -> None:
 @pytest.mark.slow
 def test_the_trainer_for_a_gpu_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
     folder = planned(place, "gpu")
-    program = "import sys; sys.modules['trialfleet'] = None; import fused, train, trial"
+    program = "import sys; sys.modules['trialfleet'] = None; import graph_steps, train, trial"
     subprocess.run([sys.executable, "-c", program], cwd=folder.code, check=True)

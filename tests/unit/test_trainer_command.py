@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.study_texts import TRAINER, error_of, with_line, write
-from trialfleet.workflows.study import Trainer
-from trialfleet.workflows.study_file import load_study
+from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.spec import Trainer
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet import user_data
+from trialfleet.infra.fleet.nodes import user_data
 
 
 def test_user_data_is_python_that_the_oldest_image_reads() -> None:

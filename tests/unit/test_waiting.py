@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.unit.test_plan import make_study
-from trialfleet.workflows import plan as plan_module
-from trialfleet.workflows.folder import RunFolder
-from trialfleet.workflows.health import IDLE
-from trialfleet.workflows.job_queue import QueuedRun
-from trialfleet.workflows.plan import write_plan
-from trialfleet.workflows.study_file import load_frozen
-from trialfleet.workflows.waiting import Waiting
+from trialfleet.workflows.dagman.health import IDLE
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.status.waiting import Waiting
+from trialfleet.workflows.study.file import load_frozen
 
 NOTE = "3 trial(s) ask for more than a node has, e.g. 1 GPU, 4 cpus, 900000 MB"
 TRIAL = {"JobStatus": IDLE, "JobUniverse": 5, "EnteredCurrentStatus": 0}

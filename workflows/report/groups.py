@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trialfleet.workflows.report.model import Region, Report
-from trialfleet.workflows.states import Stage
+from trialfleet.workflows.status.states import Stage
 
 TITLES = {
     "published": ("Published", "good"),

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trialfleet.workflows.job_log import Job
-from trialfleet.workflows.states import TrialState
+from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.states import TrialState
 
 SCHEMA = 1
 

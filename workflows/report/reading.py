@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.optimizer.stored_trials import is_repeat
-from trialfleet.workflows.causes import cause_of
 from trialfleet.workflows.cleaning import clean
-from trialfleet.workflows.folder import RegionFolder
+from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import Region, Report, Trial
 from trialfleet.workflows.report.source import RegionSource, ReportSource
-from trialfleet.workflows.states import TrialState, trial_state
+from trialfleet.workflows.status.causes import cause_of
+from trialfleet.workflows.status.states import TrialState, trial_state
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.job_log import Job
-from trialfleet.workflows.states import TrialState
+from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.states import TrialState
 
 DIRECTIONS = ("minimize", "maximize")
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trialfleet.workflows.job_log import Job
 from trialfleet.workflows.report.model import Region, Report
-from trialfleet.workflows.states import TrialState
+from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.states import TrialState
 
 TO_COME = 0.04  # of a run that goes on: so far past the latest news are jobs drawn that still run
 OVERLAP = 1.0  # seconds that HTCondor's whole seconds may let two jobs of one slot overlap

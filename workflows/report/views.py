@@ -22,7 +22,7 @@ from trialfleet.workflows.report.pictures import (
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.tables import Cell, is_apart
-from trialfleet.workflows.states import Stage
+from trialfleet.workflows.status.states import Stage
 
 ERROR_LENGTH = 3000
 MOST_FAILURES = 20

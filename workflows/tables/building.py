@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trialfleet.nodes.table import TEST, TRAIN, VALIDATION, Columns, Table, Task, stack
+from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Columns, Table, Task, stack
 from trialfleet.sections import did_you_mean
+from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.inference import MOST_CLASSES, Feature, feature_of
-from trialfleet.workflows.tables.options import TableOptions
 from trialfleet.workflows.tables.splits import SplitError, split_rows
 
 _SHOWN = 30  # names of columns in a message

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from trialfleet.workflows.study import URL_PREFIXES
+from trialfleet.workflows.study.spec import URL_PREFIXES
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.study_sections import S3Keys
+    from trialfleet.workflows.study.sections import S3Keys
 
 _CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS = 5, 60, 2
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from trialfleet.workflows.study.table_options import Role
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.options import Role
 
 MOST_CLASSES = 10  # whole numbers with more different values are a regression's target
 _MOSTLY = 0.9  # of a text column's cells are numbers: it was meant as one

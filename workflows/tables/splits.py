@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trialfleet.nodes.table import TEST, TRAIN, VALIDATION
+from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION
+from trialfleet.workflows.study.table_options import DEFAULT_SHARES, Split
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.options import DEFAULT_SHARES, Split
 
 PARTS = {
     "train": TRAIN,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from trialfleet.infra import debian
+from trialfleet.infra.pool import debian
 
 PACKAGES = (
     *("systemd-sysv", "libpam-systemd", "systemd-resolved", "dbus", "polkitd", "udev", "kmod"),

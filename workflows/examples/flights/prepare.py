@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trialfleet.nodes import table
+from trialfleet.nodes.tabular import table
 
 ORIGINS = ("EWR", "JFK", "LGA")
 DESTINATIONS = 41

@@ -16,7 +16,7 @@
 //   - Nothing is launched for an empty input. An output that is not empty is written all the same,
 //     but for the mean of no rows: there the caller writes NaN, as torch's losses do.
 //   - Two runs with the same input give the same bits, on any GPU of one architecture: there are
-//     no float atomics, and the order of every sum hangs on the shapes alone.
+//     no float atomics, and the order of every sum depends on the shapes alone.
 //   - `workspace` is scratch memory of the size that the function beside gives in bytes (0: none,
 //     may be null), aligned to 16; its content means nothing before and after.
 #pragma once
@@ -125,7 +125,7 @@ int64_t gather_embed_backward_workspace(int64_t rows, int64_t categories, int64_
                                         int64_t embedding);
 
 // --- optimizer.cu -----------------------------------------------------------------------------
-// The step of all parameters in one launch for each 64 of them. Formulas: nodes/descent.py.
+// The step of all parameters in one launch for each 64 of them. Formulas: nodes/tabular/optimizers.py.
 //   schedule float32 [schedule_rows, 3] = (learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t)),
 //            schedule_rows > 0
 //   step     int64 [1]: the schedule's row, clamped to its first and last

@@ -58,7 +58,7 @@ struct Schedule {
   }
 };
 
-// --- the two rules; nodes/descent.py has the formulas
+// --- the two rules; nodes/tabular/optimizers.py has the formulas
 
 struct AdamW {
   static constexpr bool kHasV = true;

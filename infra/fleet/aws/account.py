@@ -1,0 +1,139 @@
+"""What a run's autoscaler needs to reach the same AWS account as whoever planned the run.
+
+The autoscaler is a job: it sees the user's home and no other part of a shell's environment, however
+its graph was submitted. So the variables that choose an account, and the way to it, are frozen with
+the run, and the account's number, by which any other is refused. Secrets never are: the keys must
+be where the job finds them itself, in ~/.aws or as the machine's role.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.session
+
+from trialfleet.errors import FleetError, InputError
+from trialfleet.files import read_json
+from trialfleet.infra.fleet.aws.clients import Aws
+
+KEPT = frozenset(
+    {
+        "AWS_PROFILE",
+        "AWS_DEFAULT_PROFILE",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_CA_BUNDLE",
+        "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+        "AWS_USE_FIPS_ENDPOINT",
+        "AWS_USE_DUALSTACK_ENDPOINT",
+        "AWS_ROLE_ARN",
+        "AWS_ROLE_SESSION_NAME",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_EC2_METADATA_DISABLED",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "REQUESTS_CA_BUNDLE",
+    }
+)
+ENDPOINTS = "AWS_ENDPOINT_URL"  # … and AWS_ENDPOINT_URL_S3 and its like
+FILES = ("_FILE", "_BUNDLE")  # how the names end of those that hold a path
+SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_PROVIDERS = ("env", "container-role")  # botocore's names for credentials of an environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """An AWS account, and the variables by which it is reached."""
+
+    account: str
+    variables: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as plain data; a proxy's password may be among them."""
+        return {"schema": 1, **asdict(self)}
+
+    def enter(self) -> Aws:
+        """Let this process see AWS so, and return the account; any other is refused."""
+        os.environ.update(self.variables)
+        return Aws(account=self.account)
+
+
+def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> Surroundings:
+    """Return what the autoscaler of a run that is planned here sees.
+
+    Args:
+        aws_region: where AWS is asked whose account it is.
+        environment: of this process.
+
+    Raises:
+        FleetError: there are no credentials, or AWS refuses them.
+        InputError: the credentials stand in the environment, where no job sees them.
+    """
+    account = Aws().account(aws_region)
+    secrets = [name for name in SECRETS if environment.get(name)]
+    if secrets:
+        _check_without(secrets, account, aws_region)
+    return Surroundings(account=account, variables=dict(sorted(_kept(environment))))
+
+
+def _kept(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [
+        (name, _absolute(name, value))
+        for name, value in environment.items()
+        if name.upper() in KEPT or name.startswith(ENDPOINTS)
+    ]
+
+
+def _absolute(name: str, value: str) -> str:
+    """A job's working directory is its own."""
+    is_path = name.upper().endswith(FILES) and value
+    return str(Path(value).expanduser().absolute()) if is_path else value
+
+
+def _check_without(secrets: list[str], account: str, aws_region: str) -> None:
+    try:
+        found = Aws(_session_of_a_job()).account(aws_region)
+    except FleetError:
+        found = ""
+    if found != account:
+        instead = f"it would act in account {found}, not in {account}" if found else "it has no AWS"
+        raise InputError(
+            f"{', '.join(secrets)}: the run's autoscaler is a job and does not see these, since "
+            f"secrets are not written into a run's files; without them {instead}. Put the keys "
+            "into ~/.aws/credentials, give this machine an instance profile, or set "
+            "autoscale: off and keep `trialfleet fleet autoscale` running yourself"
+        )
+
+
+def _session_of_a_job() -> boto3.Session:
+    """A session that finds what a job finds: files and the machine's role."""
+    session = botocore.session.Session()
+    chain = session.get_component("credential_provider")
+    for name in _PROVIDERS:
+        if name in (provider.METHOD for provider in chain.providers):
+            chain.remove(name)
+    return boto3.Session(botocore_session=session)
+
+
+def read(path: Path) -> Surroundings:
+    """Return what was frozen with a run.
+
+    Raises:
+        InputError: the file is missing or was changed into something else.
+    """
+    try:
+        value = read_json(path)
+        return Surroundings(account=str(value["account"]), variables=dict(value["variables"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} can't be read ({error!r}); plan the study anew") from error

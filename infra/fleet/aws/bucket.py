@@ -1,0 +1,220 @@
+"""The fleet's bucket: the nodes' bundle, and the logs of those that failed.
+
+A bucket that the user names is the user's: it must exist, its settings stay as they are, and only
+what lies under the fleet's prefix is written or deleted. Without one the fleet has a bucket of
+its own, known by its name alone, which has the account's number in it: a bucket can't be made and
+tagged in one step, and one that a crash left untagged must be found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.aws import retries as waiting
+from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of, or_none
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+    from types_boto3_s3.type_defs import (
+        CreateBucketConfigurationTypeDef,
+        PublicAccessBlockConfigurationTypeDef,
+        ServerSideEncryptionConfigurationTypeDef,
+    )
+
+LOG_DAYS = 30  # a node's log is kept so long
+MISSING = {"404", "NoSuchBucket", "NotFound"}
+UNSET = {
+    "NoSuchTagSet",
+    "NoSuchPublicAccessBlockConfiguration",
+    "ServerSideEncryptionConfigurationNotFoundError",
+    "NoSuchLifecycleConfiguration",
+}
+_CLOSED: PublicAccessBlockConfigurationTypeDef = {
+    "BlockPublicAcls": True,
+    "IgnorePublicAcls": True,
+    "BlockPublicPolicy": True,
+    "RestrictPublicBuckets": True,
+}
+_ENCRYPTED: ServerSideEncryptionConfigurationTypeDef = {
+    "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
+}
+
+
+def name_of(fleet: Fleet, account: str) -> str:
+    """Return the name of the fleet's bucket."""
+    return fleet.bucket or names.bucket_name(fleet.called, account)
+
+
+def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
+    """Make the fleet's own bucket, encrypted and closed to the public, or check the user's.
+
+    Returns:
+        Its name.
+
+    Raises:
+        InputError: the user's bucket doesn't exist or lies elsewhere.
+        FleetError: AWS refuses, or the bucket is another account's.
+    """
+    name = name_of(fleet, account)
+    with asking(f"the bucket {name}"):
+        s3 = aws.s3(fleet.home)
+        found = exists(s3, name, account)
+        if fleet.bucket:
+            _check_users(fleet, found, s3)
+        else:
+            if not found:
+                _make(s3, name, fleet.home)
+            waiting.patiently(lambda: _settle(s3, fleet, name), waiting.on("NoSuchBucket"))
+    return name
+
+
+def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
+    """Store an object whose key names its content; one that is there is left alone.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    s3 = aws.s3(fleet.home)
+    with asking(f"s3://{bucket}/{key}"):
+        if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
+            waiting.patiently(
+                lambda: s3.put_object(Bucket=bucket, Key=key, Body=data),
+                waiting.on("NoSuchBucket"),
+            )
+
+
+def exists(s3: S3Client, name: str, account: str) -> bool:
+    """Tell whether this account has the bucket.
+
+    Raises:
+        FleetError: it is another account's, or AWS refuses to say.
+    """
+    try:
+        s3.head_bucket(Bucket=name, ExpectedBucketOwner=account)
+    except ClientError as error:
+        if code_of(error) == "403":  # an answer without a body: AWS says no more
+            raise FleetError(
+                f"the bucket {name} is another account's, or the permission s3:ListBucket is "
+                "denied; `trialfleet fleet plan --policy` prints the policy that is needed"
+            ) from error
+        if code_of(error) not in MISSING:
+            raise
+        return False
+    return True
+
+
+def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
+    """List the keys under a prefix."""
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=name, Prefix=prefix)
+    return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+
+
+def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
+    """List what the fleet has in S3: its own bucket, and its objects in the user's."""
+    s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
+    found = [f"s3://{own}"] if exists(s3, own, account) else []
+    if fleet.bucket and exists(s3, fleet.bucket, account):
+        keys = objects(s3, fleet.bucket, names.prefix(fleet.called))
+        found += [f"s3://{fleet.bucket}/{key}" for key in keys]
+    return found
+
+
+def remove(aws: Aws, fleet: Fleet, account: str) -> None:
+    """Delete the fleet's objects, then its own bucket.
+
+    Raises:
+        FleetError: AWS refuses, or somebody keeps other things in the bucket.
+    """
+    s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
+    for name in sorted({own, fleet.bucket or own}):
+        with asking(f"the bucket {name}"):
+            if exists(s3, name, account):
+                _empty(s3, name, names.prefix(fleet.called))
+    with asking(f"the bucket {own}"):
+        if exists(s3, own, account):
+            _delete(s3, own)
+
+
+def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
+    assert fleet.bucket
+    if not found:
+        raise InputError(
+            f"bucket: {fleet.bucket} doesn't exist: make it, or leave `bucket:` out for one of "
+            "the fleet's own"
+        )
+    region = s3.head_bucket(Bucket=fleet.bucket).get("BucketRegion", fleet.home)
+    if region != fleet.home:
+        raise InputError(
+            f"bucket: {fleet.bucket} lies in {region}, and the fleet's home, the first of "
+            f"aws_regions, is {fleet.home}: name a bucket there, or put {region} first"
+        )
+
+
+def _make(s3: S3Client, name: str, aws_region: str) -> None:
+    where: CreateBucketConfigurationTypeDef = {"LocationConstraint": aws_region}  # type: ignore[typeddict-item]
+    settings: Any = {} if aws_region == "us-east-1" else {"CreateBucketConfiguration": where}
+    deleting = waiting.on("OperationAborted")  # the one of that name is still being deleted
+
+    def make() -> object:
+        return s3.create_bucket(Bucket=name, **settings)
+
+    or_none(lambda: waiting.patiently(make, deleting, waiting.LATER), "BucketAlreadyOwnedByYou")
+
+
+def _settle(s3: S3Client, fleet: Fleet, name: str) -> None:
+    """Bring the bucket's settings to what they must be; what is so already is left alone."""
+    own, rules = tags.own(fleet), _forget_logs(fleet)
+    tagged = _setting(s3.get_bucket_tagging, name, "TagSet")
+    if names.tag_table(tagged) != names.tag_table(own):
+        s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": own})
+    if _setting(s3.get_public_access_block, name, "PublicAccessBlockConfiguration") != _CLOSED:
+        s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=_CLOSED)
+    if not _setting(s3.get_bucket_encryption, name, "ServerSideEncryptionConfiguration"):
+        s3.put_bucket_encryption(Bucket=name, ServerSideEncryptionConfiguration=_ENCRYPTED)
+    if _setting(s3.get_bucket_lifecycle_configuration, name, "Rules") != rules:
+        s3.put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": rules})
+
+
+def _setting(get: Callable[..., Any], bucket: str, key: str) -> Any:
+    """Return a setting of the bucket; None where it is not set."""
+    return or_none(lambda: get(Bucket=bucket)[key], *UNSET)
+
+
+def _forget_logs(fleet: Fleet) -> Any:
+    return [
+        {
+            "Expiration": {"Days": LOG_DAYS},
+            "ID": "trialfleet-logs",
+            "Filter": {"Prefix": names.log_prefix(fleet.called)},
+            "Status": "Enabled",
+        }
+    ]
+
+
+def _empty(s3: S3Client, name: str, prefix: str) -> None:
+    keys = objects(s3, name, prefix)
+    for first in range(0, len(keys), 1_000):
+        batch: Any = [{"Key": key} for key in keys[first : first + 1_000]]
+        answer = s3.delete_objects(Bucket=name, Delete={"Objects": batch, "Quiet": True})
+        for kept in answer.get("Errors", []):
+            raise FleetError(f"s3://{name}/{kept['Key']} can't be deleted: {kept['Message']}")
+
+
+def _delete(s3: S3Client, name: str) -> None:
+    try:
+        s3.delete_bucket(Bucket=name)
+    except ClientError as error:
+        if code_of(error) == "BucketNotEmpty":
+            raise FleetError(
+                f"the bucket {name} holds other things than the fleet's; it stays: "
+                f"aws s3 rb --force s3://{name} deletes it with all of them"
+            ) from error
+        if code_of(error) not in MISSING:
+            raise

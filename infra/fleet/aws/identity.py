@@ -1,0 +1,146 @@
+"""Who the nodes are to AWS: a role with the least policy, in an instance profile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import retries as waiting
+from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+if TYPE_CHECKING:
+    from types_boto3_iam import IAMClient
+    from types_boto3_iam.type_defs import InstanceProfileTypeDef, RoleTypeDef
+
+MISSING = "NoSuchEntity"
+POLICY = "trialfleet-node"  # what the role's one policy is called
+Document = Mapping[str, Any]
+
+
+def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
+    """Make the nodes' role and instance profile, or bring them back to what they must be.
+
+    Args:
+        aws: the account.
+        fleet: whose nodes they are.
+        policy: what the nodes may do.
+        trust: who may take the role: EC2.
+
+    Returns:
+        The instance profile's name, which is the role's too.
+
+    Raises:
+        FleetError: AWS refuses, or a role of this name exists that isn't the fleet's.
+    """
+    name = names.resource_name(fleet.called)
+    with asking(f"the role {name}"):
+        _ensure_role(aws.iam(), fleet, name, trust)
+        _ensure_policy(aws.iam(), name, policy)
+    with asking(f"the instance profile {name}"):
+        _ensure_profile(aws.iam(), fleet, name)
+    return name
+
+
+def role(aws: Aws, fleet: Fleet) -> str | None:
+    """Return the fleet's role, if there is one."""
+    name = names.resource_name(fleet.called)
+    found = _role(aws.iam(), name)
+    return name if found and tags.ours(fleet, found.get("Tags")) else None
+
+
+def profile(aws: Aws, fleet: Fleet) -> str | None:
+    """Return the fleet's instance profile, if there is one."""
+    name = names.resource_name(fleet.called)
+    found = _profile(aws.iam(), name)
+    return name if found and tags.ours(fleet, found.get("Tags")) else None
+
+
+def remove(aws: Aws, fleet: Fleet) -> None:
+    """Delete the profile, then the role with its policies.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    iam = aws.iam()
+    with asking("the instance profile"):
+        if name := profile(aws, fleet):
+            _delete_profile(iam, name)
+    with asking("the role"):
+        if name := role(aws, fleet):
+            _delete_role(iam, name)
+
+
+def _role(iam: IAMClient, name: str) -> RoleTypeDef | None:
+    return or_none(lambda: iam.get_role(RoleName=name)["Role"], MISSING)
+
+
+def _profile(iam: IAMClient, name: str) -> InstanceProfileTypeDef | None:
+    return or_none(
+        lambda: iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"], MISSING
+    )
+
+
+def _ensure_role(iam: IAMClient, fleet: Fleet, name: str, trust: Document) -> None:
+    found = _role(iam, name)
+    if found is None:
+        iam.create_role(
+            RoleName=name,
+            AssumeRolePolicyDocument=json.dumps(trust),
+            Description=f"Nodes of trialfleet's fleet {fleet.called}",
+            Tags=tags.own(fleet),
+        )
+        return
+    _check_ours(fleet, found.get("Tags"), f"role {name}")
+    if found["AssumeRolePolicyDocument"] != trust:
+        iam.update_assume_role_policy(RoleName=name, PolicyDocument=json.dumps(trust))
+
+
+def _ensure_policy(iam: IAMClient, name: str, policy: Document) -> None:
+    found = or_none(lambda: iam.get_role_policy(RoleName=name, PolicyName=POLICY), MISSING)
+    if found is None or found["PolicyDocument"] != policy:
+        text = json.dumps(policy)
+        waiting.patiently(
+            lambda: iam.put_role_policy(RoleName=name, PolicyName=POLICY, PolicyDocument=text),
+            waiting.on(MISSING),
+        )
+
+
+def _ensure_profile(iam: IAMClient, fleet: Fleet, name: str) -> None:
+    found = _profile(iam, name)
+    if found is None:
+        found = iam.create_instance_profile(InstanceProfileName=name, Tags=tags.own(fleet))[
+            "InstanceProfile"
+        ]
+    else:
+        _check_ours(fleet, found.get("Tags"), f"instance profile {name}")
+    if not found["Roles"]:
+        waiting.patiently(
+            lambda: iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name),
+            waiting.on(MISSING),
+        )
+
+
+def _check_ours(fleet: Fleet, found: Any, what: str) -> None:
+    if not tags.ours(fleet, found):
+        raise FleetError(
+            f"the {what} exists and isn't tagged {names.FLEET_TAG}={fleet.called}: it is somebody "
+            "else's; give the fleet another `name:`"
+        )
+
+
+def _delete_profile(iam: IAMClient, name: str) -> None:
+    found = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+    for member in found["Roles"]:
+        iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=member["RoleName"])
+    iam.delete_instance_profile(InstanceProfileName=name)
+
+
+def _delete_role(iam: IAMClient, name: str) -> None:
+    for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
+        iam.delete_role_policy(RoleName=name, PolicyName=policy)
+    waiting.patiently(lambda: iam.delete_role(RoleName=name), waiting.on("DeleteConflict"))

@@ -1,0 +1,83 @@
+"""Machine images: the one that a fleet names, or the newest behind an SSM parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trialfleet.errors import InputError
+from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+BY_PARAMETER = "ssm:"
+NO_PARAMETER = {"ParameterNotFound", "ParameterVersionNotFound"}
+NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """A machine image.
+
+    Attributes:
+        id: for instance `ami-0123456789abcdef0`.
+        root: the name of its root device.
+        root_gib: size of the root disk that it was made with.
+    """
+
+    id: str
+    root: str
+    root_gib: int
+
+
+def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
+    """Find the fleet's image for a region and an architecture.
+
+    Raises:
+        InputError: there is none such, or it is of another architecture.
+        FleetError: AWS refuses.
+    """
+    named = fleet.ami if isinstance(fleet.ami, str) else fleet.ami[aws_region]
+    wanted = named.replace("{architecture}", architecture)
+    image = _behind(aws, aws_region, wanted)
+    with asking(f"the image {image} in {aws_region}"):
+        found = _describe(aws, aws_region, image, wanted)
+    if found.architecture != architecture:
+        raise InputError(
+            f"ami: {wanted} is for {found.architecture} and the instance types are {architecture}: "
+            "choose types of one architecture, or write {architecture} in an ssm: parameter"
+        )
+    return found.image
+
+
+@dataclass(frozen=True)
+class _Found:
+    image: Image
+    architecture: str
+
+
+def _behind(aws: Aws, aws_region: str, wanted: str) -> str:
+    if not wanted.startswith(BY_PARAMETER):
+        return wanted
+    name = wanted.removeprefix(BY_PARAMETER)
+    with asking(f"the image behind {wanted} in {aws_region}"):
+        ssm = aws.ssm(aws_region)
+        found = or_none(lambda: ssm.get_parameter(Name=name), *NO_PARAMETER)
+    if found is None:
+        raise InputError(f"ami: {aws_region} has no SSM parameter {name}")
+    return found["Parameter"]["Value"].strip()
+
+
+def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> _Found:
+    ec2 = aws.ec2(aws_region)
+    images = or_none(lambda: ec2.describe_images(ImageIds=[image])["Images"], *NO_IMAGE)
+    if not images:
+        called = wanted if wanted == image else f"{image}, which is behind {wanted},"
+        raise InputError(f"ami: {aws_region} has no image {called} that this account may use")
+    found = images[0]
+    root = found.get("RootDeviceName", "/dev/sda1")
+    sizes = [
+        disk["Ebs"].get("VolumeSize", 0)
+        for disk in found.get("BlockDeviceMappings", [])
+        if disk.get("DeviceName") == root and "Ebs" in disk
+    ]
+    image_found = Image(id=image, root=root, root_gib=max(sizes, default=0))
+    return _Found(image_found, found["Architecture"])

@@ -1,0 +1,166 @@
+"""The launch template: what all nodes of a region and an architecture have in common."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.aws.images import Image
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+if TYPE_CHECKING:
+    from types_boto3_ec2 import EC2Client
+    from types_boto3_ec2.type_defs import LaunchTemplateTypeDef
+
+# Disks are sold by the GiB; a fleet's 100GB are 100 of them.
+_GIB = {"KB": 1 / 1_048_576, "MB": 1 / 1_024, "GB": 1.0, "TB": 1_024.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """One version of a launch template."""
+
+    id: str
+    version: str
+
+
+def definition(fleet: Fleet, image: Image, group: str, user_data: str) -> dict[str, Any]:
+    """Return what the template says.
+
+    Args:
+        fleet: whose nodes they are.
+        image: what they boot.
+        group: their security group.
+        user_data: the script that their first boot runs; no secret is in it.
+    """
+    wanted: dict[str, Any] = {
+        "ImageId": image.id,
+        "SecurityGroupIds": [group],
+        "UserData": base64.b64encode(user_data.encode()).decode(),
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            "HttpProtocolIpv6": "disabled",  # the fence that keeps jobs from it is IPv4's
+            "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "enabled",
+        },
+        "BlockDeviceMappings": [_disk(fleet, image)],
+    }
+    if fleet.key_pair:
+        wanted["KeyName"] = fleet.key_pair
+    return wanted
+
+
+def ensure(
+    aws: Aws, fleet: Fleet, aws_region: str, architecture: str, wanted: Mapping[str, Any]
+) -> Template:
+    """Make the launch template, or a version of it where its newest says something else.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    name = f"{names.resource_name(fleet.called)}-{architecture}"
+    with asking(f"the launch template {name} in {aws_region}"):
+        ec2 = aws.ec2(aws_region)
+        found = _called(ec2, name)
+        if found is None:
+            found = _make(ec2, fleet, name, wanted)
+            number = found["LatestVersionNumber"]
+        elif _digest_of(ec2, found) == digest(wanted):
+            number = found["LatestVersionNumber"]
+        else:
+            number = _another(ec2, found, wanted)
+    return Template(id=found["LaunchTemplateId"], version=str(number))
+
+
+def digest(wanted: Mapping[str, Any]) -> str:
+    """Return what a version's description holds: AWS words the same definition differently."""
+    text = json.dumps(wanted, sort_keys=True)
+    return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
+
+
+def templates(aws: Aws, fleet: Fleet, aws_region: str) -> list[LaunchTemplateTypeDef]:
+    """List the fleet's launch templates in a region."""
+    pages = (
+        aws.ec2(aws_region)
+        .get_paginator("describe_launch_templates")
+        .paginate(Filters=[tags.of(fleet)])
+    )
+    return [template for page in pages for template in page["LaunchTemplates"]]
+
+
+def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
+    """Delete the fleet's launch templates in a region.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    with asking(f"the launch templates in {aws_region}"):
+        for template in templates(aws, fleet, aws_region):
+            _delete(aws.ec2(aws_region), template["LaunchTemplateId"])
+
+
+def _disk(fleet: Fleet, image: Image) -> dict[str, Any]:
+    amount, unit = fleet.disk[:-2], fleet.disk[-2:]
+    asked = math.ceil(float(amount) * _GIB[unit])
+    return {
+        "DeviceName": image.root,
+        "Ebs": {
+            "Encrypted": True,
+            "VolumeType": "gp3",
+            "VolumeSize": max(asked, image.root_gib, 1),
+            "DeleteOnTermination": True,
+        },
+    }
+
+
+def _called(ec2: EC2Client, name: str) -> LaunchTemplateTypeDef | None:
+    found = ec2.describe_launch_templates(
+        Filters=[{"Name": "launch-template-name", "Values": [name]}]
+    )
+    return found["LaunchTemplates"][0] if found["LaunchTemplates"] else None
+
+
+def _make(
+    ec2: EC2Client, fleet: Fleet, name: str, wanted: Mapping[str, Any]
+) -> LaunchTemplateTypeDef:
+    data: Any = dict(wanted)
+    return ec2.create_launch_template(
+        LaunchTemplateName=name,
+        VersionDescription=digest(wanted),
+        LaunchTemplateData=data,
+        TagSpecifications=[tags.specification(fleet, "launch-template")],
+    )["LaunchTemplate"]
+
+
+def _digest_of(ec2: EC2Client, template: LaunchTemplateTypeDef) -> str:
+    found = ec2.describe_launch_template_versions(
+        LaunchTemplateId=template["LaunchTemplateId"],
+        Versions=[str(template["LatestVersionNumber"])],
+    )
+    return found["LaunchTemplateVersions"][0].get("VersionDescription", "")
+
+
+def _another(ec2: EC2Client, template: LaunchTemplateTypeDef, wanted: Mapping[str, Any]) -> int:
+    data: Any = dict(wanted)
+    return ec2.create_launch_template_version(
+        LaunchTemplateId=template["LaunchTemplateId"],
+        VersionDescription=digest(wanted),
+        LaunchTemplateData=data,
+    )["LaunchTemplateVersion"]["VersionNumber"]
+
+
+def _delete(ec2: EC2Client, template: str) -> None:
+    or_none(
+        lambda: ec2.delete_launch_template(LaunchTemplateId=template),
+        "InvalidLaunchTemplateId.NotFound",
+    )

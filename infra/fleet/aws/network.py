@@ -1,0 +1,236 @@
+"""Where nodes are put: subnets by zone, and the security group that lets the pool talk.
+
+The group lets in HTCondor's one shared port, from members of the group alone. The manager is made
+a member where it is an instance of the same network; nodes elsewhere call out to it and are
+reached back over those connections (CCB), so that they need nothing open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.aws import retries as waiting
+from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.pool.joining import PORT
+
+if TYPE_CHECKING:
+    from types_boto3_ec2 import EC2Client
+    from types_boto3_ec2.type_defs import (
+        IpPermissionTypeDef,
+        NetworkInterfaceTypeDef,
+        SecurityGroupRuleTypeDef,
+        SubnetTypeDef,
+    )
+
+SSH = 22  # inside the group too, where the fleet has a key pair
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionNetwork:
+    """One AWS region's part of the network.
+
+    Attributes:
+        vpc: the virtual private cloud.
+        subnets: a subnet for each zone that has one.
+    """
+
+    vpc: str
+    subnets: dict[str, str]
+
+
+def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
+    """Find the subnets of each of the fleet's AWS regions; changes nothing.
+
+    Raises:
+        InputError: a subnet of the fleet lies in none of its regions, or a region's lie in
+            several networks.
+        FleetError: a region has no default VPC and the fleet names no subnet there.
+    """
+    listed = {region: _listed(aws, fleet, region) for region in fleet.aws_regions}
+    known = {subnet["SubnetId"] for subnets in listed.values() for subnet in subnets}
+    if missing := [subnet for subnet in fleet.subnets if subnet not in known]:
+        where = ", ".join(fleet.aws_regions)
+        raise InputError(f"subnets: {', '.join(missing)}: no such subnet in {where}")
+    return {
+        region: _place(subnets or _default(aws, region), region)
+        for region, subnets in listed.items()
+    }
+
+
+def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
+    """Make the fleet's security group, or bring it back to what it must be.
+
+    Returns:
+        The group's id.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
+        ec2 = aws.ec2(aws_region)
+        group = _group_in(aws, fleet, aws_region, vpc) or _make_group(ec2, fleet, vpc)
+        _open(ec2, group, {PORT, SSH} if fleet.key_pair else {PORT})
+    return group
+
+
+def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
+    """Make the manager's instance a member of the group, where it lies in the same network.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    with asking(f"the manager {own.id} as a member of {group}"):
+        ec2 = aws.ec2(own.aws_region)
+        found = ec2.describe_network_interfaces(
+            Filters=[{"Name": "attachment.instance-id", "Values": [own.id]}]
+        )
+        for card in found["NetworkInterfaces"]:
+            first = card.get("Attachment", {}).get("DeviceIndex") == 0
+            if first and card["VpcId"] == vpc and group not in _groups(card):
+                _regroup(ec2, card, [*_groups(card), group])
+
+
+def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
+    """List the fleet's security groups in a region."""
+    ec2 = aws.ec2(aws_region)
+    pages = ec2.get_paginator("describe_security_groups").paginate(Filters=[tags.of(fleet)])
+    return [group["GroupId"] for page in pages for group in page["SecurityGroups"]]
+
+
+def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
+    """Delete the fleet's security groups in a region, once nothing is a member any more.
+
+    Raises:
+        FleetError: something still is, or AWS refuses.
+    """
+    with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
+        ec2 = aws.ec2(aws_region)
+        for group in groups(aws, fleet, aws_region):
+            _dismiss(ec2, group)
+            _delete(ec2, group)
+
+
+def _listed(aws: Aws, fleet: Fleet, aws_region: str) -> list[SubnetTypeDef]:
+    if not fleet.subnets:
+        return []
+    with asking(f"subnets in {aws_region}"):
+        found = aws.ec2(aws_region).describe_subnets(
+            Filters=[{"Name": "subnet-id", "Values": fleet.subnets}]
+        )
+    return found["Subnets"]
+
+
+def _default(aws: Aws, aws_region: str) -> list[SubnetTypeDef]:
+    with asking(f"the default VPC's subnets in {aws_region}"):
+        found = aws.ec2(aws_region).describe_subnets(
+            Filters=[{"Name": "default-for-az", "Values": ["true"]}]
+        )
+    if not found["Subnets"]:
+        raise FleetError(
+            f"{aws_region} has no default VPC (or it has no subnets): name some as `subnets:`, "
+            "or make the default again: aws ec2 create-default-vpc"
+        )
+    return found["Subnets"]
+
+
+def _place(subnets: Iterable[SubnetTypeDef], aws_region: str) -> RegionNetwork:
+    by_room = sorted(subnets, key=lambda subnet: subnet.get("AvailableIpAddressCount", 0))
+    vpcs = {subnet["VpcId"] for subnet in by_room}
+    if len(vpcs) > 1:
+        raise InputError(
+            f"subnets: those in {aws_region} lie in several VPCs ({', '.join(sorted(vpcs))}); "
+            "a security group belongs to one: name subnets of one VPC"
+        )
+    roomiest = {subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in by_room}
+    return RegionNetwork(vpc=vpcs.pop(), subnets=dict(sorted(roomiest.items())))
+
+
+def _group_in(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str | None:
+    found = aws.ec2(aws_region).describe_security_groups(
+        Filters=[tags.of(fleet), {"Name": "vpc-id", "Values": [vpc]}]
+    )
+    return found["SecurityGroups"][0]["GroupId"] if found["SecurityGroups"] else None
+
+
+def _make_group(ec2: EC2Client, fleet: Fleet, vpc: str) -> str:
+    return ec2.create_security_group(
+        GroupName=names.resource_name(fleet.called),
+        Description=f"trialfleet {fleet.called}: HTCondor inside the fleet",
+        VpcId=vpc,
+        TagSpecifications=[tags.specification(fleet, "security-group")],
+    )["GroupId"]
+
+
+def _open(ec2: EC2Client, group: str, ports: set[int]) -> None:
+    """Let these ports in from the group's members, and nothing else from anywhere."""
+    found = ec2.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])
+    rules = [rule for rule in found["SecurityGroupRules"] if not rule["IsEgress"]]
+    wanted = [rule for rule in rules if _inside(rule, group) and rule["FromPort"] in ports]
+    strange = [rule["SecurityGroupRuleId"] for rule in rules if rule not in wanted]
+    for port in sorted(ports - {rule["FromPort"] for rule in wanted}):
+        _let_in(ec2, group, port)
+    if strange:
+        ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=strange)
+
+
+def _inside(rule: SecurityGroupRuleTypeDef, group: str) -> bool:
+    return (
+        rule.get("ReferencedGroupInfo", {}).get("GroupId") == group
+        and rule["IpProtocol"] == "tcp"
+        and rule["FromPort"] == rule["ToPort"]
+    )
+
+
+def _let_in(ec2: EC2Client, group: str, port: int) -> None:
+    members: IpPermissionTypeDef = {
+        "IpProtocol": "tcp",
+        "FromPort": port,
+        "ToPort": port,
+        "UserIdGroupPairs": [{"GroupId": group}],
+    }
+
+    def allow() -> object:
+        return ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[members])
+
+    is_new = waiting.on("InvalidGroup.NotFound")
+    or_none(lambda: waiting.patiently(allow, is_new), "InvalidPermission.Duplicate")
+
+
+def _groups(card: NetworkInterfaceTypeDef) -> list[str]:
+    return [group["GroupId"] for group in card["Groups"]]
+
+
+def _regroup(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str]) -> None:
+    ec2.modify_network_interface_attribute(
+        NetworkInterfaceId=card["NetworkInterfaceId"], Groups=members_of
+    )
+
+
+def _dismiss(ec2: EC2Client, group: str) -> None:
+    """Take out of the group whoever has another one: the manager.
+
+    A network interface has one group at least, and a dying node's has this one alone: it goes by
+    itself.
+    """
+    pages = ec2.get_paginator("describe_network_interfaces").paginate(
+        Filters=[{"Name": "group-id", "Values": [group]}]
+    )
+    for page in pages:
+        for card in page["NetworkInterfaces"]:
+            if others := [other for other in _groups(card) if other != group]:
+                _regroup(ec2, card, others)
+
+
+def _delete(ec2: EC2Client, group: str) -> None:
+    def delete() -> object:
+        return ec2.delete_security_group(GroupId=group)
+
+    in_use = waiting.on("DependencyViolation")
+    or_none(lambda: waiting.patiently(delete, in_use, waiting.LATER), "InvalidGroup.NotFound")

@@ -1,0 +1,261 @@
+"""What the fleet's caller and its nodes may do in AWS: the least that they need, and no more.
+
+EC2 knows of no names, so what is the fleet's is told by the tag that it is made with: a thing is
+made with the tag or not at all, and only what carries it may be changed or ended. IAM, SSM and S3
+go by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from trialfleet.infra.fleet.aws.images import BY_PARAMETER
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+Document = dict[str, Any]
+VERSION = "2012-10-17"
+OWN_TAG = f"aws:RequestTag/{names.FLEET_TAG}"
+ITS_TAG = f"aws:ResourceTag/{names.FLEET_TAG}"
+PUBLIC = "/aws/service/"  # where AWS's own SSM parameters begin
+NODE_TRUST: Document = {
+    "Version": VERSION,
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "ec2.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
+
+
+# What the fleet's modules call, by the names that IAM has for it; IAM's differ from S3's own.
+DESCRIBED = [
+    *("Images", "Instances", "InstanceTypeOfferings", "InstanceTypes", "LaunchTemplates"),
+    *("LaunchTemplateVersions", "NetworkInterfaces", "SecurityGroupRules", "SecurityGroups"),
+    *("SpotPriceHistory", "Subnets"),
+]
+RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
+OWN = [
+    *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
+    *("GetConsoleOutput", "RunInstances"),
+]
+ROLE = [
+    *("CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy"),
+    *("ListRolePolicies", "PutRolePolicy", "TagRole", "UpdateAssumeRolePolicy"),
+]
+PROFILE = [
+    *("AddRoleToInstanceProfile", "CreateInstanceProfile", "DeleteInstanceProfile"),
+    *("GetInstanceProfile", "RemoveRoleFromInstanceProfile", "TagInstanceProfile"),
+]
+READS = ("iam:Get", "iam:List")
+BUCKET = [
+    *("CreateBucket", "DeleteBucket", "GetBucketPublicAccessBlock", "GetBucketTagging"),
+    *("GetEncryptionConfiguration", "GetLifecycleConfiguration", "PutBucketPublicAccessBlock"),
+    *("PutBucketTagging", "PutEncryptionConfiguration", "PutLifecycleConfiguration"),
+]
+OBJECTS = ["DeleteObject", "GetObject", "PutObject"]
+PARAMETER = ["AddTagsToResource", "DeleteParameter", "GetParameter", "PutParameter"]
+
+
+def caller_policy(fleet: Fleet, account: str) -> Document:
+    """Return what whoever runs `trialfleet fleet` on this fleet must be allowed.
+
+    Args:
+        fleet: what will be planned, raised, watched, scaled, checked and removed.
+        account: the account's number.
+    """
+    within = _Arns(fleet, account)
+    parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets)
+    return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
+
+
+def daily_policy(fleet: Fleet, account: str) -> Document:
+    """Return what is left to allow once `up` has run: all of the caller's, but no writing to IAM.
+
+    Whoever may write the nodes' role may give it any right, and use it by a node of theirs: so an
+    administrator raises the fleet once and removes it at last, and whoever runs studies has this.
+    """
+    document = caller_policy(fleet, account)
+    for statement in document["Statement"]:
+        if statement["Sid"] == "Identity":
+            statement["Action"] = [one for one in statement["Action"] if one.startswith(READS)]
+    return document
+
+
+def node_policy(fleet: Fleet, account: str) -> Document:
+    """Return what a node must be allowed: its program, the pool's token, a place for its log."""
+    within = _Arns(fleet, account)
+    return {
+        "Version": VERSION,
+        "Statement": [
+            _allow("Program", ["s3:GetObject"], [within.objects("bundle-*")]),
+            _allow("Log", ["s3:PutObject"], [within.objects("log/*")]),
+            _allow("Token", ["ssm:GetParameter"], [within.token]),
+        ],
+    }
+
+
+class _Arns:
+    """The names by which policies call the fleet's things."""
+
+    def __init__(self, fleet: Fleet, account: str) -> None:
+        self._fleet, self._account = fleet, account
+        self._name = names.resource_name(fleet.called)
+        self._partition = _partition(fleet.home)
+        self.own_bucket = self._s3(names.bucket_name(fleet.called, account))
+        self.buckets = [self.own_bucket, *([self._s3(fleet.bucket)] if fleet.bucket else [])]
+        self.token = self.parameter(names.token_parameter(fleet.called), fleet.home)
+        self.role = self._iam("role")
+        self.profile = self._iam("instance-profile")
+
+    def ec2(self, *kinds: str) -> list[str]:
+        """Return EC2's things of some kinds in every region; a kind may be `kind/id`."""
+        return [
+            f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
+            for kind in kinds
+        ]
+
+    def images(self) -> list[str]:
+        """Return the machine images that the fleet may boot; they belong to no account."""
+        named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
+        known = named if len(named) == len(_amis(self._fleet)) else ["*"]
+        return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
+
+    def parameter(self, path: str, aws_region: str = "*") -> str:
+        """Return an SSM parameter; AWS's own ones belong to no account."""
+        owner = "" if path.startswith(PUBLIC) else self._account
+        return f"arn:{self._partition}:ssm:{aws_region}:{owner}:parameter{path}"
+
+    def objects(self, pattern: str) -> str:
+        """Return objects under the fleet's prefix in the bucket that it uses."""
+        return f"{self.buckets[-1]}/{names.prefix(self._fleet.called)}{pattern}"
+
+    def _s3(self, bucket: str) -> str:
+        return f"arn:{self._partition}:s3:::{bucket}"
+
+    def _iam(self, kind: str) -> str:
+        return f"arn:{self._partition}:iam::{self._account}:{kind}/{self._name}"
+
+
+def _allow(
+    called: str,
+    actions: Iterable[str],
+    resources: Iterable[str] = ("*",),
+    **conditions: Any,
+) -> Document:
+    statement: Document = {
+        "Sid": called,
+        "Effect": "Allow",
+        "Action": list(actions),
+        "Resource": list(resources),
+    }
+    return statement | ({"Condition": conditions} if conditions else {})
+
+
+def _looking(*_: Any) -> list[Document]:
+    """What changes nothing; AWS scopes none of these."""
+    others = ["pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"]
+    return [_allow("Look", [*_all("ec2:Describe", DESCRIBED), *others])]
+
+
+def _making(fleet: Fleet, within: _Arns) -> list[Document]:
+    """What is made must get the fleet's tag, and stand in the fleet's regions."""
+    tagged = {OWN_TAG: fleet.called, "aws:RequestedRegion": fleet.aws_regions}
+    create = ["ec2:CreateLaunchTemplate", "ec2:CreateSecurityGroup"]
+    makers = ["CreateLaunchTemplate", "CreateSecurityGroup", "RunInstances"]
+    groups, nodes = ("launch-template", "security-group"), ("instance", "volume")
+    return [
+        _allow("Make", create, within.ec2(*groups), StringEquals=tagged),
+        _allow("Launch", ["ec2:RunInstances"], within.ec2(*nodes), StringEquals=tagged),
+        _allow(
+            "Tag",
+            ["ec2:CreateTags"],
+            within.ec2(*groups, *nodes),
+            StringEquals={"ec2:CreateAction": makers},
+        ),
+    ]
+
+
+def _using(fleet: Fleet, within: _Arns) -> list[Document]:
+    """What nodes are launched with and on, and rules of groups: these carry no tag of the fleet."""
+    subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
+    keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
+    nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)
+    rules = ["ec2:CreateSecurityGroup", *_all("ec2:", RULES)]
+    # The manager's own network card, and the groups that it is in besides.
+    manager = within.ec2("instance", "network-interface", "security-group")
+    return [
+        _allow("LaunchOn", ["ec2:RunInstances"], [*nodes, *within.images()]),
+        _allow("RulesIn", rules, within.ec2("security-group-rule", "vpc")),
+        _allow(
+            "Join",
+            ["ec2:ModifyNetworkInterfaceAttribute"],
+            manager,
+            StringEquals={"aws:RequestedRegion": fleet.aws_regions},
+        ),
+    ]
+
+
+def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
+    """What carries the fleet's tag may be used and changed; of a tag, the lease alone."""
+    its = {ITS_TAG: fleet.called}
+    lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG]}}
+    own, nodes = within.ec2("instance", "launch-template", "security-group"), within.ec2("instance")
+    return [
+        _allow("Own", _all("ec2:", [*OWN, *RULES]), own, StringEquals=its),
+        _allow("Lease", ["ec2:CreateTags"], nodes, StringEquals=its, **lease),
+        # Of any fleet: `reap` ends whatever outlived its lease.
+        _allow("End", ["ec2:TerminateInstances"], nodes, StringLike={ITS_TAG: "*"}),
+    ]
+
+
+def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
+    china = ".cn" if _partition(fleet.home) == "aws-cn" else ""
+    service = {"iam:PassedToService": f"ec2.amazonaws.com{china}"}
+    return [
+        _allow("Identity", _all("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]),
+        _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
+        *(_first_spot() if fleet.spot_nodes else []),
+    ]
+
+
+def _first_spot() -> list[Document]:
+    """The first spot instance of an account makes a role for AWS's spot service."""
+    service = {"iam:AWSServiceName": "spot.amazonaws.com"}
+    role = "arn:*:iam::*:role/aws-service-role/spot.amazonaws.com/*"
+    return [_allow("Spot", ["iam:CreateServiceLinkedRole"], [role], StringEquals=service)]
+
+
+def _storage(fleet: Fleet, within: _Arns) -> list[Document]:
+    """A bucket of the fleet's own is made, settled and deleted; the user's is only used."""
+    objects = [f"{bucket}/{names.prefix(fleet.called)}*" for bucket in within.buckets]
+    return [
+        _allow("Bucket", _all("s3:", BUCKET), [within.own_bucket]),
+        _allow("List", ["s3:ListBucket"], within.buckets),
+        _allow("Objects", _all("s3:", OBJECTS), objects),
+    ]
+
+
+def _secrets(fleet: Fleet, within: _Arns) -> list[Document]:
+    paths = [ami.removeprefix(BY_PARAMETER) for ami in _amis(fleet) if ami.startswith(BY_PARAMETER)]
+    images = sorted({within.parameter(path.replace("{architecture}", "*")) for path in paths})
+    return [
+        _allow("Token", _all("ssm:", PARAMETER), [within.token]),
+        *([_allow("Image", ["ssm:GetParameter"], images)] if images else []),
+    ]
+
+
+def _all(start: str, actions: Iterable[str]) -> list[str]:
+    return [start + action for action in actions]
+
+
+def _amis(fleet: Fleet) -> list[str]:
+    return [fleet.ami] if isinstance(fleet.ami, str) else list(fleet.ami.values())
+
+
+def _partition(aws_region: str) -> str:
+    parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
+    return next((name for start, name in parts.items() if aws_region.startswith(start)), "aws")

@@ -1,0 +1,48 @@
+"""The nodes' token in SSM: encrypted there, and read by the nodes' role alone."""
+
+from __future__ import annotations
+
+from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+MISSING = "ParameterNotFound"
+
+
+def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
+    """Store the token, unless it is there already.
+
+    Returns:
+        The parameter's name.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    name, ssm = names.token_parameter(fleet.called), aws.ssm(fleet.home)
+    with asking(f"the token as SSM parameter {name}"):
+        found = or_none(lambda: ssm.get_parameter(Name=name, WithDecryption=True), MISSING)
+        if found is None:  # tags can be given to a new parameter only
+            ssm.put_parameter(Name=name, Value=token, Type="SecureString", Tags=tags.own(fleet))
+        elif found["Parameter"]["Value"] != token:
+            ssm.put_parameter(Name=name, Value=token, Type="SecureString", Overwrite=True)
+    return name
+
+
+def exists(aws: Aws, fleet: Fleet) -> bool:
+    """Tell whether the parameter is there, without reading what it holds."""
+    found = aws.ssm(fleet.home).describe_parameters(
+        ParameterFilters=[{"Key": "Name", "Values": [names.token_parameter(fleet.called)]}]
+    )
+    return bool(found["Parameters"])
+
+
+def remove(aws: Aws, fleet: Fleet) -> None:
+    """Delete the parameter.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    name = names.token_parameter(fleet.called)
+    with asking(f"the SSM parameter {name}"):
+        or_none(lambda: aws.ssm(fleet.home).delete_parameter(Name=name), MISSING)

@@ -1,0 +1,1 @@
+"""Which instances may be had: types, images' needs, prices, quotas, in order of price."""

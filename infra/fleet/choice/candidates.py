@@ -1,0 +1,193 @@
+"""The choice among ways to get a node: types, zones, spot and on-demand, the cheapest GPU first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import instance_types, prices
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Lifecycle
+
+MOST_REASONS = 20  # told in an error; a study over all regions would drop hundreds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """A way to get nodes that won't do, and why."""
+
+    type: str
+    lifecycle: Lifecycle
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.lifecycle} in {self.where}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What there is to choose from, the best first, and what was dropped."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offer:
+    """A type in a zone; its price is None where nobody tells one."""
+
+    type: InstanceType
+    aws_region: str
+    zone: str
+    lifecycle: Lifecycle
+    price: float | None
+
+
+def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
+    """List the ways to get a node, by price per GPU.
+
+    Raises:
+        InputError: a listed instance type exists in none of the fleet's regions.
+        FleetError: nothing will do (the error says why of each), or AWS refuses.
+    """
+    choice = weigh(aws, fleet)
+    if not choice.candidates:
+        raise FleetError(_nothing(fleet, choice.dropped))
+    return choice.candidates
+
+
+def weigh(aws: Aws, fleet: Fleet) -> Choice:
+    """List the ways to get a node by price per GPU, and those that won't do.
+
+    Of equal ones spot comes first, then the fleet's first region.
+
+    Raises:
+        InputError: as `candidates`.
+        FleetError: AWS refuses.
+    """
+    offers = [offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)]
+    choice = Choice()
+    for offer in offers:
+        reason = _against(offer, fleet)
+        if reason is None:
+            choice.candidates.append(_candidate(offer))
+        else:
+            choice.dropped.append(_dropped(offer, reason))
+    choice.candidates.sort(key=order(fleet))
+    return choice
+
+
+def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[_Offer]:
+    types = {kind.name: kind for kind in instance_types.resolve(aws, fleet, aws_region)}
+    places = {
+        name: [zone for zone in zones if not fleet.zones or zone in fleet.zones]
+        for name, zones in instance_types.zones(aws, aws_region, types).items()
+    }
+    for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():
+        for name, zones in places.items():
+            for zone in zones:
+                yield _Offer(
+                    type=types[name],
+                    aws_region=aws_region,
+                    zone=zone,
+                    lifecycle=lifecycle,
+                    price=price_of(name, zone),
+                )
+
+
+def _tariffs(
+    aws: Aws, fleet: Fleet, aws_region: str, types: Iterable[str]
+) -> dict[Lifecycle, Callable[[str, str], float | None]]:
+    """Return for each lifecycle of the fleet's nodes what tells a type's price in a zone."""
+    tariffs: dict[Lifecycle, Callable[[str, str], float | None]] = {}
+    if fleet.spot_nodes:
+        spot = prices.spot_prices(aws, aws_region, types)
+        tariffs["spot"] = lambda name, zone: spot.get((name, zone))
+    if fleet.spot.share < 1:
+        fixed = _on_demand(aws, aws_region, types)
+        tariffs["on-demand"] = lambda name, _: fixed.get(name)
+    return tariffs
+
+
+def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
+    """Return what the tables know; AWS is asked for the others, if it may be."""
+    wanted, known = set(types), prices.table().get(aws_region, {})
+    if unknown := wanted - known.keys():
+        with suppress(FleetError, OSError):
+            prices.refresh(aws, [aws_region], unknown)
+        known = prices.table().get(aws_region, {})
+    return {name: known[name].usd for name in wanted & known.keys()}
+
+
+def _against(offer: _Offer, fleet: Fleet) -> str | None:
+    """Return what speaks against an offer, if anything does."""
+    ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
+    if offer.price is None:
+        return _priceless(offer)
+    if offer.lifecycle == "spot" and ceiling is not None and offer.price > ceiling:
+        return f"costs {offer.price:g} USD/h, over spot.ceiling, which is {ceiling:g}"
+    if cap is not None and offer.price > cap:
+        return f"costs {offer.price:g} USD/h, over price_cap.hour, which is {cap:g}"
+    return None
+
+
+def _priceless(offer: _Offer) -> str:
+    if offer.lifecycle == "spot":
+        return "AWS lists no spot price"
+    return (
+        "its price is not known, and AWS's Pricing API told none (it takes the permission "
+        "pricing:GetProducts)"
+    )
+
+
+def _candidate(offer: _Offer) -> Candidate:
+    assert offer.price is not None, "an offer without a price was dropped"
+    return Candidate(
+        type=offer.type,
+        aws_region=offer.aws_region,
+        zone=offer.zone,
+        lifecycle=offer.lifecycle,
+        price=offer.price,
+    )
+
+
+def _dropped(offer: _Offer, reason: str) -> Dropped:
+    where = offer.zone if offer.lifecycle == "spot" else offer.aws_region
+    return Dropped(type=offer.type.name, lifecycle=offer.lifecycle, where=where, reason=reason)
+
+
+def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
+    """Return what sorts candidates, the best first; no two of a fleet's are equal in it."""
+    return lambda one: (
+        one.price_per_gpu,
+        one.price,
+        one.lifecycle != "spot",
+        fleet.aws_regions.index(one.aws_region),
+        one.zone,
+        one.type.name,
+    )
+
+
+def _nothing(fleet: Fleet, dropped: list[Dropped]) -> str:
+    if not dropped:
+        kinds = ", ".join(fleet.instance_types) or "type with what `needs` asks for"
+        where = ", ".join(fleet.zones or fleet.aws_regions)
+        return f"no node can be had: no {kinds} is offered in {where}"
+    told = _grouped(dropped)
+    more = [f"… and {len(told) - MOST_REASONS} more"] if len(told) > MOST_REASONS else []
+    lines = "\n".join(f"  {line}" for line in [*told[:MOST_REASONS], *more])
+    return f"no node can be had, of all that the fleet allows:\n{lines}"
+
+
+def _grouped(dropped: list[Dropped]) -> list[str]:
+    """Return a line for each type and reason, with all the places where it is so."""
+    places: dict[Dropped, list[str]] = {}
+    for one in dropped:
+        places.setdefault(replace(one, where=""), []).append(one.where)
+    return [
+        str(replace(one, where=", ".join(dict.fromkeys(where)))) for one, where in places.items()
+    ]

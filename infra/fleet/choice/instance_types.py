@@ -1,0 +1,174 @@
+"""Which instance types will do: those that a fleet lists, or all that have what it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.errors import InputError
+from trialfleet.infra.fleet.aws.clients import Aws, asking
+from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI, Fleet, Needs
+from trialfleet.infra.fleet.spec.machines import InstanceType
+from trialfleet.sections import did_you_mean
+
+if TYPE_CHECKING:
+    from types_boto3_ec2.literals import LocationTypeType
+    from types_boto3_ec2.type_defs import (
+        GpuDeviceInfoTypeDef,
+        InstanceTypeInfoTypeDef,
+        InstanceTypeOfferingTypeDef,
+    )
+
+MAKER = "NVIDIA"
+OLD = {"K80", "M60", "V100"}  # of generations before Turing
+_BYTES = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_BUYABLE = {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]}
+
+
+def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
+    """List the fleet's instance types that a region has, by name.
+
+    Args:
+        aws: the account.
+        fleet: what is wanted.
+        aws_region: where to look; one of the fleet's.
+
+    Returns:
+        None, if the listed types are all known in other regions of the fleet only.
+
+    Raises:
+        InputError: a listed type exists in none of the fleet's regions or is too old for its
+            image, or nothing is listed and the needs say too little to choose by.
+        FleetError: AWS refuses.
+    """
+    if not fleet.instance_types:
+        fit = _meeting(aws, fleet.needs, aws_region)
+        return [kind for kind in fit if not _too_old(fleet, kind)]
+    listed = sorted(set(fleet.instance_types))
+    found = _called(aws, aws_region, listed)
+    if old := [f"{kind.name} ({kind.gpu})" for kind in found if _too_old(fleet, kind)]:
+        raise InputError(
+            f"instance_types: {', '.join(old)}: the driver of AWS's image, NVIDIA's open one, runs "
+            "Turing GPUs (T4) and newer: name an image with another driver as `ami:`"
+        )
+    missing = [name for name in listed if name not in {kind.name for kind in found}]
+    if missing:
+        _check_elsewhere(aws, fleet, aws_region, missing)
+    return found
+
+
+def zones(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, list[str]]:
+    """Return the zones of a region that offer each instance type, in alphabetical order.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
+    wanted = [{"Name": "instance-type", "Values": list(offered)}]
+    for found in _offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
+        offered[found["InstanceType"]].append(found["Location"])
+    return {name: sorted(places) for name, places in offered.items()}
+
+
+def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
+    """Return an instance type as AWS's description has it.
+
+    A part of a GPU counts as one GPU, with the memory of that part.
+    """
+    gpus = _gpus(info)
+    return InstanceType(
+        name=info["InstanceType"],
+        vcpus=info["VCpuInfo"]["DefaultVCpus"],
+        memory_mb=info["MemoryInfo"]["SizeInMiB"],
+        gpus=sum(_count(gpu) for gpu in gpus),
+        gpu=gpus[0]["Name"] if gpus else "",
+        gpu_memory_mb=min((gpu["MemoryInfo"]["SizeInMiB"] for gpu in gpus), default=0),
+        architecture=_architecture(info),
+        local_disk_gb=info.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
+    )
+
+
+def _called(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
+    """Describe types by name. As a filter: EC2 answers a name that it doesn't know with none."""
+    infos = _infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
+    return sorted(map(described, infos), key=lambda kind: kind.name)
+
+
+def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
+    if needs.gpus == 0:
+        raise InputError(
+            "needs.gpus: 0 fits hundreds of types, from the smallest on: list some as "
+            "`instance_types:`"
+        )
+    filters = [
+        {"Name": "processor-info.supported-architecture", "Values": [needs.architecture]},
+        {"Name": "bare-metal", "Values": ["false"]},
+        _BUYABLE,
+    ]
+    infos = [info for info in _infos(aws, aws_region, filters) if _whole(info)]
+    least = mebibytes(needs.gpu_memory)
+    fit = [
+        kind
+        for kind in map(described, infos)
+        if kind.gpus == needs.gpus and kind.gpu_memory_mb >= least
+    ]
+    return sorted(fit, key=lambda kind: kind.name)
+
+
+def mebibytes(size: str) -> int:
+    """Return a size such as `24GB` in MiB; makers of GPUs count in powers of ten, and so do we."""
+    number, unit = re.fullmatch(r"([0-9.]+) ?([KMGT]B)", size).groups()  # type: ignore[union-attr]
+    return int(float(number) * _BYTES[unit] / 2**20)
+
+
+def _infos(aws: Aws, aws_region: str, filters: Any) -> list[InstanceTypeInfoTypeDef]:
+    with asking(f"the instance types of {aws_region}"):
+        pages = aws.ec2(aws_region).get_paginator("describe_instance_types")
+        return [info for page in pages.paginate(Filters=filters) for info in page["InstanceTypes"]]
+
+
+def _offerings(
+    aws: Aws, aws_region: str, by: LocationTypeType, filters: Any
+) -> list[InstanceTypeOfferingTypeDef]:
+    with asking(f"which zones of {aws_region} offer which instance types"):
+        pages = aws.ec2(aws_region).get_paginator("describe_instance_type_offerings")
+        found = pages.paginate(LocationType=by, Filters=filters)
+        return [offering for page in found for offering in page["InstanceTypeOfferings"]]
+
+
+def _check_elsewhere(aws: Aws, fleet: Fleet, aws_region: str, missing: list[str]) -> None:
+    for other in fleet.aws_regions:
+        if other != aws_region and missing:
+            known = {kind.name for kind in _called(aws, other, missing)}
+            missing = [name for name in missing if name not in known]
+    if missing:
+        known = {offer["InstanceType"] for offer in _offerings(aws, aws_region, "region", [])}
+        guesses = [f"{name}{did_you_mean(name, sorted(known))}" for name in missing]
+        where = ", ".join(fleet.aws_regions)
+        raise InputError(f"instance_types: not known in {where}: {', '.join(guesses)}")
+
+
+def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
+    gpus = info.get("GpuInfo", {}).get("Gpus", [])
+    return [gpu for gpu in gpus if gpu["Manufacturer"] == MAKER]
+
+
+def _count(gpu: Any) -> int:
+    return int(gpu.get("Count") or gpu.get("LogicalGpuCount") or 1)
+
+
+def _whole(info: InstanceTypeInfoTypeDef) -> bool:
+    """False for a part of a GPU: it wants another driver than the one that images have."""
+    return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))
+
+
+def _too_old(fleet: Fleet, kind: InstanceType) -> bool:
+    """True for a GPU that the driver of AWS's image doesn't run; an image of the user's may."""
+    return fleet.ami == DEFAULT_AMI and kind.gpu in OLD
+
+
+def _architecture(info: InstanceTypeInfoTypeDef) -> str:
+    """Return the one that images are made for, of those that the processor takes."""
+    known = info["ProcessorInfo"]["SupportedArchitectures"]
+    return next((name for name in ("x86_64", "arm64") if name in known), str(known[0]))

@@ -1,0 +1,157 @@
+"""What instances cost: spot as AWS tells it now, on-demand by a table that can be refreshed.
+
+The table that is shipped holds AWS's public figures for types with NVIDIA GPUs, each with the date
+that it was true. `refresh` asks AWS's Pricing API and keeps its answers in the user's cache, where
+they win over the shipped ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import platformdirs
+
+from trialfleet.files import read_json, write_json
+from trialfleet.infra.fleet.aws.clients import Aws, asking
+
+if TYPE_CHECKING:
+    from types_boto3_ec2.type_defs import SpotPriceTypeDef
+    from types_boto3_pricing.type_defs import FilterTypeDef
+
+SHIPPED = Path(__file__).with_name("on_demand_prices.json")
+SYSTEMS = ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"]  # AWS lists spot under one name or the other
+# Of the many products of one instance type: Linux without licences, on shared hardware.
+PLAIN = {
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+    "marketoption": "OnDemand",
+}
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an on-demand instance costs: USD per hour, and on which day (ISO) that was so."""
+
+    usd: float
+    date: str
+
+
+Table = dict[str, dict[str, Price]]  # by AWS region, then instance type
+
+
+def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[str, str], float]:
+    """Return the present spot prices in USD per hour, by instance type and zone.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    newest: dict[tuple[str, str], tuple[datetime, float]] = {}
+    for found in _history(aws, aws_region, sorted(set(types))):
+        pair = found["InstanceType"], found["AvailabilityZone"]
+        entry = found["Timestamp"], float(found["SpotPrice"])
+        newest[pair] = max(newest.get(pair, entry), entry)
+    return {pair: price for pair, (_, price) in sorted(newest.items())}
+
+
+def table() -> Table:
+    """Return all known on-demand prices, refreshed ones before shipped ones."""
+    shipped, refreshed = _shipped(), _refreshed()
+    return {
+        aws_region: shipped.get(aws_region, {}) | refreshed.get(aws_region, {})
+        for aws_region in sorted({*shipped, *refreshed})
+    }
+
+
+def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
+    """Ask AWS what instances cost on-demand, and keep the answers in the user's cache.
+
+    What a region doesn't sell is left out; other answers of earlier times stay.
+
+    Returns:
+        The file with all answers.
+
+    Raises:
+        FleetError: AWS refuses or can't be reached.
+        OSError: the cache can't be written.
+    """
+    kept, today, wanted = _refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
+    for aws_region in aws_regions:
+        asked = {name: ask(aws, aws_region, name) for name in wanted}
+        new = {name: Price(usd, today) for name, usd in asked.items() if usd is not None}
+        kept[aws_region] = kept.get(aws_region, {}) | new
+    path = cache_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {name: _plain(prices) for name, prices in sorted(kept.items())})
+    return path
+
+
+def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
+    """Ask AWS what an instance costs on-demand in USD per hour; None where it isn't sold.
+
+    Raises:
+        FleetError: AWS refuses or can't be reached.
+    """
+    fields = {**PLAIN, "regionCode": aws_region, "instanceType": instance_type}
+    filters: list[FilterTypeDef] = [
+        {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()
+    ]
+    with asking(f"the on-demand price of {instance_type} in {aws_region}"):
+        pages = aws.pricing().get_paginator("get_products")
+        found = pages.paginate(ServiceCode="AmazonEC2", Filters=filters)
+        products = [json.loads(product) for page in found for product in page["PriceList"]]
+    return min((usd for product in products for usd in _hourly(product) if usd > 0), default=None)
+
+
+def cache_file() -> Path:
+    """Return the file that `refresh` writes."""
+    return platformdirs.user_cache_path("trialfleet") / "on-demand-prices.json"
+
+
+def _shipped() -> Table:
+    return {
+        aws_region: {name: Price(usd, known["date"]) for name, usd in known["prices"].items()}
+        for aws_region, known in read_json(SHIPPED)["regions"].items()
+    }
+
+
+def _refreshed() -> Table:
+    """Return what the cache holds; one that is damaged is worth no more than none."""
+    try:
+        return {
+            aws_region: {name: Price(**price) for name, price in known.items()}
+            for aws_region, known in read_json(cache_file()).items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _plain(prices: Mapping[str, Price]) -> dict[str, Any]:
+    return {name: asdict(price) for name, price in sorted(prices.items())}
+
+
+def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:
+    """Return the prices that began to be so at or before now: for each pair the present one."""
+    if not types:
+        return []
+    with asking(f"the spot prices of {aws_region}"):
+        pages = aws.ec2(aws_region).get_paginator("describe_spot_price_history")
+        found = pages.paginate(
+            InstanceTypes=types, ProductDescriptions=SYSTEMS, StartTime=datetime.now(UTC)
+        )
+        return [entry for page in found for entry in page["SpotPriceHistory"]]
+
+
+def _hourly(product: Mapping[str, Any]) -> list[float]:
+    return [
+        float(dimension["pricePerUnit"].get("USD", 0))
+        for term in product["terms"].get("OnDemand", {}).values()
+        for dimension in term["priceDimensions"].values()
+        if dimension["unit"] == "Hrs"
+    ]

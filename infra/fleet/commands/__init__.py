@@ -1,0 +1,1 @@
+"""What people ask of a fleet: plan, status, scale, doctor, bake."""

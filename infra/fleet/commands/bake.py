@@ -1,0 +1,110 @@
+"""An image on which nodes need only seconds: the recipe, as a script or for EC2 Image Builder."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import textwrap
+from typing import Any
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import bucket, images
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.lifecycle.up import Supplies
+from trialfleet.infra.fleet.nodes import user_data
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+COMPONENT_LIMIT = 16_000  # characters that Image Builder takes as a component's data
+BUILD_MINUTES = 120  # a machine that isn't made an image of by then ends itself
+_WIDTH = 100
+
+
+def script(aws: Aws, fleet: Fleet, supplies: Supplies) -> str:
+    """Return a shell script that prepares the machine on which root runs it for an image of nodes.
+
+    It does what a node's first boot does, but for what is that node's own: driver, its option,
+    HTCondor in the manager's version.
+
+    Raises:
+        FleetError: AWS doesn't tell whose account this is.
+    """
+    name = names.resource_name(fleet.called)
+    return (
+        "#!/bin/sh\n"
+        f"# Prepares an image for nodes of {fleet.called}: run it as root on an instance\n"
+        f"# that has the instance profile {name}, for it reads the nodes' program from S3.\n"
+        "# `trialfleet fleet up --nodes 0` makes both. Then make an image of the instance.\n"
+        "set -eu\n"
+        f"{_program(aws, fleet, supplies)}"
+    )
+
+
+def image_builder(aws: Aws, fleet: Fleet, supplies: Supplies, architecture: str) -> dict[str, Any]:
+    """Return what EC2 Image Builder's calls take, by call, as JSON has it.
+
+    Args:
+        aws: the account.
+        fleet: whose nodes.
+        supplies: what the nodes are given.
+        architecture: of the image, as in the fleet's `ami`.
+
+    Raises:
+        InputError: the fleet's image can't be found.
+        FleetError: AWS refuses, or the recipe is longer than Image Builder takes.
+    """
+    name = names.resource_name(fleet.called)
+    data = _component(_program(aws, fleet, supplies))
+    if len(data) > COMPONENT_LIMIT:
+        raise FleetError(
+            f"the recipe has {len(data)} characters, Image Builder takes {COMPONENT_LIMIT}: "
+            "use the script (`--format script`)"
+        )
+    owner = f"arn:aws:imagebuilder:{fleet.home}:{aws.account(fleet.home)}"
+    return {
+        "create-component": {
+            "name": name,
+            "semanticVersion": "1.0.0",
+            "platform": "Linux",
+            "data": data,
+        },
+        "create-image-recipe": {
+            "name": name,
+            "semanticVersion": "1.0.0",
+            "parentImage": images.find(aws, fleet, fleet.home, architecture).id,
+            "components": [{"componentArn": f"{owner}:component/{name}/1.0.0"}],
+        },
+        "create-infrastructure-configuration": {
+            "name": name,
+            "instanceProfileName": name,
+            "terminateInstanceOnFailure": True,
+        },
+        "create-image": {
+            "imageRecipeArn": f"{owner}:image-recipe/{name}/1.0.0",
+            "infrastructureConfigurationArn": f"{owner}:infrastructure-configuration/{name}",
+        },
+    }
+
+
+def _program(aws: Aws, fleet: Fleet, supplies: Supplies) -> str:
+    """Return lines of shell that run the user data of a machine that becomes an image."""
+    told = up.node_settings(fleet, supplies, bucket.name_of(fleet, aws.account(fleet.home)))
+    text = user_data.render({**told, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    lines = "\n".join(textwrap.wrap(packed, _WIDTH))
+    return (
+        "base64 --decode <<'END' | gunzip > /root/trialfleet-image.py\n"
+        f"{lines}\nEND\n"
+        "python3 /root/trialfleet-image.py\nrm /root/trialfleet-image.py\n"
+    )
+
+
+def _component(program: str) -> str:
+    """Return a document of Image Builder's: one phase, which runs a program."""
+    indented = textwrap.indent(program, " " * 14)
+    return (
+        "name: trialfleet\nschemaVersion: 1.0\nphases:\n  - name: build\n    steps:\n"
+        "      - name: prepare\n        action: ExecuteBash\n        inputs:\n"
+        f"          commands:\n            - |\n{indented}"
+    )

@@ -1,0 +1,85 @@
+"""The last that a node told of its boot: its log in the fleet's bucket, else its console."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import bucket
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Instance
+
+AT_ONCE = 8  # nodes that are asked for side by side
+LONGEST = 300  # characters of a line
+# A line of the node's own log: its time, as the bootstrap and the user data write it.
+OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
+
+
+@dataclass(frozen=True)
+class BootMessage:
+    """A line, and where it stood."""
+
+    line: str
+    source: Literal["log", "console"]
+
+    def __str__(self) -> str:
+        return f"its {self.source} ends: {self.line}"
+
+
+def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, BootMessage]:
+    """Return the last line that instances told of their boot, by id; without those that told none.
+
+    What AWS refuses to tell counts as not told: these words only explain.
+    """
+    wanted = list(instances)
+    if not wanted:
+        return {}
+    try:
+        place = bucket.name_of(fleet, aws.account(fleet.home))
+    except FleetError:
+        place = ""
+    aws.s3(fleet.home)  # clients are made here and not by several threads at once
+    for aws_region in {instance.aws_region for instance in wanted}:
+        aws.ec2(aws_region)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        told = threads.map(lambda i: _log(aws, fleet, place, i) or _console(aws, i), wanted)
+        return {i.id: words for i, words in zip(wanted, told, strict=True) if words}
+
+
+def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> BootMessage | None:
+    key = names.log_key(fleet.called, instance.id)
+    try:
+        text = aws.s3(fleet.home).get_object(Bucket=place, Key=key)["Body"].read()
+    except (ClientError, BotoCoreError):
+        return None
+    line = last_line(text.decode(errors="replace"))
+    return BootMessage(line, "log") if line else None
+
+
+def _console(aws: Aws, instance: Instance) -> BootMessage | None:
+    """Ask for the console as it is now; machines that aren't Nitro have an older one only."""
+    for latest in (True, False):
+        try:
+            answer = aws.ec2(instance.aws_region).get_console_output(
+                InstanceId=instance.id, Latest=latest
+            )
+        except (ClientError, BotoCoreError):
+            continue
+        line = last_line(answer.get("Output", ""))
+        return BootMessage(line, "console") if line else None
+    return None
+
+
+def last_line(text: str) -> str:
+    """Return the last line of the node's own in a text; where there is none, the last line."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
+    return (own or lines or [""])[-1][:LONGEST]

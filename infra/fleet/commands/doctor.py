@@ -1,0 +1,135 @@
+"""`fleet doctor`: what would keep a fleet from coming up, told before it is asked for.
+
+Nothing is changed: EC2 is asked by dry run, the other services by reading. What AWS lets nobody
+try beforehand (writing to IAM, S3 and SSM) is said to be so.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from trialfleet.errors import FleetError, TrialfleetError
+from trialfleet.infra.fleet.aws import images
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.choice import quotas
+from trialfleet.infra.fleet.commands import manager_checks, permissions
+from trialfleet.infra.fleet.commands.findings import Finding
+from trialfleet.infra.fleet.commands.permissions import ADVICE
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
+
+SKEW = timedelta(minutes=1)  # AWS takes 5, and tokens that begin in the future are refused
+
+
+def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
+    """Check all that a fleet needs, in AWS and on this machine; changes nothing.
+
+    What is found wrong is told in the findings and never raised.
+    """
+    credentials, answer = _credentials(aws, fleet)
+    found = [credentials, _clock(answer)]
+    if credentials.ok:
+        found += _in_aws(aws, fleet)
+    return [*found, *manager_checks.examine(fleet)]
+
+
+def _in_aws(aws: Aws, fleet: Fleet) -> list[Finding]:
+    ways, candidates = _ways(aws, fleet)
+    return [
+        ways,
+        *_quotas(aws, fleet, candidates),
+        *_images(aws, fleet, candidates),
+        *permissions.examine(aws, fleet),
+    ]
+
+
+def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
+    """Say who is asking, and give AWS's answer; a refusal is one, too."""
+    check = "credentials"
+    try:
+        who = aws.caller(fleet.home)
+    except FleetError as error:
+        found = Finding(check=check, ok=False, found=str(error), advice="give valid credentials")
+        return found, getattr(error.__cause__, "response", {})
+    return Finding(check=check, ok=True, found=who["Arn"]), who
+
+
+def _clock(answer: Any) -> Finding:
+    check = "clock"
+    there = time_of(answer)
+    if there is None:
+        return Finding(check=check, ok=None, found="AWS told no time")
+    skew = datetime.now(UTC) - there
+    found = (
+        f"{abs(skew.total_seconds()):.0f} s {'ahead of' if skew > timedelta() else 'behind'} AWS"
+    )
+    if abs(skew) > SKEW:
+        advice = "let a time service set it: `timedatectl set-ntp true`"
+        return Finding(check=check, ok=False, found=found, advice=advice)
+    return Finding(check=check, ok=True, found=found)
+
+
+def time_of(answer: Any) -> datetime | None:
+    """Return AWS's time of an answer; also a refusal, for the clock's sake perhaps, has one."""
+    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    return parsedate_to_datetime(date) if date else None
+
+
+def _ways(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
+    check = "instance types and prices"
+    try:
+        found = choice.candidates(aws, fleet)
+    except TrialfleetError as error:
+        refused = error.__cause__ is not None  # then the error says what to do
+        advice = "" if refused else "change instance_types, zones, aws_regions, spot or price_cap"
+        return Finding(check=check, ok=False, found=str(error), advice=advice), []
+    best = found[0]
+    told = (
+        f"{len(found)} ways to get a node, the cheapest GPU {best.price_per_gpu:.3f} USD/h: "
+        f"{best.type.name} {best.lifecycle} in {best.zone}"
+    )
+    return Finding(check=check, ok=True, found=told), found
+
+
+def _quotas(aws: Aws, fleet: Fleet, candidates: list[Candidate]) -> list[Finding]:
+    try:
+        found = quotas.limits(aws, candidates)
+    except FleetError as error:
+        return [Finding(check="quotas", ok=None, found=str(error), advice=ADVICE)]
+    return [_within(limit, fleet) for limit in found]
+
+
+def _within(limit: quotas.Limit, fleet: Fleet) -> Finding:
+    check = f"quota in {limit.aws_region}: {limit.quota.name}"
+    page = f"{quotas.CONSOLE}/{limit.quota.code}"
+    if limit.vcpus is None:
+        return Finding(check=check, ok=None, found="AWS doesn't tell it", advice=f"see {page}")
+    nodes, wanted = limit.vcpus // limit.smallest, _most(fleet, limit)
+    found = f"{limit.vcpus} vCPUs: enough for {nodes} of the smallest nodes, of {wanted} at most"
+    if nodes >= wanted:
+        return Finding(check=check, ok=True, found=found)
+    advice = f"ask AWS for {wanted * limit.smallest} vCPUs: {page}"
+    return Finding(check=check, ok=None if nodes else False, found=found, advice=advice)
+
+
+def _most(fleet: Fleet, limit: quotas.Limit) -> int:
+    """Return how many nodes of a lifecycle there may be."""
+    share = fleet.spot.share if limit.lifecycle == "spot" else 1 - fleet.spot.share
+    return max(1, round(fleet.nodes.max * share))
+
+
+def _images(aws: Aws, fleet: Fleet, candidates: list[Candidate]) -> list[Finding]:
+    kinds = sorted({(one.aws_region, one.type.architecture) for one in candidates})
+    return [_image(aws, fleet, aws_region, architecture) for aws_region, architecture in kinds]
+
+
+def _image(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Finding:
+    check = f"image for {architecture} in {aws_region}"
+    try:
+        found = images.find(aws, fleet, aws_region, architecture)
+    except TrialfleetError as error:
+        return Finding(check=check, ok=False, found=str(error), advice="name another as `ami:`")
+    return Finding(check=check, ok=True, found=found.id)

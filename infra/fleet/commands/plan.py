@@ -1,0 +1,105 @@
+"""What `up` would make, what it would cost, and which permissions it needs; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trialfleet.infra.fleet.aws import policy
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.choice import instance_types, prices
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPlan:
+    """A fleet before it is made.
+
+    Attributes:
+        account: AWS's number of the account.
+        candidates: where nodes may be had, in the order in which they are asked for.
+        makes: what `up` makes beside the nodes.
+        living: nodes that there are already.
+        most_per_hour: USD of the largest fleet at the dearest candidate, within the cap.
+        policies: what the callers and the nodes must be allowed, as IAM has it.
+    """
+
+    fleet: str
+    account: str
+    min_nodes: int
+    max_nodes: int
+    spot_share: float
+    hour_cap: float | None
+    run_cap: float | None
+    candidates: Sequence[Candidate]
+    makes: Sequence[str]
+    living: int
+    most_per_hour: float
+    policies: Mapping[str, Any]
+
+
+def fleet_plan(aws: Aws, fleet: Fleet) -> FleetPlan:
+    """Return the plan of a fleet.
+
+    Raises:
+        InputError: an instance type doesn't exist.
+        FleetError: AWS refuses, or no candidate is left.
+    """
+    account = aws.account(fleet.home)
+    candidates = choice.candidates(aws, fleet)
+    dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
+    return FleetPlan(
+        fleet=fleet.called,
+        account=account,
+        min_nodes=fleet.nodes.min,
+        max_nodes=fleet.nodes.max,
+        spot_share=fleet.spot.share,
+        hour_cap=fleet.price_cap.hour,
+        run_cap=fleet.price_cap.run,
+        candidates=candidates,
+        makes=_makes(fleet, account),
+        living=len(inventory.instances(aws, fleet)),
+        most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
+        policies=policies(fleet, account),
+    )
+
+
+def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
+    """Ask AWS for the on-demand prices of the fleet's types; return the file that keeps them.
+
+    Raises:
+        InputError: an instance type doesn't exist.
+        FleetError: AWS refuses.
+    """
+    types = {
+        kind.name
+        for aws_region in fleet.aws_regions
+        for kind in instance_types.resolve(aws, fleet, aws_region)
+    }
+    return prices.refresh(aws, fleet.aws_regions, types)
+
+
+def policies(fleet: Fleet, account: str) -> dict[str, Any]:
+    """Return the IAM policies: of who raises and removes the fleet, of who uses it, of nodes."""
+    return {
+        "caller": policy.caller_policy(fleet, account),
+        "daily": policy.daily_policy(fleet, account),
+        "node": policy.node_policy(fleet, account),
+    }
+
+
+def _makes(fleet: Fleet, account: str) -> list[str]:
+    name = names.resource_name(fleet.called)
+    bucket = fleet.bucket or names.bucket_name(fleet.called, account)
+    return [
+        *(f"security group and launch templates {name} in {at}" for at in fleet.aws_regions),
+        f"IAM role and instance profile {name}",
+        f"S3 bucket {bucket}, prefix {names.prefix(fleet.called)}",
+        f"SSM parameter {names.token_parameter(fleet.called)} in {fleet.home}",
+    ]

@@ -1,0 +1,82 @@
+"""`fleet scale`: a number of nodes that a person asks for, now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.launch import Launched, Progress
+from trialfleet.infra.fleet.lifecycle import down, supplies
+from trialfleet.infra.fleet.lifecycle import up as fleet_up
+from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.fleet.scaling import decision as scaling
+from trialfleet.infra.fleet.scaling import draining
+from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.memory import Watch
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Instance
+
+
+def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
+    """Make the fleet, with what this manager gives to its nodes; see `up.up`."""
+    given = supplies.gather(aws, fleet)
+    return fleet_up.up(aws, fleet, given, choice.candidates(aws, fleet), count, run, progress)
+
+
+def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
+    """Bring the fleet to `count` nodes: more are launched; those too many are drained, then ended.
+
+    Args:
+        aws: the account.
+        fleet: which.
+        count: how many nodes to have.
+        progress: told what happens, a line each.
+
+    Returns:
+        What AWS refused, or what could not be drained and lives on, a line each.
+
+    Raises:
+        InputError: more nodes than the fleet may have.
+        FleetError: AWS refuses.
+        PoolError: the pool does not answer, so that nobody knows which nodes are idle.
+    """
+    fleet_up.count_for(fleet, count)
+    living = inventory.instances(aws, fleet)
+    if count >= len(living):
+        launched = bring_up(aws, fleet, count, "", progress)
+        return [str(refusal) for refusal in launched.refusals]
+    return _shrink(aws, fleet, count, living, progress)
+
+
+def _shrink(
+    aws: Aws, fleet: Fleet, count: int, living: Sequence[Instance], progress: Progress
+) -> list[str]:
+    now = datetime.now(UTC)
+    known = pool_nodes.nodes(fleet.called)
+    nodes = Watch(now).nodes(living, known, {}, Room(gpus=fleet.needs.gpus * fleet.shares), now)
+    limits = Limits(
+        min_nodes=0,
+        max_nodes=fleet.nodes.max,
+        idle_minutes=fleet.idle_minutes,
+        boot_minutes=fleet_up.BOOT_MINUTES,
+        room=Room(gpus=fleet.needs.gpus * fleet.shares),
+        price=0.0,
+    )
+    decision = scaling.down_to(count, nodes, limits, now)
+    by_id = {instance.id: instance for instance in living}
+    going = [by_id[removal.instance] for removal in decision.drain]
+    reason = f"the fleet is scaled to {count} node(s)"
+    problems = draining.drain_instances(going, reason, progress) if going else []
+    kept = draining.undrained((one.id for one in going), fleet.called) if going else set()
+    ending = [
+        *(one for one in going if one.id not in kept),
+        *(by_id[removal.instance] for removal in decision.terminate),
+    ]
+    if ending:
+        progress(f"terminating {', '.join(instance.id for instance in ending)}")
+        down.terminate(aws, ending)
+    return problems

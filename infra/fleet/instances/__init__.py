@@ -1,0 +1,1 @@
+"""A fleet's instances: launched, listed, leased, called upon many at once."""

@@ -1,0 +1,312 @@
+"""Getting nodes: candidates in order, the next where AWS has none of one.
+
+A request can be made twice: by a run of `up` that was killed after it asked, and by the next one
+to which AWS doesn't list the new instance yet. So a request has a name that depends on what it is
+for and on what AWS listed before it, and goes by that name as ClientToken and as tag: asked again
+within the same ten minutes, AWS answers with the instances that it made the first time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from botocore.exceptions import ClientError
+
+from trialfleet.infra.fleet.aws import retries as waiting
+from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of
+from trialfleet.infra.fleet.aws.launch_template import Template
+from trialfleet.infra.fleet.aws.network import RegionNetwork
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle
+
+Progress = Callable[[str], None]
+WINDOW = timedelta(minutes=10)  # a request's name is good for so long
+TWICE = "IdempotentParameterMismatch"
+ENDED = "IdempotentInstanceTerminated"
+# What AWS says where it can't, while another type or zone may do.
+UNAVAILABLE = {
+    "InsufficientInstanceCapacity": "no capacity",
+    "InsufficientCapacity": "no capacity",
+    "UnfulfillableCapacity": "no capacity",
+    "InsufficientFreeAddressesInSubnet": "the subnet has no address left",
+    "SpotMaxPriceTooLow": "spot costs more than the ceiling",
+    "MaxSpotInstanceCountExceeded": "the account's limit of spot instances",
+    "VcpuLimitExceeded": "the account's vCPU limit",
+    "InstanceLimitExceeded": "the account's limit of instances",
+    "Unsupported": "not offered there",
+    TWICE: "an earlier request of this name went wrong",
+    ENDED: "what an earlier request of this name made has ended",
+}
+JUST_MADE = {
+    "InvalidGroup.NotFound",
+    "InvalidLaunchTemplateId.NotFound",
+    "InvalidLaunchTemplateId.VersionNotFound",
+}
+FLEETING = {
+    UNAVAILABLE[code]
+    for code in ("InsufficientCapacity", "InsufficientFreeAddressesInSubnet", TWICE, ENDED)
+}
+
+
+class Ready(Protocol):
+    """What a launch needs to know of what `up` prepared."""
+
+    @property
+    def profile(self) -> str:
+        """The instance profile."""
+
+    @property
+    def places(self) -> dict[str, RegionNetwork]:
+        """The network, by AWS region."""
+
+    @property
+    def templates(self) -> dict[tuple[str, str], Template]:
+        """The launch template, by AWS region and architecture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A candidate that gave no node, and why."""
+
+    candidate: Candidate
+    code: str
+    reason: str
+
+    @property
+    def passes(self) -> bool:
+        """True when asking later may help; limits and prices stay as they are."""
+        return UNAVAILABLE.get(self.code) in FLEETING
+
+    def __str__(self) -> str:
+        return f"{label(self.candidate)}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """What a launch came to."""
+
+    instances: list[Instance] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def label(candidate: Candidate) -> str:
+    """Return a candidate in words."""
+    price = f"{candidate.price:.3f} USD/h"
+    return f"{candidate.type.name} {candidate.lifecycle} in {candidate.zone} ({price})"
+
+
+def launch(
+    aws: Aws,
+    fleet: Fleet,
+    prepared: Ready,
+    candidates: Sequence[Candidate],
+    count: int,
+    run: str,
+    progress: Progress,
+    *,
+    now: datetime | None = None,
+) -> Launched:
+    """Ask for nodes, of the candidates in their order, within the fleet's price cap per hour.
+
+    Args:
+        aws: the account.
+        fleet: whose nodes.
+        prepared: what `up` made ready for them.
+        candidates: where to ask, the best first.
+        count: how many nodes more.
+        run: what run they are for; empty for none.
+        progress: told of each answer, a line each.
+        now: the moment; by default the present.
+
+    Returns:
+        The instances that AWS started, which may be fewer, and who refused.
+
+    Raises:
+        FleetError: AWS refuses for a reason that no other candidate would mend.
+    """
+    known = inventory.instances(aws, fleet, gone=True)
+    order = _Order(aws, fleet, prepared, run, known, now or datetime.now(UTC))
+    missing = _split(fleet, order.living, count)
+    launched = Launched()
+    for candidate in candidates:
+        while missing[candidate.lifecycle] > 0:
+            answer = order.ask(candidate, missing[candidate.lifecycle])
+            if isinstance(answer, Refusal):
+                progress(str(answer))
+                launched.refusals.append(answer)
+                break
+            missing[candidate.lifecycle] -= len(answer)
+            launched.instances.extend(answer)
+            progress(f"{label(candidate)}: launched {', '.join(i.id for i in answer)}")
+    return launched
+
+
+def _split(fleet: Fleet, living: Sequence[Instance], count: int) -> dict[Lifecycle, int]:
+    """Share new nodes out, so that all together come nearest to the fleet's share of spot."""
+    all_spot = math.ceil(fleet.spot.share * (len(living) + count) - 1e-9)
+    have = sum(instance.lifecycle == "spot" for instance in living)
+    spot = min(max(all_spot - have, 0), count)
+    return {"spot": spot, "on-demand": count - spot}
+
+
+class _Order:
+    """One launch: what there was before it, and what it got."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        fleet: Fleet,
+        prepared: Ready,
+        run: str,
+        known: Sequence[Instance],
+        now: datetime,
+    ) -> None:
+        self._aws = aws
+        self._fleet = fleet
+        self._prepared = prepared
+        self._run = run
+        self._known = list(known)
+        self._window = now.timestamp() // WINDOW.total_seconds()
+
+    @property
+    def living(self) -> list[Instance]:
+        return [instance for instance in self._known if instance.alive]
+
+    def ask(self, candidate: Candidate, wanted: int) -> list[Instance] | Refusal:
+        """Ask for at most so many of a candidate; AWS gives at least one or refuses."""
+        place = self._prepared.places[candidate.aws_region]
+        if candidate.zone not in place.subnets:
+            return Refusal(candidate=candidate, code="subnet", reason="no subnet in this zone")
+        affordable = self._affordable(candidate, wanted)
+        if affordable < 1:
+            reason = f"would exceed the cap of {self._fleet.price_cap.hour} USD per hour"
+            return Refusal(candidate=candidate, code="cap", reason=reason)
+        return self._request(candidate, affordable)
+
+    def _affordable(self, candidate: Candidate, wanted: int) -> int:
+        cap = self._fleet.price_cap.hour
+        if cap is None:
+            return wanted
+        # An instance whose price nobody can tell counts as one of the kind that is asked for.
+        spent = sum(
+            candidate.price if instance.price is None else instance.price
+            for instance in self.living
+        )
+        return min(wanted, math.floor((cap - spent) / candidate.price + 1e-9))
+
+    def _request(self, candidate: Candidate, count: int) -> list[Instance] | Refusal:
+        name = self._name(candidate)
+        with asking(f"{count} x {label(candidate)}"):
+            try:
+                made = self._run_instances(candidate, count, name)
+            except ClientError as error:
+                if code_of(error) not in UNAVAILABLE:
+                    raise
+                made = self._listed(name) if code_of(error) == TWICE else []
+                if not made:
+                    return _refusal(candidate, error)
+        self._known += made
+        return made
+
+    def _run_instances(self, candidate: Candidate, count: int, name: str) -> list[Instance]:
+        request = self._described(candidate, count, name)
+        ec2 = self._aws.ec2(candidate.aws_region)
+        ec2.meta.events.register_first("needs-retry.ec2.RunInstances", _take_as_answer, "capacity")
+        answer = waiting.patiently(lambda: ec2.run_instances(**request), _is_new, waiting.LATER)
+        return [
+            inventory.described(instance, candidate.aws_region) for instance in answer["Instances"]
+        ]
+
+    def _described(self, candidate: Candidate, count: int, name: str) -> dict[str, Any]:
+        template = self._template(candidate)
+        tagged = self._tags(candidate, name)
+        request: dict[str, Any] = {
+            "LaunchTemplate": {"LaunchTemplateId": template.id, "Version": template.version},
+            "InstanceType": candidate.type.name,
+            "SubnetId": self._prepared.places[candidate.aws_region].subnets[candidate.zone],
+            "IamInstanceProfile": {"Name": self._prepared.profile},
+            "MinCount": 1,
+            "MaxCount": count,
+            "ClientToken": name,
+            "TagSpecifications": [
+                tags.specification(self._fleet, kind, tagged) for kind in ("instance", "volume")
+            ],
+        }
+        if candidate.lifecycle == "spot":
+            request["InstanceMarketOptions"] = self._spot()
+        return request
+
+    def _template(self, candidate: Candidate) -> Template:
+        return self._prepared.templates[candidate.aws_region, candidate.type.architecture]
+
+    def _spot(self) -> dict[str, Any]:
+        options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        if self._fleet.spot.ceiling is not None:
+            options["MaxPrice"] = f"{self._fleet.spot.ceiling:f}"
+        return {"MarketType": "spot", "SpotOptions": options}
+
+    def _tags(self, candidate: Candidate, name: str) -> dict[str, str]:
+        tagged = {
+            "Name": names.resource_name(self._fleet.called),
+            names.EXPIRES_TAG: names.at(self._expires()),
+            names.PRICE_TAG: f"{candidate.price:.6f}".rstrip("0").rstrip("."),
+            names.LAUNCH_TAG: name,
+        }
+        return {**tagged, names.RUN_TAG: self._run} if self._run else tagged
+
+    def _expires(self) -> datetime:
+        """The end of the first lease: the same for the same request, so from the window's end."""
+        end = (self._window + 1) * WINDOW.total_seconds()
+        return datetime.fromtimestamp(end, UTC) + timedelta(minutes=self._fleet.lease_minutes)
+
+    def _name(self, candidate: Candidate) -> str:
+        """Name a request; AWS keeps the name of one that it refused, and takes no other by it."""
+        before = sorted(instance.id for instance in self._known)
+        kind = (candidate.type.name, candidate.zone, candidate.lifecycle, f"{candidate.price:.6f}")
+        version = self._template(candidate).version
+        parts = [self._fleet.called, f"{self._window:.0f}", self._run, version, *kind, *before]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def _listed(self, name: str) -> list[Instance]:
+        """Wait for what an earlier request of this name made; AWS lists it within seconds."""
+        made: list[Instance] = []
+
+        def there() -> bool:
+            found = inventory.instances(self._aws, self._fleet)
+            made.extend(instance for instance in found if instance.launch == name)
+            return bool(made)
+
+        waiting.until(there)
+        return made
+
+
+def _take_as_answer(response: Any, **_: Any) -> None:
+    """Let a lack of capacity be told at once.
+
+    AWS gives it status 500, a fault of its own, which botocore would ask about again for minutes;
+    the next candidate is the better answer.
+    """
+    if response and response[1].get("Error", {}).get("Code") in UNAVAILABLE:
+        response[0].status_code = 400
+
+
+def _is_new(error: ClientError) -> bool:
+    """True where AWS doesn't know everywhere yet what was made a moment ago."""
+    code, reason = code_of(error), error.response.get("Error", {}).get("Message", "")
+    if code == "InvalidParameterValue":
+        return "IAM Instance Profile" in reason
+    return code in JUST_MADE
+
+
+def _refusal(candidate: Candidate, error: ClientError) -> Refusal:
+    code, words = code_of(error), error.response.get("Error", {}).get("Message", "")
+    reason = f"{UNAVAILABLE[code]} ({code}: {words})"
+    return Refusal(candidate=candidate, code=code, reason=reason)

@@ -1,0 +1,51 @@
+"""Leases: how long an instance may live unless the manager says so again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.instances.batches import at_once
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Instance
+
+if TYPE_CHECKING:
+    from types_boto3_ec2.type_defs import TagTypeDef
+
+
+def renew(
+    aws: Aws,
+    fleet: Fleet,
+    instances: Iterable[Instance],
+    minutes: float | None = None,
+    *,
+    now: datetime | None = None,
+) -> datetime:
+    """Let instances live on; those that are gone meanwhile are passed over.
+
+    Args:
+        aws: the account.
+        fleet: whose instances they are.
+        instances: which.
+        minutes: from now on; by default the fleet's `lease_minutes`.
+        now: the moment; by default the present.
+
+    Returns:
+        The lease's end.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    length = timedelta(minutes=fleet.lease_minutes if minutes is None else minutes)
+    end = (now or datetime.now(UTC)) + length
+    tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.at(end)}
+    at_once(
+        aws,
+        instances,
+        "the lease of",
+        lambda ec2, ids: ec2.create_tags(Resources=ids, Tags=[tag]),
+    )
+    return end

@@ -1,0 +1,106 @@
+"""`fleet down`: nodes first, then what was made for them, in the order that AWS allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from trialfleet.errors import FleetError, TrialfleetError
+from trialfleet.infra.fleet.aws import bucket, identity, network, token_store
+from trialfleet.infra.fleet.aws import launch_template as template
+from trialfleet.infra.fleet.aws import retries as waiting
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.batches import at_once
+from trialfleet.infra.fleet.instances.launch import Progress
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Instance
+
+TERMINATION = (2.0, *[5.0] * 120)  # ten minutes: machines with GPUs are slow to go
+
+
+def down(
+    aws: Aws,
+    fleet: Fleet,
+    drain: Callable[[list[Instance]], None],
+    progress: Progress = lambda _: None,
+) -> list[str]:
+    """Remove the fleet: drain and terminate its nodes, then delete all that `up` made.
+
+    Args:
+        aws: the account.
+        fleet: which.
+        drain: lets the nodes finish or checkpoint what they run; what it can't do is reported
+            and doesn't keep the nodes alive.
+        progress: told what happens, a line each.
+
+    Returns:
+        What is left and why, a line each; empty when nothing is.
+
+    Raises:
+        FleetError: AWS doesn't tell what the fleet has.
+    """
+    nodes = inventory.instances(aws, fleet)
+    if nodes:
+        _drain(drain, nodes, progress)
+        progress(f"terminating {', '.join(node.id for node in nodes)}")
+        terminate(aws, nodes)
+    if not _wait(aws, fleet, progress):
+        progress("instances are still shutting down")
+    failures = _delete(aws, fleet, progress)
+    return [*failures, *(f"left: {thing}" for thing in inventory.everything(aws, fleet))]
+
+
+def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
+    """Terminate instances; those that are gone already are passed over.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    at_once(
+        aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
+    )
+
+
+def _drain(
+    drain: Callable[[list[Instance]], None], nodes: list[Instance], progress: Progress
+) -> None:
+    progress(f"draining {', '.join(node.id for node in nodes)}")
+    try:
+        drain(nodes)
+    except TrialfleetError as error:
+        progress(f"draining failed: {error}")
+
+
+def _wait(aws: Aws, fleet: Fleet, progress: Progress) -> bool:
+    def gone() -> bool:
+        found = inventory.instances(aws, fleet, gone=True)
+        return all(instance.state == "terminated" for instance in found)
+
+    progress("waiting for the instances to be gone")
+    return waiting.until(gone, TERMINATION)
+
+
+def _delete(aws: Aws, fleet: Fleet, progress: Progress) -> list[str]:
+    """Delete all but instances; one failure doesn't keep the others."""
+    account = aws.account(fleet.home)
+    steps: list[tuple[str, Callable[[], None]]] = [
+        *(
+            (f"{what} in {aws_region}", lambda step=step, at=aws_region: step(aws, fleet, at))
+            for aws_region in fleet.aws_regions
+            for what, step in (
+                ("launch templates", template.remove),
+                ("security group", network.remove),
+            )
+        ),
+        ("instance profile and role", lambda: identity.remove(aws, fleet)),
+        ("token", lambda: token_store.remove(aws, fleet)),
+        ("bucket", lambda: bucket.remove(aws, fleet, account)),
+    ]
+    failures = []
+    for what, step in steps:
+        progress(f"deleting: {what}")
+        try:
+            step()
+        except FleetError as error:
+            failures.append(str(error))
+    return failures

@@ -1,0 +1,60 @@
+"""Whatever outlived its lease, in any fleet of the account."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.launch import Progress
+from trialfleet.infra.fleet.lifecycle import down
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.machines import Instance
+
+LONGEST = timedelta(minutes=10_080)  # the longest lease: one whose tag is lost had no longer one
+
+
+def expired(aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None) -> list[Instance]:
+    """List the living instances of any fleet whose lease is over.
+
+    Args:
+        aws: the account.
+        aws_regions: where to look.
+        now: the moment; by default the present.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    moment = now or datetime.now(UTC)
+    anybodys: Any = [{"Name": "tag-key", "Values": [names.FLEET_TAG]}]
+    found = inventory.tagged(aws, aws_regions, anybodys)
+    return [instance for instance in found if instance.alive and _end(instance) < moment]
+
+
+def reap(
+    aws: Aws,
+    aws_regions: Sequence[str],
+    progress: Progress = lambda _: None,
+    *,
+    now: datetime | None = None,
+) -> list[Instance]:
+    """Terminate them; return them.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    over = expired(aws, aws_regions, now=now)
+    for instance in over:
+        fleet = instance.tags.get(names.FLEET_TAG, "")
+        progress(
+            f"{instance.id} ({instance.type} in {instance.zone}, fleet {fleet}): its lease ended "
+            f"{names.at(_end(instance))}"
+        )
+    down.terminate(aws, over)
+    return over
+
+
+def _end(instance: Instance) -> datetime:
+    return instance.expires or instance.launched + LONGEST

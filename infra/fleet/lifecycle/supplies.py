@@ -1,0 +1,34 @@
+"""What the nodes are given, gathered on the manager: address, token, program, configuration."""
+
+from __future__ import annotations
+
+from trialfleet.infra.fleet.aws import own_instance, policy
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.lifecycle.up import Supplies, manager_address
+from trialfleet.infra.fleet.nodes import bundle, user_data
+from trialfleet.infra.fleet.nodes import configuration as node_config
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.manager import tokens, versions
+
+
+def gather(aws: Aws, fleet: Fleet) -> Supplies:
+    """Return what `up` hands to the nodes.
+
+    Raises:
+        InputError: nobody says where the nodes find this manager.
+        PoolError: this machine is no manager: it has no token for nodes, or no HTCondor.
+        FleetError: AWS doesn't tell whose account this is.
+    """
+    own = own_instance.look()
+    manager = manager_address(fleet, own)
+    return Supplies(
+        manager=manager,
+        own=own,
+        token=tokens.read_node_token(),
+        bundle=bundle.build(node_config.render(fleet, manager)),
+        condor_version=versions.manager_version(),
+        policy=policy.node_policy(fleet, aws.account(fleet.home)),
+        trust=policy.NODE_TRUST,
+        user_data=user_data.render,
+        endpoint_url=aws.endpoint(fleet.home),
+    )

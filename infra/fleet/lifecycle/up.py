@@ -1,0 +1,245 @@
+"""`fleet up`: everything that nodes need, then the nodes; done again, it changes nothing.
+
+Each step looks at what AWS has and makes what is missing, so a run that was killed anywhere is
+finished by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.aws import bucket, identity, images, network, token_store
+from trialfleet.infra.fleet.aws import launch_template as template
+from trialfleet.infra.fleet.aws import retries as waiting
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.aws.launch_template import Template
+from trialfleet.infra.fleet.aws.network import RegionNetwork
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.instances import inventory, launch, lease
+from trialfleet.infra.fleet.instances.launch import Launched, Progress
+from trialfleet.infra.fleet.nodes.bundle import Bundle
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.pool.joining import PORT
+
+BOOT_MINUTES = 20  # a node that hasn't joined within shuts itself down
+PAUSES = (15.0, 30.0, 60.0)  # seconds between rounds over candidates that had no capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supplies:
+    """What the nodes are given, all of it made on the manager.
+
+    Attributes:
+        manager: HOST:PORT at which nodes find the pool.
+        own: the manager as an EC2 instance, if it is one.
+        token: the pool's token for nodes; it goes to SSM and nowhere else.
+        bundle: the program that turns a machine into a node.
+        condor_version: HTCondor's version here, which the nodes install too.
+        policy: what the nodes may do in AWS.
+        trust: who may take their role.
+        user_data: renders the first boot's script from its settings.
+        endpoint_url: where AWS is asked, if not at its own places; nodes ask there, too.
+    """
+
+    manager: str
+    own: OwnInstance | None
+    token: str = field(repr=False)
+    bundle: Bundle = field(repr=False)
+    condor_version: str
+    policy: Mapping[str, Any]
+    trust: Mapping[str, Any]
+    user_data: Callable[[dict[str, Any]], str]
+    endpoint_url: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What nodes are launched with, as AWS has it.
+
+    Attributes:
+        profile: the instance profile.
+        places: the network, by AWS region.
+        templates: the launch template, by AWS region and architecture.
+    """
+
+    profile: str
+    places: dict[str, RegionNetwork]
+    templates: dict[tuple[str, str], Template]
+
+
+def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
+    """Return where nodes find the manager, as HOST:PORT.
+
+    Raises:
+        InputError: the fleet doesn't say, and this machine isn't an EC2 instance.
+    """
+    host = fleet.manager or (own.address if own else "")
+    if not host:
+        raise InputError(
+            "manager: this machine isn't an EC2 instance, so its address is not known: set "
+            "`manager:` to the name or address at which the nodes reach it"
+        )
+    return host if ":" in host else f"{host}:{PORT}"
+
+
+def prepare(
+    aws: Aws,
+    fleet: Fleet,
+    supplies: Supplies,
+    candidates: Sequence[Candidate],
+    run: str = "",
+    progress: Progress = lambda _: None,
+) -> Prepared:
+    """Make what nodes need, or bring it back to what it must be.
+
+    Args:
+        aws: the account.
+        fleet: whose nodes.
+        supplies: what the nodes are given.
+        candidates: where nodes may be launched; regions without one are left alone.
+        run: what run the nodes are for; empty for none.
+        progress: told what is being made, a line each.
+
+    Raises:
+        InputError: an image, a subnet or a bucket that the fleet names can't be used.
+        FleetError: AWS refuses.
+    """
+    account = aws.account(fleet.home)
+    places = network.places(aws, fleet)
+    settings = _store(aws, fleet, supplies, account, progress) | {"run": run}
+    user_data = supplies.user_data(settings)
+    progress("the nodes' role and instance profile")
+    profile = identity.ensure(aws, fleet, supplies.policy, supplies.trust)
+    kinds = sorted({(choice.aws_region, choice.type.architecture) for choice in candidates})
+    groups = {
+        aws_region: _network(aws, fleet, supplies, aws_region, places, progress)
+        for aws_region in dict(kinds)
+    }
+    templates = {
+        (aws_region, architecture): _template(
+            aws, fleet, aws_region, architecture, groups[aws_region], user_data
+        )
+        for aws_region, architecture in kinds
+    }
+    return Prepared(profile=profile, places=places, templates=templates)
+
+
+def up(
+    aws: Aws,
+    fleet: Fleet,
+    supplies: Supplies,
+    candidates: Sequence[Candidate],
+    count: int | None = None,
+    run: str = "",
+    progress: Progress = lambda _: None,
+) -> Launched:
+    """Bring the number of living nodes up to `count`, making what they need first.
+
+    Args:
+        aws: the account.
+        fleet: whose nodes.
+        supplies: what the nodes are given.
+        candidates: where to ask for nodes, the best first.
+        count: how many nodes to have; by default the fleet's minimum, and at least one.
+        run: what run they are for; empty for none.
+        progress: told what happens, a line each.
+
+    Returns:
+        All living nodes, and who refused.
+
+    Raises:
+        InputError: more nodes than the fleet may have, or something it names can't be used.
+        FleetError: AWS refuses, or has no capacity for a single node.
+    """
+    wanted = count_for(fleet, count)
+    prepared = prepare(aws, fleet, supplies, candidates, run, progress)
+    living = inventory.instances(aws, fleet)
+    lease.renew(aws, fleet, living)
+    refusals = []
+    for pause in (*PAUSES, None):
+        launched = launch.launch(
+            aws, fleet, prepared, candidates, max(0, wanted - len(living)), run, progress
+        )
+        living += launched.instances
+        refusals = launched.refusals
+        if pause is None or len(living) >= wanted or not any(r.passes for r in refusals):
+            break
+        progress(f"{len(living)} of {wanted} nodes; asking again in {pause:.0f} s")
+        waiting.sleep(pause)
+    if wanted and not living:
+        raise FleetError("no node could be had:\n" + "\n".join(f"  {why}" for why in refusals))
+    return Launched(instances=living, refusals=refusals)
+
+
+def count_for(fleet: Fleet, count: int | None) -> int:
+    """Return how many nodes to have, by default the fleet's minimum and at least one.
+
+    Raises:
+        InputError: more than the fleet may have.
+    """
+    wanted = max(1, fleet.nodes.min) if count is None else count
+    if not 0 <= wanted <= fleet.nodes.max:
+        raise InputError(f"{wanted} nodes: the fleet may have 0 to {fleet.nodes.max} (nodes.max)")
+    return wanted
+
+
+def _store(
+    aws: Aws, fleet: Fleet, supplies: Supplies, account: str, progress: Progress
+) -> dict[str, Any]:
+    """Put bundle and token where nodes find them; return a node's settings but for the run."""
+    progress("the bucket and the nodes' program in it")
+    name = bucket.ensure(aws, fleet, account)
+    settings = node_settings(fleet, supplies, name)
+    bucket.put(aws, fleet, name, settings["bundle"], supplies.bundle.data)
+    progress("the pool's token")
+    token_store.ensure(aws, fleet, supplies.token)
+    return settings
+
+
+def node_settings(fleet: Fleet, supplies: Supplies, bucket_name: str) -> dict[str, Any]:
+    """Return what a node is told in its user data, but for the run; nothing of it is secret."""
+    return {
+        "schema": 1,
+        "fleet": fleet.called,
+        "home": fleet.home,
+        "bucket": bucket_name,
+        "bundle": supplies.bundle.key(fleet.called),
+        "bundle_sha256": supplies.bundle.sha256,
+        "log_prefix": names.log_prefix(fleet.called),
+        "token_parameter": names.token_parameter(fleet.called),
+        "manager": supplies.manager,
+        "condor_version": supplies.condor_version,
+        # Nodes that are to stay don't go by themselves: who scales the fleet knows how many.
+        "idle_minutes": 0 if fleet.nodes.min else fleet.idle_minutes,
+        "boot_minutes": BOOT_MINUTES,
+        "endpoint_url": supplies.endpoint_url,
+    }
+
+
+def _network(
+    aws: Aws,
+    fleet: Fleet,
+    supplies: Supplies,
+    aws_region: str,
+    places: Mapping[str, RegionNetwork],
+    progress: Progress,
+) -> str:
+    progress(f"the security group in {aws_region}")
+    vpc = places[aws_region].vpc
+    group = network.ensure(aws, fleet, aws_region, vpc)
+    if supplies.own and supplies.own.aws_region == aws_region:
+        network.admit(aws, supplies.own, vpc, group)
+    return group
+
+
+def _template(
+    aws: Aws, fleet: Fleet, aws_region: str, architecture: str, group: str, user_data: str
+) -> Template:
+    image = images.find(aws, fleet, aws_region, architecture)
+    wanted = template.definition(fleet, image, group, user_data)
+    return template.ensure(aws, fleet, aws_region, architecture, wanted)

@@ -1,0 +1,1 @@
+"""What an instance is started with: user data, the bundle of `nodes/`, its configuration."""

@@ -1,0 +1,68 @@
+"""The bundle: what a node needs of trialfleet, as one archive with the same bytes each time."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import trialfleet
+from trialfleet.infra.fleet.spec import names
+
+PACKAGE = Path(trialfleet.__file__).parent
+MODULES = ("__init__.py", "errors.py", "files.py")
+FOLDER = "nodes"
+CONFIGURATION = "node.conf"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An archive (tar, gzip) and what it hashes to."""
+
+    data: bytes
+    sha256: str
+
+    def key(self, fleet: str) -> str:
+        """Return the key of the bundle in the fleet's bucket; another content has another."""
+        return f"{names.prefix(fleet)}bundle-{self.sha256}.tar.gz"
+
+
+def build(node_conf: str) -> Bundle:
+    """Return the bundle; the same code and configuration give the same bytes.
+
+    Args:
+        node_conf: HTCondor's configuration of the nodes.
+    """
+    packed = io.BytesIO()
+    # Neither the archive nor its wrapper may tell the time.
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as squeezed,
+        tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        add(archive, CONFIGURATION, node_conf.encode())
+        for name, file in sorted(code()):
+            add(archive, f"lib/trialfleet/{name}", file.read_bytes())
+    data = packed.getvalue()
+    return Bundle(data, hashlib.sha256(data).hexdigest())
+
+
+def code() -> Iterator[tuple[str, Path]]:
+    """Each file of trialfleet that a node needs, with its name inside the package."""
+    for name in MODULES:
+        yield name, PACKAGE / name
+    folder = PACKAGE / FOLDER
+    for file in folder.rglob("*"):
+        # What was compiled here is for this machine's Python.
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".so":
+            yield f"{FOLDER}/{file.relative_to(folder)}", file
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Put a file into the archive: readable by all, of nobody in particular, of no time."""
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o644
+    archive.addfile(member, io.BytesIO(content))

@@ -1,0 +1,56 @@
+"""The user data of a fleet's instances: a Python script that fetches the bundle and starts it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.pool.config import templates
+
+TEMPLATE = "user_data.py.j2"
+LIMIT = 16_384  # bytes that EC2 takes
+# Its code stands in the script: how to ask IMDS and S3 is written once.
+AWS_MODULE = Path(__file__).parents[3] / "nodes" / "bootstrap" / "aws.py"
+
+
+def render(settings: Mapping[str, Any]) -> str:
+    """Return the script with these settings in it.
+
+    Args:
+        settings: what `nodes/bootstrap/settings.py` names; nothing of it may be secret.
+
+    Raises:
+        FleetError: the script is longer than EC2 takes.
+    """
+    text = (
+        templates("node")
+        .get_template(TEMPLATE)
+        .render(
+            aws=without_docstrings(AWS_MODULE.read_text(encoding="utf-8")).strip(),
+            settings=repr(json.dumps(dict(settings), sort_keys=True)),
+        )
+    )
+    size = len(text.encode())
+    if size > LIMIT:
+        raise FleetError(
+            f"the user data has {size} bytes, EC2 takes {LIMIT}: "
+            f"use shorter names (bucket, manager, run: {settings.get('run')!r})"
+        )
+    return text
+
+
+def without_docstrings(source: str) -> str:
+    """Return a module's text without docstrings: there is room for 16 KiB."""
+    lines = source.splitlines(keepends=True)
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, owners) and ast.get_docstring(node) is not None:
+            text = node.body[0]
+            needed = " " * text.col_offset + "pass\n" if len(node.body) == 1 else ""
+            blank = [""] * ((text.end_lineno or text.lineno) - text.lineno)
+            lines[text.lineno - 1 : text.end_lineno] = [needed, *blank]
+    return "".join(lines)

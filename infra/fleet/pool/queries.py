@@ -1,0 +1,138 @@
+"""What is asked of HTCondor's collector and schedd about a fleet."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from typing import Any
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.embedded import connect, use
+
+# A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
+TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
+NODE_ATTRIBUTES = [
+    "Name",
+    "Machine",
+    "MyAddress",
+    "SlotType",
+    "NumDynamicSlots",
+    "NumDynamicSlotsTime",
+    "MyCurrentTime",
+    "LastHeardFrom",
+    "Draining",
+    "DrainReason",
+    "JobId",
+    "GlobalJobId",
+    "Cpus",
+    "Memory",
+    "GPUs",
+    "TotalSlotCpus",
+    "TotalSlotMemory",
+    "TotalSlotGPUs",
+    "TrialfleetFleet",
+    "TrialfleetInstance",
+    "TrialfleetGpuHealthy",
+    "TrialfleetGpuReason",
+    "TrialfleetGpuName",
+    "TrialfleetBandwidth",
+    "TrialfleetLaunchMicroseconds",
+    "TrialfleetDriverOption",
+    "TrialfleetNote",
+]
+JOB_ATTRIBUTES = [
+    "JobStatus",
+    "GlobalJobId",
+    "RequestCpus",
+    "RequestGPUs",
+    "RequestMemory",
+    "Requirements",
+    "EnteredCurrentStatus",
+    "TrialfleetRun",
+    "TrialfleetFolder",
+    "TrialfleetRegion",
+    "TrialfleetNode",
+]
+
+
+def node_ads(fleet: str | None) -> list[Any]:
+    """Return the ads of the slots of a fleet's nodes, or of every fleet's.
+
+    Raises:
+        PoolError: the collector does not answer.
+    """
+    constraint = "TrialfleetInstance isnt undefined"
+    if fleet is not None:
+        constraint += f" && TrialfleetFleet =?= {quoted(fleet)}"
+    use_pool()
+    import htcondor2
+
+    try:
+        kind = htcondor2.AdTypes.Startd
+        return list(htcondor2.Collector().query(kind, constraint, NODE_ATTRIBUTES))
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor's collector does not answer: {error}") from error
+
+
+def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Any]:
+    """Return attributes of the queue's jobs that satisfy a ClassAd constraint.
+
+    Raises:
+        PoolError: the schedd does not answer.
+    """
+    use_pool()
+    import htcondor2
+
+    try:
+        return list(htcondor2.Schedd().query(constraint=constraint, projection=attributes))
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+
+
+def of_run(jobs: Iterable[Any], run: str, folder: str = "") -> list[Any]:
+    """Return the jobs of one run; runs of other studies may have the same id.
+
+    Args:
+        jobs: ads of trials.
+        run: the run's id; empty: of all runs.
+        folder: the run's folder, which no other run has; empty: found by the id.
+
+    Raises:
+        PoolError: several runs have that id, and no folder says which is meant.
+    """
+    if folder:
+        return [job for job in jobs if job.get("TrialfleetFolder") == folder]
+    own = [job for job in jobs if not run or job.get("TrialfleetRun") == run]
+    folders = sorted({str(job.get("TrialfleetFolder")) for job in own})
+    if run and len(folders) > 1:
+        raise PoolError(
+            f"trials of several runs called {run!r} are in the queue: {', '.join(folders)}"
+        )
+    return own
+
+
+def use_pool() -> None:
+    """Make this process talk to the pool that it is meant for.
+
+    Raises:
+        PoolError: there is none.
+    """
+    use(connect())
+
+
+def tool(name: str) -> str:
+    """Return the path of one of HTCondor's tools.
+
+    Raises:
+        PoolError: there is no pool, or no such tool on PATH.
+    """
+    use_pool()
+    found = shutil.which(name)
+    if found is None:
+        raise PoolError(f"{name} is not on PATH: HTCondor's tools are not installed here")
+    return found
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a ClassAd string."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

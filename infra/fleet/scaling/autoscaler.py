@@ -1,0 +1,352 @@
+"""The autoscaler: looks at AWS and at the pool, decides, acts; again and again, on the manager.
+
+One step may fail as a whole or end anywhere: the next one goes by what AWS and the pool say then.
+A step renews the nodes' leases before all else, and what fails in it keeps nothing from being done
+that doesn't need it: no node ends, and none lives on, for a call that went wrong elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from trialfleet.errors import FleetError, InputError, PoolError
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.instances import launch, lease
+from trialfleet.infra.fleet.instances.listing import Listing
+from trialfleet.infra.fleet.lifecycle import down, up
+from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool.nodes import PoolNode, PoolView, Room
+from trialfleet.infra.fleet.scaling import draining, money, trial_jobs
+from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
+from trialfleet.infra.fleet.scaling.books import Books
+from trialfleet.infra.fleet.scaling.decision import (
+    Decision,
+    Node,
+    Removal,
+    decide,
+    phase,
+    unmatched_trials,
+)
+from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.memory import Watch, room_of, usual_room
+from trialfleet.infra.fleet.scaling.money import Stop
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+
+CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
+RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left
+Progress = Callable[[str], None]
+
+
+def unfailing(progress: Progress) -> Progress:
+    """Return a way to tell what is done that fails at nothing, if nobody hears it."""
+
+    def say(line: str) -> None:
+        with suppress(OSError, ValueError):  # the disk of the log is full, or its reader gone
+            progress(line)
+
+    return say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step saw and did.
+
+    Attributes:
+        at: when.
+        nodes: number of nodes by where they stand, see `scaling.Phase`.
+        waiting: trials that wait for a slot.
+        running: trials that run.
+        price_per_hour: USD of all nodes.
+        spent: USD since `since`.
+        since: when the run began, or this autoscaler where it serves no run.
+        launched: instances that were started.
+        drained: nodes that were asked to drain, and why.
+        terminated: instances that were ended, and why.
+        stopped: why the run's trials, or all of the run, end for want of money; empty: they don't.
+        ended: number of jobs that were removed from the queue for that.
+        notes: what a person may wonder about, a line each.
+    """
+
+    at: datetime
+    nodes: Mapping[str, int]
+    waiting: int
+    running: int
+    price_per_hour: float
+    spent: float
+    since: datetime
+    launched: tuple[str, ...] = ()
+    drained: tuple[Removal, ...] = ()
+    terminated: tuple[Removal, ...] = ()
+    stopped: str = ""
+    ended: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def joined(self) -> int:
+        """Nodes that are in the pool and fit to run trials."""
+        return self.nodes.get("idle", 0) + self.nodes.get("busy", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """How an autoscaler reaches what is outside it.
+
+    Attributes:
+        supplies: gathers what new nodes are given.
+        choose: lists where new nodes may be had, the best first.
+        look: asks the pool for a fleet's nodes and a run's demand.
+        end: removes what ends of a run from the queue; returns how many jobs.
+        drain: asks a node to drain; returns why that could not be.
+        clock: the time, in UTC.
+    """
+
+    supplies: Callable[[Aws, Fleet], up.Supplies]
+    choose: Callable[[Aws, Fleet], Sequence[Candidate]]
+    look: Callable[[str, str], PoolView] = pool_nodes.look
+    end: Callable[[str, Stop], int] = trial_jobs.end
+    drain: Callable[[PoolNode, Removal], str] = field(
+        default=lambda node, removal: draining.drain(
+            node, removal.reason, only_idle=removal.only_idle
+        )
+    )
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+
+class Autoscaler:
+    """Scales one fleet for one run, or for all trials in the queue."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        fleet: Fleet,
+        ways: Connections,
+        *,
+        run: str = "",
+        planned: datetime | None = None,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        """Name the fleet; nothing is asked or done before the first step.
+
+        Args:
+            aws: the account.
+            fleet: which fleet.
+            ways: how to reach the pool and what new nodes need.
+            run: whose trials count, and from whose beginning the cap of a run counts; empty: all
+                trials, and from now on.
+            planned: when it was planned, where that is known: what the record knows of a run that
+                began earlier is another's of the same id.
+            progress: told what is done, a line each.
+        """
+        self._aws, self._fleet, self._ways = aws, fleet, ways
+        self._run, self._progress = run, unfailing(progress)
+        self._began = ways.clock()
+        self._watch = Watch(self._began)
+        self._listing = Listing(aws, fleet)
+        self._books = Books(aws, fleet, run, self._began, planned)
+        self._chosen: tuple[datetime, list[Candidate]] | None = None
+        self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
+        self._capacity = Backoff(timedelta(seconds=30), timedelta(minutes=15))
+        self._unfit = UnfitNodes()
+        self._unmatched = UnmatchedTrials()
+        self._notices = Notices()
+
+    def step(self, *, least: int = 0) -> Step:
+        """Look, decide and act once.
+
+        Args:
+            least: nodes to have whatever waits, where that is more than the fleet's minimum.
+
+        Raises:
+            FleetError: AWS refuses or can't be reached.
+            PoolError: the pool does not answer.
+        """
+        now = self._ways.clock()
+        listed, unheard = self._listing.look()
+        living = self._watch.living(listed, now)
+        troubles = [*self._renew_leases(living, now), *map(str, unheard)]
+        if len(unheard) == len(self._fleet.aws_regions):
+            raise unheard[0]
+        troubles.append(self._books.note(listed, now))
+        view = self._look()
+        candidates, unavailable = self._candidates(now)
+        shares = self._fleet.shares
+        rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
+        nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
+        candidates = self._notices.last(candidates, living, nodes, now)
+        paused = "; ".join(filter(None, (unavailable, self._uncounted(unheard))))
+        limits = self._limits(candidates, living, nodes, paused, least, now)
+        unmatched = unmatched_trials(view.demand, nodes, limits, now)
+        demand, lines = self._unmatched.without(view.demand, unmatched, now)
+        count = len(nodes) or len(unheard)  # a region that is silent may have some
+        stop = money.stop(limits, count, wanted=bool(view.demand.waiting or least))
+        ended, limits, trouble = self._end_trials(stop, limits)
+        decision = decide(demand, nodes, self._paused(limits, nodes, now), now)
+        drained, refused = self._drain(decision, nodes)
+        troubles += [trouble, *refused, self._terminate(decision, living)]
+        launched = self._launch(decision, candidates, now)
+        return Step(
+            at=now,
+            nodes=dict(sorted(Counter(phase(node, limits, now) for node in nodes).items())),
+            waiting=view.demand.waiting,
+            running=view.demand.running,
+            price_per_hour=sum(node.price or 0.0 for node in nodes),
+            spent=limits.spent,
+            since=self._books.since,
+            launched=tuple(launched),
+            drained=drained,
+            terminated=decision.terminate,
+            stopped=stop.reason if stop else "",
+            ended=ended,
+            notes=(*filter(None, troubles), *decision.reasons, *lines),
+        )
+
+    # --- Looking ----------------------------------------------------------------------------------
+
+    def _look(self) -> PoolView:
+        try:
+            return self._ways.look(self._fleet.called, self._run)
+        except PoolError:
+            self._watch.blinded()
+            raise
+
+    def _uncounted(self, unheard: Sequence[FleetError]) -> str:
+        """Return why nobody knows how many nodes there are, or what they cost; else nothing."""
+        if unheard:
+            return "an AWS region does not say which nodes it has"
+        capped = self._fleet.price_cap.run is not None
+        return "what the run has cost is unknown" if capped and not self._books.known else ""
+
+    def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
+        """Return where nodes may be had, or why nowhere; that doesn't keep others from going."""
+        if self._chosen is None or now - self._chosen[0] >= CHOICE:
+            try:
+                self._chosen = now, list(self._ways.choose(self._aws, self._fleet))
+            except (FleetError, InputError) as error:
+                return [], " ".join(str(error).split())
+        return self._chosen[1], ""
+
+    def _limits(
+        self,
+        candidates: Sequence[Candidate],
+        living: Sequence[Instance],
+        nodes: Sequence[Node],
+        paused: str,
+        least: int,
+        now: datetime,
+    ) -> Limits:
+        fleet = self._fleet
+        if candidates:
+            kind = candidates[0].type
+            self._room = usual_room(room_of(kind, self._fleet.shares), kind.name, living, nodes)
+        return Limits(
+            min_nodes=min(fleet.nodes.max, max(fleet.nodes.min, least)),
+            max_nodes=fleet.nodes.max,
+            idle_minutes=fleet.idle_minutes,
+            boot_minutes=up.BOOT_MINUTES,
+            room=self._room,
+            price=candidates[0].price if candidates else 0.0,
+            hour_cap=fleet.price_cap.hour,
+            run_cap=fleet.price_cap.run,
+            reserve=fleet.price_cap.reserve,
+            spent=self._books.spent(now),
+            paused=paused,
+        )
+
+    def _paused(self, limits: Limits, nodes: Sequence[Node], now: datetime) -> Limits:
+        phases = {node.instance: phase(node, limits, now) for node in nodes}
+        reasons = (limits.paused, self._unfit.reason(phases, now), self._capacity.reason(now))
+        return replace(limits, paused="; ".join(filter(None, reasons)))
+
+    # --- Acting -----------------------------------------------------------------------------------
+
+    def _renew_leases(self, living: Sequence[Instance], now: datetime) -> list[str]:
+        """Let the nodes live on; but not once the run's money is spent, whatever fails then.
+
+        Returns:
+            Which leases could not be renewed and why.
+        """
+        cap = self._fleet.price_cap.run
+        if cap is not None and self._books.spent(now) >= cap:
+            return []
+        soon = now + RENEWED * timedelta(minutes=self._fleet.lease_minutes)
+        due = [i for i in living if i.expires is None or i.expires < soon]
+        try:
+            lease.renew(self._aws, self._fleet, due, now=now)
+        except FleetError as error:
+            return [str(error)]
+        return []
+
+    def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
+        """End the run's trials where nothing pays for them.
+
+        Returns:
+            How many jobs were removed; the limits, within which nobody asks for nodes for those;
+            why that could not be, in words.
+        """
+        if stop is None or not self._run:  # whose trials they are that have spent it nobody knows
+            return 0, limits, ""
+        try:
+            ended = self._ways.end(self._run, stop)
+        except PoolError as error:
+            return 0, replace(limits, paused=stop.reason), str(error)
+        if ended:
+            self._progress(f"removed {ended} job(s): {stop.reason}")
+            limits = replace(limits, paused=stop.reason)
+        return ended, limits, ""
+
+    def _drain(
+        self, decision: Decision, nodes: Sequence[Node]
+    ) -> tuple[tuple[Removal, ...], list[str]]:
+        """Ask nodes to drain; return those that were asked, and who can't be, in words."""
+        pool = {node.instance: node.pool for node in nodes if node.pool}
+        with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent one delays no other
+            answers = threads.map(lambda r: self._ask_to_drain(pool[r.instance], r), decision.drain)
+            refusals = list(zip(decision.drain, answers, strict=True))
+        asked = tuple(removal for removal, refusal in refusals if not refusal)
+        for removal in asked:
+            self._progress(f"draining {removal.instance}: {removal.reason}")
+        refused = [f"{r.instance} can't be drained: {why}" for r, why in refusals if why]
+        return asked, refused
+
+    def _ask_to_drain(self, node: PoolNode, removal: Removal) -> str:
+        try:
+            return self._ways.drain(node, removal)
+        except PoolError as error:
+            return str(error)
+
+    def _terminate(self, decision: Decision, living: Sequence[Instance]) -> str:
+        """End nodes; return why that could not be for all of them, in words."""
+        reasons = {removal.instance: removal.reason for removal in decision.terminate}
+        if not reasons:
+            return ""
+        try:
+            down.terminate(self._aws, [instance for instance in living if instance.id in reasons])
+        except FleetError as error:
+            return str(error)
+        for name, reason in reasons.items():
+            self._progress(f"terminated {name}: {reason}")
+        return ""
+
+    def _launch(
+        self, decision: Decision, candidates: Sequence[Candidate], now: datetime
+    ) -> list[str]:
+        """Start nodes, and pause for a while where AWS has fewer than are wanted."""
+        if not decision.launch:
+            return []
+        supplies = self._ways.supplies(self._aws, self._fleet)
+        aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
+        prepared = up.prepare(aws, fleet, supplies, candidates, run)
+        got = launch.launch(aws, fleet, prepared, candidates, decision.launch, run, say, now=now)
+        self._watch.launched(got.instances)
+        if len(got.instances) >= decision.launch:
+            self._capacity.reset()
+        else:
+            last = f": {got.refusals[-1]}" if got.refusals else ""
+            self._capacity.hold(now, f"AWS had {len(got.instances)} of {decision.launch}{last}")
+        return [instance.id for instance in got.instances]

@@ -1,0 +1,154 @@
+"""Pauses in asking for nodes, longer each time that asking is of no use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from trialfleet.infra.fleet.pool.nodes import Demand, Group, Room
+from trialfleet.infra.fleet.scaling.decision import Node, Phase
+from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+
+FIRST_UNMATCHED, LONGEST_UNMATCHED = timedelta(minutes=30), timedelta(hours=12)
+NOTICES = ("rebalance recommendation", "spot interruption")  # how a node's note on AWS's begins
+SHUNNED = timedelta(minutes=15)  # for so long spot pools that gave notice are asked last
+UNFIT_IN_A_ROW = 3  # nodes that were never fit for a trial, from which on launching slows down
+
+
+class Backoff:
+    """Holds back launches for a while; each time in a row twice as long."""
+
+    def __init__(self, first: timedelta, longest: timedelta) -> None:
+        """Take the length of the first pause and of the longest."""
+        self._first, self._longest = first, longest
+        self._length = first
+        self._until: datetime | None = None
+        self._reason = ""
+
+    def hold(self, now: datetime, reason: str) -> None:
+        """Begin a pause."""
+        self._until, self._reason = now + self._length, reason
+        self._length = min(self._length * 2, self._longest)
+
+    def reset(self) -> None:
+        """End it, and begin anew with the first pause's length."""
+        self._until, self._length = None, self._first
+
+    def reason(self, now: datetime) -> str:
+        """Return why nothing is asked for, and until when; empty if nothing holds back."""
+        if self._until is None or now >= self._until:
+            return ""
+        return f"{self._reason}; tried again at {self._until:%H:%M:%S} UTC"
+
+
+class UnfitNodes:
+    """Counts nodes in a row that came to nothing: an image without a driver would make no others.
+
+    Such a node has not joined in time, ended itself before it joined, or has a GPU that fails its
+    probe from the start. The first fit node after them ends the count.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._backoff = Backoff(timedelta(minutes=5), timedelta(hours=2))
+        self._fit: set[str] = set()
+        self._coming: set[str] = set()
+        self._unfit: set[str] = set()
+
+    def reason(self, phases: Mapping[str, Phase], now: datetime) -> str:
+        """Return why no node is asked for after this look; empty if nothing holds back.
+
+        Args:
+            phases: where each node stands now.
+            now: the moment.
+        """
+        fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
+        bad = {name for name, where in phases.items() if where in {"late", "sick"}}
+        gone = self._coming - set(phases)
+        if fit - self._fit:
+            self._unfit.clear()
+            self._backoff.reset()
+        self._fit |= fit
+        new = (bad | gone) - self._fit - self._unfit
+        self._unfit |= new
+        self._coming = {name for name, where in phases.items() if where == "coming"}
+        if new and len(self._unfit) >= UNFIT_IN_A_ROW:
+            self._backoff.hold(now, f"the last {len(self._unfit)} nodes were never fit for a trial")
+        return self._backoff.reason(now)
+
+
+class UnmatchedTrials:
+    """Trials that no node of the fleet suits, whatever room it has: nodes for them cost in vain.
+
+    They count for nothing for a while, longer each time; one of their kind that runs ends that.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._backoffs: dict[tuple[Room, str], Backoff] = {}
+
+    def without(
+        self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
+    ) -> tuple[Demand, list[str]]:
+        """Return the demand without them, and a line for each kind of them.
+
+        Args:
+            demand: what trials ask for.
+            found: trials that wait beside a free node, and that node.
+            now: the moment.
+        """
+        for group in demand.active:
+            self._backoffs.pop(group.kind, None)
+        for group, node in found:
+            backoff = self._backoffs.setdefault(
+                group.kind, Backoff(FIRST_UNMATCHED, LONGEST_UNMATCHED)
+            )
+            if not backoff.reason(now):
+                backoff.hold(now, f"though {node.instance} is free and has room")
+        held = {group: self._reason(group, now) for group in demand.idle}
+        idle = tuple(group for group in demand.idle if not held[group])
+        lines = [
+            f"{group.jobs} trial(s) that ask for {group.need} wait {held[group]}; "
+            "condor_q -better-analyze tells what their requirements want"
+            for group in demand.idle
+            if held[group]
+        ]
+        return replace(demand, idle=idle), lines
+
+    def _reason(self, group: Group, now: datetime) -> str:
+        backoff = self._backoffs.get(group.kind)
+        return backoff.reason(now) if backoff else ""
+
+
+class Notices:
+    """Spot pools, a type in a zone each, from which AWS takes nodes back: the next may go, too."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._given: dict[tuple[str, str], datetime] = {}
+
+    def last(
+        self,
+        candidates: Iterable[Candidate],
+        instances: Iterable[Instance],
+        nodes: Iterable[Node],
+        now: datetime,
+    ) -> list[Candidate]:
+        """Return the candidates with such pools at their end, for a while after the notice.
+
+        Args:
+            candidates: where nodes may be had, the best first.
+            instances: the living ones.
+            nodes: the same, joined with what the pool says of them.
+            now: the moment.
+        """
+        pools = {instance.id: (instance.type, instance.zone) for instance in instances}
+        for node in nodes:
+            if node.pool and node.pool.note.startswith(NOTICES):
+                self._given[pools[node.instance]] = now
+        shunned = {pool for pool, given in self._given.items() if now - given < SHUNNED}
+        return sorted(
+            candidates,
+            key=lambda one: one.lifecycle == "spot" and (one.type.name, one.zone) in shunned,
+        )

@@ -1,0 +1,359 @@
+"""How many nodes there should be: a pure decision from what waits, what there is and what it costs.
+
+Up at once, for what waits and fits nowhere; down only by nodes that have been idle for a while,
+drained before they end. A node that runs a trial is drained only where a cap is exceeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from trialfleet.infra.fleet.pool.nodes import OURS, Demand, Group, PoolNode, Room
+from trialfleet.infra.fleet.scaling.limits import Limits, how_many
+from trialfleet.infra.fleet.scaling.packing import Packing, pack
+
+SILENT_MINUTES = 5.0  # a node that the collector has lost for so long is given up
+MATCH_MINUTES = 5.0  # trials that wait so long beside a node free for so long don't match it
+Phase = Literal[
+    "coming",  # launched, not yet in the pool
+    "late",  # … for longer than a boot may take
+    "silent",  # was in the pool; not heard of for a short while
+    "lost",  # … for longer than SILENT_MINUTES; or stopped by somebody
+    "sick",  # in the pool; its GPU failed the probe, so that trials don't go there
+    "draining",  # takes no more trials; some may be leaving still
+    "withdrawn",  # … and nothing runs there: by its agent or a person, who may want a look
+    "drained",  # … and that was asked for here, or was long ago
+    "busy",
+    "idle",
+]
+OPEN: frozenset[Phase] = frozenset({"coming", "silent", "busy", "idle"})  # counted on
+GONE: frozenset[Phase] = frozenset({"late", "lost", "drained"})  # of no use any more
+LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """An instance that costs money, joined with what the pool knows of it.
+
+    Attributes:
+        price: USD per hour; None if nobody knows: then it counts as a new one's.
+        room: what it will have once it has joined.
+        launched: when AWS started it.
+        state: AWS's word: pending, running, stopping, stopped.
+        pool: what it says of itself; None while the collector doesn't know it.
+        seen: when the collector last knew it; None: never.
+    """
+
+    instance: str
+    price: float | None
+    room: Room
+    launched: datetime
+    state: str = "running"
+    pool: PoolNode | None = None
+    seen: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """A node to drain or to terminate, and why.
+
+    Attributes:
+        only_idle: don't, if a job has reached it meanwhile.
+    """
+
+    instance: str
+    reason: str
+    only_idle: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What to do now.
+
+    Attributes:
+        launch: number of nodes to ask for.
+        drain: nodes that are to take no more trials; they are terminated when empty.
+        terminate: nodes to end at once: nothing runs there.
+        reasons: one line for each thing that a person may wonder about.
+    """
+
+    launch: int = 0
+    drain: tuple[Removal, ...] = ()
+    terminate: tuple[Removal, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
+    """Return what to launch, drain and terminate.
+
+    Args:
+        demand: what trials ask for.
+        nodes: every instance of the fleet that costs money.
+        limits: caps and counts.
+        now: by the clock of `Node.launched` and `Node.seen`.
+    """
+    fleet = _Fleet(nodes, limits, now)
+    if limits.run_cap is not None and limits.spent >= limits.run_cap:
+        return _wind_down(fleet)
+    packing = pack(demand.idle, fleet.free(), limits.room)
+    over = _over_the_hour_cap(fleet)
+    idle = _idle_too_long(fleet, packing.used, over)
+    launch, held_back = _launch(fleet, packing.new)
+    return Decision(
+        launch=launch,
+        drain=(
+            *(_too_dear(fleet, node) for node in over if node.pool),
+            *(_was_idle(fleet, node) for node in idle),
+        ),
+        terminate=(*_ended(fleet), *(_too_dear(fleet, node) for node in over if not node.pool)),
+        reasons=tuple(filter(None, (_unfit(packing, limits.room), held_back))),
+    )
+
+
+def unmatched_trials(
+    demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime
+) -> list[tuple[Group, Node]]:
+    """Return trials that wait though a node has been free for them for a while, and that node.
+
+    HTCondor matches within seconds: they ask for something that this node isn't, and a new one of
+    its kind wouldn't be either.
+    """
+    fleet = _Fleet(nodes, limits, now)
+    free = [n for n in fleet.among({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
+    found = []
+    for group in demand.idle:
+        if group.since is not None and _minutes(group.since, now) >= MATCH_MINUTES:
+            fitting = (n for n in free if n.pool and n.pool.free.holds(group.need))
+            found += [(group, node) for node in fitting][:1]
+    return found
+
+
+def phase(node: Node, limits: Limits, now: datetime) -> Phase:
+    """Return where a node stands."""
+    if node.state in {"stopping", "stopped"}:
+        return "lost"
+    if node.pool is not None:
+        return _phase_in_pool(node.pool, limits, now)
+    if node.seen is not None:
+        return "silent" if _minutes(node.seen, now) < SILENT_MINUTES else "lost"
+    return "coming" if _minutes(node.launched, now) < limits.boot_minutes else "late"
+
+
+def _phase_in_pool(node: PoolNode, limits: Limits, now: datetime) -> Phase:
+    if node.idle_since is None:
+        return "draining" if node.draining else "busy"
+    if node.draining:
+        long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
+        return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
+    return "idle" if _takes_trials(node, limits.room) else "sick"
+
+
+def _takes_trials(node: PoolNode, room: Room) -> bool:
+    """False for a node whose GPU has not passed the probe, where trials want one."""
+    return node.healthy is True or not room.gpus
+
+
+class _Fleet:
+    """The nodes at one moment."""
+
+    def __init__(self, nodes: Sequence[Node], limits: Limits, now: datetime) -> None:
+        self.nodes, self.limits, self.now = nodes, limits, now
+        self._phases = {node.instance: phase(node, limits, now) for node in nodes}
+
+    def phase(self, node: Node) -> Phase:
+        return self._phases[node.instance]
+
+    def among(self, phases: Iterable[Phase]) -> list[Node]:
+        return [node for node in self.nodes if self.phase(node) in phases]
+
+    def besides(self, phases: Iterable[Phase]) -> list[Node]:
+        return [node for node in self.nodes if self.phase(node) not in phases]
+
+    def free(self) -> Mapping[str, Room]:
+        """Room for trials: where something runs already, then on idle nodes, then on coming ones.
+
+        What can be left empty so is what costs most. Where a silent node's trials are is unknown.
+        """
+        order: tuple[Phase, ...] = ("busy", "idle", "coming")
+        usable = self.among(order)
+        usable.sort(key=lambda n: (order.index(self.phase(n)), self.price(n), n.instance))
+        return {
+            node.instance: node.pool.free if node.pool else node.room
+            for node in usable
+            if node.pool is None or _takes_trials(node.pool, self.limits.room)
+        }
+
+    def by_use(self) -> list[Node]:
+        """The nodes that can be let go, those of least use first, then the dearest first.
+
+        A silent node is none of them: it may run a trial, and can't be drained.
+        """
+        order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
+        return sorted(
+            self.among(order),
+            key=lambda n: (order.index(self.phase(n)), -self.price(n), n.instance),
+        )
+
+    def price(self, node: Node) -> float:
+        return self.limits.price if node.price is None else node.price
+
+    def rate(self, nodes: Iterable[Node]) -> float:
+        """USD per hour of nodes."""
+        return sum(self.price(node) for node in nodes)
+
+    def idle_minutes(self, node: Node) -> float:
+        idle_since = node.pool and node.pool.idle_since
+        return _minutes(idle_since, self.now) if idle_since else 0.0
+
+
+# --- Up -------------------------------------------------------------------------------------------
+
+
+def _launch(fleet: _Fleet, missing: int) -> tuple[int, str]:
+    """Return how many nodes to ask for, and what holds back the others that would be of use."""
+    limits = fleet.limits
+    wanted = max(missing, limits.min_nodes - len(fleet.among(OPEN)))
+    if wanted <= 0:
+        return 0, ""
+    rate = fleet.rate(fleet.besides(GONE))
+    bounds = {
+        f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes),
+        **_hour_bound(rate, limits),
+        **_run_bound(rate, limits),
+        **({limits.paused: 0} if limits.paused else {}),
+    }
+    bound, allowed = min(bounds.items(), key=lambda item: item[1])
+    launch = max(0, min(wanted, allowed))
+    return launch, f"{wanted - launch} more would be of use: {bound}" if launch < wanted else ""
+
+
+def _hour_bound(rate: float, limits: Limits) -> dict[str, int]:
+    if limits.hour_cap is None:
+        return {}
+    text = f"the cap is ${limits.hour_cap:.2f} per hour, and ${rate:.2f} is used"
+    return {text: how_many(limits.hour_cap - rate, limits.price)}
+
+
+def _run_bound(rate: float, limits: Limits) -> dict[str, int]:
+    """No node is asked for that the rest of the money wouldn't pay for until it is of use."""
+    if limits.run_cap is None:
+        return {}
+    left = limits.run_cap - limits.spent
+    text = f"${left:.2f} is left of the run's cap of ${limits.run_cap:.2f}"
+    return {text: limits.run_pays_for(rate)}
+
+
+# --- Down -----------------------------------------------------------------------------------------
+
+
+def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
+    """Return the nodes to drain: sick ones, and as many idle ones as `min_nodes` lets go."""
+    staying = [node for node in fleet.nodes if node not in over]
+    rested = [
+        node
+        for node in staying
+        if fleet.phase(node) in {"idle", "sick"}
+        and node.instance not in used
+        and fleet.idle_minutes(node) >= fleet.limits.idle_minutes
+    ]
+    sick = [node for node in rested if fleet.phase(node) == "sick"]
+    spare = [node for node in rested if fleet.phase(node) == "idle"]
+    spare.sort(key=lambda n: (-fleet.price(n), -fleet.idle_minutes(n), n.instance))
+    dispensable = sum(fleet.phase(node) in OPEN for node in staying) - fleet.limits.min_nodes
+    return sick + spare[: max(0, dispensable)]
+
+
+def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
+    """Return the nodes that must go for the rest to be within the cap.
+
+    Those of no use first, then idle ones, then those that run something; the dearest first.
+    """
+    if fleet.limits.hour_cap is None:
+        return []
+    going = fleet.by_use()
+    excess = fleet.rate(fleet.besides(LEAVING)) - fleet.limits.hour_cap
+    over: list[Node] = []
+    while going and excess - fleet.rate(over) > 1e-9:
+        over.append(going.pop(0))
+    return over
+
+
+def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
+    """Return what to drain and terminate for `count` nodes to stay, where a person asks for that.
+
+    Those of no use go first, then those to come, then idle ones, then those that run something,
+    which are drained; the dearest first.
+    """
+    fleet = _Fleet(nodes, limits, now)
+    going = fleet.by_use()
+    surplus = max(0, len(fleet.besides(LEAVING)) - count)
+    removals = [
+        (node, Removal(instance=node.instance, reason=f"the fleet is scaled to {count} node(s)"))
+        for node in going[:surplus]
+    ]
+    return Decision(
+        drain=tuple(removal for node, removal in removals if node.pool),
+        terminate=(*_ended(fleet), *(removal for node, removal in removals if not node.pool)),
+    )
+
+
+def _wind_down(fleet: _Fleet) -> Decision:
+    """Return the decision where the money is spent: every node goes, its trials saved first."""
+    limits = fleet.limits
+    reason = f"the run's cap of ${limits.run_cap:.2f} is reached: ${limits.spent:.2f} is spent"
+    joined = fleet.among({"sick", "busy", "idle"})
+    drain = (Removal(instance=node.instance, reason=reason) for node in joined)
+    coming = (Removal(instance=node.instance, reason=reason) for node in fleet.among({"coming"}))
+    return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming), reasons=(reason,))
+
+
+# --- Why ------------------------------------------------------------------------------------------
+
+
+def _ended(fleet: _Fleet) -> tuple[Removal, ...]:
+    """Return the nodes that are of no use any more."""
+    return tuple(
+        Removal(instance=node.instance, reason=why_gone(node, fleet.limits, fleet.now))
+        for node in fleet.among(GONE)
+    )
+
+
+def why_gone(node: Node, limits: Limits, now: datetime) -> str:
+    """Return why a node is of no use any more."""
+    if node.state not in {"pending", "running"}:
+        return f"it is {node.state}"
+    if node.pool is not None:
+        words = (node.pool.drain_reason or node.pool.note).removeprefix(OURS)
+        return f"it is drained{f': {words}' if words else ''}"
+    if node.seen is not None:
+        return f"the pool has not heard of it for {_minutes(node.seen, now):.0f} minutes"
+    return f"it has not joined within {limits.boot_minutes:g} minutes of its launch"
+
+
+def _was_idle(fleet: _Fleet, node: Node) -> Removal:
+    reason = f"idle for {fleet.idle_minutes(node):.0f} minutes"
+    if fleet.phase(node) == "sick" and node.pool:
+        reason = f"its GPU failed the probe: {node.pool.reason or 'no reason given'}"
+    return Removal(instance=node.instance, reason=reason, only_idle=True)
+
+
+def _too_dear(fleet: _Fleet, node: Node) -> Removal:
+    reason = f"all nodes together cost more than the cap of ${fleet.limits.hour_cap:.2f} per hour"
+    return Removal(instance=node.instance, reason=reason)
+
+
+def _unfit(packing: Packing, room: Room) -> str:
+    if not packing.unfit:
+        return ""
+    jobs, need = sum(group.jobs for group in packing.unfit), packing.unfit[0].need
+    return (
+        f"{jobs} trial(s) ask for more than a node has, e.g. {need};"
+        f" a new node has {room}: choose larger instance types, or ask for less"
+    )
+
+
+def _minutes(since: datetime, now: datetime) -> float:
+    return (now - since) / timedelta(minutes=1)

@@ -1,0 +1,139 @@
+"""Draining: a node takes no more jobs, and those that it runs leave with their checkpoints.
+
+HTCondor's `condor_drain` asks for it, and not the Python bindings: the tool alone uses the
+permission to administer a node that the collector hands out to the pool's administrator.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.pool.nodes import OURS, PoolNode, nodes
+from trialfleet.infra.fleet.pool.queries import tool
+from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.processes import wait_until
+
+TOOL_SECONDS = 30  # a node that doesn't answer for so long can't be drained
+AT_ONCE = 8  # nodes that are asked side by side
+DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then sent
+# True of every slot of a node that runs nothing. HTCondor leaves a claim behind for some seconds.
+IS_IDLE = 'State =!= "Claimed" || Activity =?= "Idle"'
+# What a node answers that drains already, where the collector has not heard of that yet.
+IN_PROGRESS = "Draining already in progress"
+Progress = Callable[[str], None]
+
+
+def drain(node: PoolNode, reason: str, *, only_idle: bool = False) -> str:
+    """Ask a node to take no more jobs and to let go of those that it has.
+
+    Asked of a node that drains already, it changes nothing.
+
+    Args:
+        node: as the collector knows it.
+        reason: why; the node's ad says it as `DrainReason`, after `OURS`.
+        only_idle: leave the node as it is if it runs something by now.
+
+    Returns:
+        Why it could not be asked; empty where it could.
+
+    Raises:
+        PoolError: there is no pool, or no `condor_drain`.
+    """
+    return _ask(tool("condor_drain"), node, reason, only_idle=only_idle)
+
+
+def _ask(program: str, node: PoolNode, reason: str, *, only_idle: bool = False) -> str:
+    if node.draining:
+        return ""
+    check = ["-check", IS_IDLE] if only_idle else []
+    command = [program, "-graceful", "-reason", OURS + reason, *check, node.slot]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=TOOL_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"{node.slot} does not answer"
+    if done.returncode == 0 or IN_PROGRESS in done.stderr:
+        return ""
+    said = " ".join((done.stderr or done.stdout).split())
+    return re.sub(r".*error code \d+: ", "", said) or f"condor_drain exits {done.returncode}"
+
+
+def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
+    """Return those of these instances on whose nodes a job runs or may yet.
+
+    Raises:
+        PoolError: the pool does not answer.
+    """
+    return {node.instance for node in _undrained(set(instances), nodes(fleet))}
+
+
+def drain_instances(
+    instances: Sequence[Instance],
+    reason: str,
+    progress: Progress,
+    *,
+    seconds: float = DRAIN_SECONDS,
+) -> list[str]:
+    """Drain the nodes of instances and wait until their trials have left.
+
+    Instances that are not in the pool have nothing to lose. A pool that does not answer is said,
+    not raised: what is to be taken down costs money meanwhile.
+
+    Args:
+        instances: which.
+        reason: why, for the nodes' ads.
+        progress: told what is waited for.
+        seconds: how long trials may take.
+
+    Returns:
+        What could not be drained, a line each.
+    """
+    wanted = {instance.id for instance in instances}
+    try:
+        program = tool("condor_drain")
+        joined = [node for node in nodes() if node.instance in wanted]
+        with ThreadPoolExecutor(AT_ONCE) as threads:  # one that doesn't answer delays no other
+            answers = threads.map(lambda node: _ask(program, node, reason), joined)
+            refused = list(zip(joined, answers, strict=True))
+        asked = {node.instance for node, refusal in refused if not refusal}
+        _wait(asked, progress, seconds)
+        left = _undrained(asked, nodes())
+    except PoolError as error:
+        return [f"the nodes can't be drained: {error}"]
+    return [
+        *(f"{node.instance} can't be drained: {refusal}" for node, refusal in refused if refusal),
+        *(f"{node.instance} still runs {described(node)} after {seconds:.0f} s" for node in left),
+    ]
+
+
+def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
+    said = ""
+
+    def gone() -> bool:
+        nonlocal said
+        left = _undrained(asked, nodes())
+        text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
+        if text not in {"", said}:
+            progress(f"waiting for {text} to leave")
+        said = text
+        return not left
+
+    wait_until(gone, seconds=seconds, poll=1.0)
+
+
+def described(node: PoolNode) -> str:
+    """Return what a node runs, in words."""
+    return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
+
+
+def _undrained(instances: set[str], known: Iterable[PoolNode]) -> list[PoolNode]:
+    return [
+        node
+        for node in known
+        if node.instance in instances and not (node.draining and node.idle_since is not None)
+    ]

@@ -1,0 +1,52 @@
+"""Which of a fleet's instance types could hold a job, before any node is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import instance_types
+from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.fleet.scaling.memory import room_of
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What a fleet's nodes have for a job.
+
+    Attributes:
+        need: what it asks for.
+        rooms: what a node of each type has.
+    """
+
+    need: Room
+    rooms: dict[str, Room]
+
+    @property
+    def types(self) -> list[str]:
+        """The types whose nodes could hold it."""
+        return [name for name, room in sorted(self.rooms.items()) if room.holds(self.need)]
+
+    def __str__(self) -> str:
+        """In a line."""
+        if found := self.types:
+            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+            return f"nodes of the study's fleet can hold one: {', '.join(found[:4])}{more}"
+        name, room = max(self.rooms.items(), key=lambda item: item[1])
+        return (
+            f"no instance type of the study's fleet can hold one: it needs {self.need}, and the "
+            f"largest, {name}, has {room}"
+        )
+
+
+def holding(aws: Aws, fleet: Fleet, need: Room) -> Holding | None:
+    """Return what the nodes of a fleet have for a job; None where AWS knows none of their types.
+
+    Raises:
+        InputError: an instance type exists nowhere.
+        FleetError: AWS can't be asked, or refuses.
+    """
+    kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
+    rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}
+    return Holding(need=need, rooms=rooms) if rooms else None

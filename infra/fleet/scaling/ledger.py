@@ -1,0 +1,195 @@
+"""What a fleet's instances have cost: a record in its bucket, since AWS forgets ended instances.
+
+The record has a line per instance: when it was launched, at what price, until when it was seen.
+What it says is an estimate of EC2's bill for the instances alone, without disks and traffic:
+
+- A price is that of the launch; a spot price may have moved since.
+- The end of an instance is when it was first seen to be gone, or the end of its lease if that was
+  earlier: late by at most the time between two looks, never early. Of an instance that came and
+  went while nobody looked, the hour in which AWS still lists it counts as lived.
+- What came and went between two looks more than an hour apart is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import bucket
+from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Instance
+
+LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
+KEPT = timedelta(days=90)  # for how long an ended instance stays in the record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """An instance's life.
+
+    Attributes:
+        price: USD per hour; None if nobody knows.
+        expires: the end of its lease when it was last seen.
+        ended: when it was found to be gone; None while it lives.
+    """
+
+    type: str
+    price: float | None
+    launched: datetime
+    expires: datetime | None = None
+    ended: datetime | None = None
+
+    def cost(self, now: datetime, since: datetime | None = None) -> float:
+        """Return what it cost until `now`, in USD; of a part of its life if `since` lies in it."""
+        end = max(self.ended or now, self.launched + LEAST)
+        begin = max(self.launched, since or self.launched)
+        return (self.price or 0.0) * max(0.0, (end - begin) / timedelta(hours=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """The lives of a fleet's instances, by id, and when its runs began."""
+
+    lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
+    runs: Mapping[str, datetime] = field(default_factory=dict)
+
+    def noted(self, listed: Iterable[Instance], now: datetime) -> Ledger:
+        """Return the record after a look at what AWS lists, those that are gone among it."""
+        listed = list(listed)
+        living = {instance.id for instance in listed if instance.alive}
+        lifetimes = {
+            **self.lifetimes,
+            **{instance.id: self._lifetime(instance) for instance in listed},
+        }
+        closed = {
+            name: lifetime if name in living else _ended(lifetime, now)
+            for name, lifetime in lifetimes.items()
+        }
+        return replace(self, lifetimes={k: v for k, v in closed.items() if _recent(v, now)})
+
+    def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
+        """Return the record with a run in it, which begins now unless it has before.
+
+        A run that had begun before this one was planned is another study's of the same id.
+        """
+        known = self.runs.get(run)
+        if known and planned and known < planned:
+            return replace(self, runs={**self.runs, run: now})
+        return replace(self, runs={run: now, **self.runs})
+
+    def cost(self, now: datetime, since: datetime | None = None) -> float:
+        """Return what all instances cost in USD, of their lives after `since` if it is given."""
+        return sum(lifetime.cost(now, since) for lifetime in self.lifetimes.values())
+
+    def _lifetime(self, instance: Instance) -> Lifetime:
+        known = self.lifetimes.get(instance.id)
+        return Lifetime(
+            type=instance.type,
+            price=instance.price,
+            launched=instance.launched,
+            expires=instance.expires or (known.expires if known else None),
+            ended=known.ended if known and not instance.alive else None,
+        )
+
+
+def _ended(lifetime: Lifetime, now: datetime) -> Lifetime:
+    end = min(now, lifetime.expires or now)
+    return lifetime if lifetime.ended else replace(lifetime, ended=max(end, lifetime.launched))
+
+
+def _recent(lifetime: Lifetime, now: datetime) -> bool:
+    return lifetime.ended is None or now - lifetime.ended < KEPT
+
+
+def load(aws: Aws, fleet: Fleet) -> Ledger:
+    """Return the fleet's record; an empty one if there is none.
+
+    Raises:
+        FleetError: AWS refuses, or the record is none of ours.
+    """
+    s3 = aws.s3(fleet.home)
+    name, key = _place(aws, fleet)
+    with asking(f"the record of costs s3://{name}/{key}"):
+        found = or_none(lambda: s3.get_object(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket")
+        stored = found and found["Body"].read()
+    if stored is None:
+        return Ledger()
+    try:
+        return parse(stored)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FleetError(
+            f"the record of costs s3://{name}/{key} can't be read ({error!r}): "
+            "delete it to begin a new one; what was spent so far is then not counted"
+        ) from error
+
+
+def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
+    """Replace the fleet's record.
+
+    Raises:
+        FleetError: AWS refuses.
+    """
+    name, key = _place(aws, fleet)
+    with asking(f"the record of costs s3://{name}/{key}"):
+        aws.s3(fleet.home).put_object(Bucket=name, Key=key, Body=text(ledger).encode())
+
+
+def _place(aws: Aws, fleet: Fleet) -> tuple[str, str]:
+    name = bucket.name_of(fleet, aws.account(fleet.home))
+    return name, f"{names.prefix(fleet.called)}ledger.json"
+
+
+def text(ledger: Ledger) -> str:
+    """Return the record as it is stored."""
+    value = {
+        "schema": 1,
+        "runs": {run: _written(moment) for run, moment in ledger.runs.items()},
+        "instances": {
+            name: {
+                "type": lifetime.type,
+                "price": lifetime.price,
+                "launched": _written(lifetime.launched),
+                "expires": _written(lifetime.expires),
+                "ended": _written(lifetime.ended),
+            }
+            for name, lifetime in ledger.lifetimes.items()
+        },
+    }
+    return json.dumps(value, indent=1) + "\n"
+
+
+def parse(stored: str | bytes) -> Ledger:
+    """Return the record that `text` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none.
+    """
+    value = json.loads(stored)
+    return Ledger(
+        lifetimes={name: _lifetime(lifetime) for name, lifetime in value["instances"].items()},
+        runs={run: datetime.fromisoformat(moment) for run, moment in value["runs"].items()},
+    )
+
+
+def _lifetime(value: Mapping[str, Any]) -> Lifetime:
+    return Lifetime(
+        type=value["type"],
+        price=value["price"],
+        launched=datetime.fromisoformat(value["launched"]),
+        expires=_read(value["expires"]),
+        ended=_read(value["ended"]),
+    )
+
+
+def _written(moment: datetime | None) -> str | None:
+    return moment.astimezone(UTC).isoformat() if moment else None
+
+
+def _read(moment: str | None) -> datetime | None:
+    return datetime.fromisoformat(moment) if moment else None

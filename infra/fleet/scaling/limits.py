@@ -1,0 +1,58 @@
+"""Within what a fleet is scaled: counts, times, and what it may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trialfleet.infra.fleet.pool.nodes import Room
+
+UNBOUNDED = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Within what the fleet is scaled.
+
+    Attributes:
+        min_nodes: nodes to keep even when nothing waits.
+        max_nodes: instances at most, those on their way out among them.
+        idle_minutes: for how long a node is idle before it is drained.
+        boot_minutes: for how long a node may take to join.
+        room: what a new node has.
+        price: USD per hour of a new node.
+        hour_cap: USD per hour of all nodes; None: no cap.
+        run_cap: USD of all nodes since the run began; None: no cap.
+        reserve: the share of run_cap that is kept for the full trainings.
+        spent: USD of all nodes since the run began.
+        paused: why no node may be asked for just now, in words; empty: it may.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    idle_minutes: float
+    boot_minutes: float
+    room: Room
+    price: float
+    hour_cap: float | None = None
+    run_cap: float | None = None
+    reserve: float = 0.0
+    spent: float = 0.0
+    paused: str = ""
+
+    def run_pays_for(self, rate: float) -> int:
+        """Return how many new nodes the rest of the run's cap pays for until they are of use.
+
+        Args:
+            rate: USD per hour of the nodes that there are.
+        """
+        if self.run_cap is None:
+            return UNBOUNDED
+        left = self.run_cap - self.spent
+        return how_many(left * 60 / self.boot_minutes - rate, self.price)
+
+
+def how_many(money: float, price: float) -> int:
+    """Return how many of a price money buys."""
+    if price <= 0:
+        return UNBOUNDED
+    return max(0, int(money / price + 1e-9))  # 0.3 is three times 0.1

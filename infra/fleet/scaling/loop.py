@@ -1,0 +1,230 @@
+"""The autoscaler as a process: step after step until it is told to end, or its graph is done.
+
+It is a SERVICE node of a graph, its PROVISIONER, or a command that somebody runs on the manager.
+What it does is written to a file for people. One autoscaler scales a fleet at a time on a machine;
+another waits for its turn.
+
+Nothing that goes wrong ends it: a step that fails, in whatever way, is followed by the next, and a
+disk that takes no report is a line in the log. Without it the nodes' leases would end, and the run
+would wait for ever.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Literal
+
+from trialfleet.errors import PoolError, TrialfleetError
+from trialfleet.files import write_json
+from trialfleet.infra.fleet.plain_data import plain
+from trialfleet.infra.fleet.pool.provisioning import Graph
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Progress, Step, unfailing
+from trialfleet.infra.fleet.scaling.last_report import default_report
+
+PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
+LONGEST_PAUSE = 240.0  # … after several that failed
+State = Literal["waiting", "scaling", "failing", "ended"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What the autoscaler tells of itself, after each step.
+
+    Attributes:
+        state: `waiting` for another autoscaler's end; `failing` while steps fail: the next one is
+            tried all the same.
+        mode: `service` or `provisioner`.
+        error: why the last step failed.
+        step: the last one that did not fail.
+    """
+
+    fleet: str
+    run: str
+    mode: str
+    state: State
+    process: int
+    at: datetime
+    error: str
+    step: Step | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {"schema": 1, **plain(asdict(self))}
+
+
+class Loop:
+    """One autoscaler's life."""
+
+    def __init__(
+        self,
+        autoscaler: Autoscaler,
+        *,
+        fleet: str,
+        run: str = "",
+        report: Path | None = None,
+        lock: Path | None = None,
+        graph: Graph | None = None,
+        progress: Progress = lambda _: None,
+        pause: float = PAUSE,
+        longest_pause: float = LONGEST_PAUSE,
+    ) -> None:
+        """Take what is needed; nothing is done yet.
+
+        Args:
+            autoscaler: what steps.
+            fleet: the fleet's name, for the report.
+            run: the run's id, for the report.
+            report: the file to report to; default: `default_report(fleet)`.
+            lock: the file that makes autoscalers take turns; default: this user's for the fleet.
+            graph: the graph whose provisioner this is; None: this is a service.
+            progress: told of errors, a line each.
+            pause: seconds between steps.
+            longest_pause: … after several that failed: each step renews the nodes' leases.
+        """
+        self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
+        self._report = report or default_report(fleet)
+        self._lock = lock or default_report(fleet).with_suffix(".lock")
+        self._graph, self._progress = graph, progress
+        self._pause, self._longest_pause = pause, max(pause, longest_pause)
+        self._stop = threading.Event()
+        self._failures = 0
+        self._provisioned = False
+        self._last: Step | None = None
+        self._unwritten = ""
+
+    def stop(self) -> None:
+        """End after the step that is being made."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Step until SIGTERM, SIGINT, `stop`, or the end of the graph; errors don't end it."""
+        with ending_by_signals(self.stop), ExitStack() as held:
+            lock = self._opened()
+            if lock and self._alone(held.enter_context(lock)):
+                self._provisioned = self._was_provisioned()
+                while not self._stop.is_set() and not self._once():
+                    self._stop.wait(self._until_next())
+                self._tell("ended")
+
+    def _opened(self) -> IO[str] | None:
+        """Return the open lock, which may need a disk with room again; None if told to end."""
+        said = False
+        while not self._stop.is_set():
+            try:
+                for file in (self._report, self._lock):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                return self._lock.open("w")
+            except OSError as error:
+                if not said:
+                    self._say(f"the autoscaler's files can't be made: {error}")
+                said = True
+                self._stop.wait(self._pause)
+        return None
+
+    def _alone(self, lock: IO[str]) -> bool:
+        """Wait until no other autoscaler scales this fleet here; False if told to end first."""
+        said = False
+        while not self._stop.is_set():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not said:
+                    self._tell("waiting")
+                    self._say(f"another autoscaler of the fleet {self._fleet!r} is at work")
+                said = True
+                self._stop.wait(self._pause)
+            else:
+                return True
+        return False
+
+    def _once(self) -> bool:
+        """Make a step; return whether nothing is left to do."""
+        try:
+            self._last = self._autoscaler.step(least=self._least())
+            over = self._look_at_the_graph(self._last)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nodes and run need the next step
+            self._failures += 1
+            ours = isinstance(error, TrialfleetError)
+            told = str(error) if ours else "".join(traceback.format_exception(error)).rstrip()
+            self._say(f"this step failed, the next follows: {told}")
+            self._tell("failing", told if ours else told.splitlines()[-1])
+            return False
+        self._failures = 0
+        self._tell("scaling")
+        return over
+
+    def _was_provisioned(self) -> bool:
+        """Whether an autoscaler that was killed has started the graph already."""
+        try:
+            return self._graph is not None and self._graph.is_started()
+        except PoolError as error:
+            self._say(f"whether the graph was started before is unknown: {error}")
+            return False
+
+    def _least(self) -> int:
+        """A graph waits for its first node, before any of its trials can ask for one."""
+        return 1 if self._graph and not self._provisioned else 0
+
+    def _look_at_the_graph(self, step: Step) -> bool:
+        """Start the graph once a node has joined, or none ever will; return whether it is done."""
+        if self._graph is None:
+            return False
+        if not self._provisioned and (step.joined or step.stopped):
+            self._graph.start()
+            self._provisioned = True
+            self._say(f"the graph may start: {step.stopped or 'a node has joined'}")
+        return self._provisioned and self._graph.over()
+
+    def _until_next(self) -> float:
+        return min(self._pause * 2.0 ** min(self._failures, 10), self._longest_pause)
+
+    def _tell(self, state: State, error: str = "") -> None:
+        report = Report(
+            fleet=self._fleet,
+            run=self._run,
+            mode="provisioner" if self._graph else "service",
+            state=state,
+            process=os.getpid(),
+            at=datetime.now(UTC),
+            error=error,
+            step=self._last,
+        )
+        try:
+            write_json(self._report, report.to_json())
+            self._unwritten = ""
+        except (OSError, ValueError) as error:
+            why = (isinstance(error, OSError) and error.strerror) or str(error)
+            if self._unwritten != why:
+                self._unwritten = why
+                self._say(f"the report can't be written: {self._report}: {why}")
+
+    def _say(self, line: str) -> None:
+        unfailing(self._progress)(line)
+
+
+@contextmanager
+def ending_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at SIGTERM and SIGINT, where this thread may take signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def told(_number: int, _frame: FrameType | None) -> None:
+        stop()
+
+    former = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -1,0 +1,102 @@
+"""What must be remembered from one look at the fleet to the next.
+
+Neither AWS nor the collector tells it: when the pool last knew a node, and which instances were
+just asked for and are not listed yet. A node is never given up for what was before this watch
+began, nor for the time in which the pool could not be asked: after the manager has been restarted,
+nodes that train need a while to come back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from trialfleet.infra.fleet.pool.nodes import PoolNode, Room
+from trialfleet.infra.fleet.scaling.decision import Node
+from trialfleet.infra.fleet.spec.machines import Instance, InstanceType
+
+UNLISTED = timedelta(minutes=2)  # by then AWS lists what it launched
+# Of the memory that AWS names, the firmware and the kernel keep some.
+USABLE_MEMORY = 0.95
+
+
+def room_of(kind: InstanceType, shares: int) -> Room:
+    """Return what a node of this type offers, where so many trials share a GPU."""
+    memory = int(kind.memory_mb * USABLE_MEMORY)
+    return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
+
+
+class Watch:
+    """The memory of one autoscaler."""
+
+    def __init__(self, now: datetime) -> None:
+        """Begin to watch."""
+        self._began = now
+        self._seen: dict[str, datetime] = {}
+        self._fresh: dict[str, Instance] = {}
+        self._blind = False
+
+    def launched(self, instances: Iterable[Instance]) -> None:
+        """Remember instances that AWS just started."""
+        self._fresh.update({instance.id: instance for instance in instances})
+
+    def living(self, listed: Iterable[Instance], now: datetime) -> list[Instance]:
+        """Return the instances that cost money: those listed, and those just launched."""
+        listed = list(listed)
+        known = {instance.id for instance in listed}
+        self._fresh = {
+            name: instance
+            for name, instance in self._fresh.items()
+            if name not in known and now - instance.launched < UNLISTED
+        }
+        return [*(i for i in listed if i.alive), *self._fresh.values()]
+
+    def blinded(self) -> None:
+        """Remember that the pool could not be asked."""
+        self._blind = True
+
+    def nodes(
+        self,
+        instances: Iterable[Instance],
+        pool: Iterable[PoolNode],
+        rooms: Mapping[str, Room],
+        usual: Room,
+        now: datetime,
+    ) -> list[Node]:
+        """Return the instances joined with what the pool says of them.
+
+        Args:
+            instances: the living ones.
+            pool: the nodes that the collector knows.
+            rooms: what instance types offer, by name.
+            usual: what any other offers.
+            now: the moment of the look.
+        """
+        if self._blind:
+            self._seen = dict.fromkeys(self._seen, now)
+            self._blind = False
+        here = {node.instance: node for node in pool}
+        self._seen.update(dict.fromkeys(here, now))
+        nodes = [self._node(i, here.get(i.id), rooms.get(i.type, usual)) for i in instances]
+        self._seen = {node.instance: node.seen for node in nodes if node.seen}
+        return nodes
+
+    def _node(self, instance: Instance, pool: PoolNode | None, room: Room) -> Node:
+        return Node(
+            instance=instance.id,
+            price=instance.price,
+            room=pool.total if pool else room,
+            launched=max(instance.launched, self._began),
+            state=instance.state,
+            pool=pool,
+            seen=self._seen.get(instance.id),
+        )
+
+
+def usual_room(room: Room, kind: str, instances: Iterable[Instance], nodes: Iterable[Node]) -> Room:
+    """Return what a new node of a type will offer: no more than those that have joined do."""
+    of_kind = {instance.id for instance in instances if instance.type == kind}
+    for node in nodes:
+        if node.instance in of_kind and node.pool:
+            room = room.within(node.pool.total)
+    return room

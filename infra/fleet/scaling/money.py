@@ -1,0 +1,60 @@
+"""A run's money: whether the rest of its cap pays for trials, or for full trainings alone.
+
+Trials may spend the cap but for a reserve. Once they have, those of the run that wait or run end,
+and the reserve pays for the full training of each region's best settings. At the cap all of it
+ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trialfleet.infra.fleet.scaling.limits import Limits
+
+NO_MONEY = "no money is left: "  # how the reason begins with which a trial's job is removed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """The end of a run's trials for want of money.
+
+    Attributes:
+        reason: why, for people.
+        finals: the full trainings end with them.
+    """
+
+    reason: str
+    finals: bool
+
+
+def stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
+    """Return what of a run has to end, if anything.
+
+    Args:
+        limits: the run's cap, what is spent of it and what a new node costs.
+        nodes: the number of instances that cost money.
+        wanted: whether anything waits for a node.
+    """
+    cap, spent = limits.run_cap, limits.spent
+    if cap is None:
+        return None
+    if spent >= cap:
+        return _all(f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent")
+    if wanted and not nodes and limits.run_pays_for(0.0) < 1:
+        # Nothing costs anything any more, so that the cap would never be reached.
+        return _all(
+            f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is less than a new node costs "
+            f"until it is of use (${limits.price:.2f} per hour, {limits.boot_minutes:g} minutes)"
+        )
+    share = cap * (1 - limits.reserve)
+    if spent >= share:
+        return Stop(
+            reason=f"{NO_MONEY}trials have spent ${spent:.2f}; ${cap - share:.2f} of the run's cap "
+            f"of ${cap:.2f} is kept for the full trainings",
+            finals=False,
+        )
+    return None
+
+
+def _all(reason: str) -> Stop:
+    return Stop(reason=NO_MONEY + reason, finals=True)

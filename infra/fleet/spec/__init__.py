@@ -1,0 +1,1 @@
+"""What a fleet is: the `fleet:` table, its names, and machines as plain data."""

@@ -1,0 +1,243 @@
+"""What a fleet is: the `fleet:` table of a study, or a file of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from trialfleet.errors import InputError
+from trialfleet.sections import OneLine, Section, Size, matches, refusal, refuse, schema_of
+
+# An image of AWS's own with NVIDIA's open driver and torch; any other may be named.
+# AWS retires such lines after about a year: then this wants the next.
+DEFAULT_AMI = (
+    "ssm:/aws/service/deeplearning/ami/{architecture}/oss-nvidia-driver-gpu-pytorch-2.9"
+    "-ubuntu-24.04/latest/ami-id"
+)
+_NAME = r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
+_AWS_REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]+"
+_ZONE = _AWS_REGION + r"(-[a-z0-9-]+)?[a-z]"
+_TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
+_GPU_FAMILY = r"(g|gr|p)[0-9]"  # g5.xlarge, gr6.4xlarge, p4d.24xlarge
+_AMI = r"(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./{}-]+)"
+_SUBNET = r"subnet-[0-9a-f]{8,17}"
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
+_BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+RESERVED_TAGS = ("trialfleet:", "aws:", "Name")
+
+
+def _text(pattern: str, words: str) -> Any:
+    return BeforeValidator(matches(pattern, words))
+
+
+def _tags(value: Any) -> Any:
+    for key in value if isinstance(value, dict) else ():
+        if not re.fullmatch(r"[A-Za-z0-9+=._:@-]{1,128}", str(key)):
+            raise refusal(f"tag {key!r}: letters, digits and + - = . _ : @, 128 at most")
+        if str(key).startswith(RESERVED_TAGS):
+            raise refusal(f"tag {key!r}: {', '.join(RESERVED_TAGS)} are trialfleet's own")
+    return value
+
+
+FleetName = Annotated[
+    str,
+    _text(_NAME, "lower-case letters, digits and '-', 32 at most, a letter or digit at both ends"),
+    schema_of(_NAME),
+]
+AwsRegion = Annotated[str, _text(_AWS_REGION, "an AWS region such as eu-west-1")]
+Zone = Annotated[str, _text(_ZONE, "an availability zone such as eu-west-1a")]
+TypeName = Annotated[str, _text(_TYPE, "an instance type such as g5.xlarge")]
+Ami = Annotated[str, _text(_AMI, "ami-… or ssm:/the/path/of/a/parameter that holds one")]
+Subnet = Annotated[str, _text(_SUBNET, "a subnet such as subnet-0123456789abcdef0")]
+Host = Annotated[str, _text(_HOST, "a host name or address, with :PORT where it isn't 9618")]
+Bucket = Annotated[str, _text(_BUCKET, "the name of an S3 bucket")]
+Dollars = Annotated[float, Field(gt=0)]
+
+
+def check_regions(given: Iterable[str]) -> list[str]:
+    """Return the names of AWS regions that a person typed, each once.
+
+    Raises:
+        InputError: one of them can't be a region's.
+    """
+    regions = list(dict.fromkeys(given))
+    for region in regions:
+        if not re.fullmatch(_AWS_REGION, region):
+            raise InputError(f"{region!r} is no AWS region; write one such as eu-west-1")
+    return regions
+
+
+class Needs(Section):
+    """What an instance must have, where no types are listed."""
+
+    gpus: int = Field(1, ge=0, le=16, description="GPUs of an instance.")
+    gpu_memory: Size = Field("16GB", description="Memory of each GPU, at least.")
+    architecture: Literal["x86_64", "arm64"] = "x86_64"
+
+
+class Spot(Section):
+    """How much of the fleet is spot, and what it may cost."""
+
+    share: float = Field(1.0, ge=0, le=1, description="Of the nodes; the others are on-demand.")
+    ceiling: Dollars | None = Field(None, description="USD per instance and hour.")
+
+
+class Nodes(Section):
+    """How many nodes there are."""
+
+    min: int = Field(0, ge=0, le=1_000)
+    max: int = Field(4, ge=1, le=1_000)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            refuse("Nodes", [(("min",), f"must be at most max, which is {self.max}", self.min)])
+        return self
+
+
+class PriceCap(Section):
+    """What the fleet may cost, in USD; reached, nodes are drained and no more are asked for."""
+
+    hour: Dollars | None = Field(None, description="All nodes together, per hour.")
+    run: Dollars | None = Field(None, description="All nodes together, since the run began.")
+    reserve: float = Field(
+        0.2,
+        ge=0,
+        le=0.9,
+        description="The share of `run` that trials leave to the full trainings.",
+    )
+
+
+class Probe(Section):
+    """From where on the probe calls a GPU sick; what is left out is as nodes/probe has it."""
+
+    ecc_uncorrected: int | None = Field(
+        None, ge=0, description="Uncorrectable memory errors that are still good."
+    )
+    launch_microseconds: float | None = Field(
+        None, gt=0, description="So long may a launch take until it is known to be done."
+    )
+    launch_rate: float | None = Field(
+        None, ge=0, description="Launches per second that any GPU must reach."
+    )
+    bandwidth: float | None = Field(
+        None, ge=0, description="GB/s that a copy on any GPU must reach, read plus written."
+    )
+    bandwidth_share: float | None = Field(
+        None, ge=0, le=1, description="Of the data sheet's bandwidth, where the probe knows it."
+    )
+    pool_share: float | None = Field(
+        None, ge=0, le=1, description="Of the median bandwidth of the pool's like."
+    )
+    host_share: float | None = Field(
+        None, ge=0, le=1, description="Of what the link to the host can carry."
+    )
+
+    def options(self) -> str:
+        """Return the thresholds that are set, as options of the probe."""
+        given = self.model_dump(exclude_none=True)
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+
+
+class Fleet(Section):
+    """A fleet of EC2 instances."""
+
+    name: FleetName | None = Field(None, description="Default: the study's name.")
+    aws_regions: list[AwsRegion] = Field(
+        min_length=1, description="The first is home: bucket and token are kept there."
+    )
+    zones: list[Zone] = Field([], description="Default: every zone of the regions.")
+    instance_types: list[TypeName] = Field([], description="Types that will do; or `needs`.")
+    needs: Needs = Needs()
+    spot: Spot = Spot()
+    nodes: Nodes = Nodes()
+    price_cap: PriceCap = PriceCap()
+    trials_per_gpu: int | None = Field(
+        None,
+        ge=1,
+        le=16,
+        description="So many trials share each GPU; default: as the study's resources.gpus asks.",
+    )
+    probe: Probe = Probe()
+    idle_minutes: float = Field(
+        10, gt=0, le=1_440, description="A node idle for so long is drained and removed."
+    )
+    lease_minutes: float = Field(
+        60,
+        ge=5,
+        le=10_080,
+        description="A node whose lease the manager hasn't renewed for so long shuts itself down.",
+    )
+    ami: Ami | dict[AwsRegion, Ami] = Field(
+        DEFAULT_AMI, description="{architecture} stands for the type's; or a table by region."
+    )
+    subnets: list[Subnet] = Field([], description="Default: those of the default VPC.")
+    key_pair: OneLine | None = Field(None, description="For ssh; none by default.")
+    disk: Size = "100GB"
+    tags: Annotated[dict[str, OneLine], BeforeValidator(_tags)] = Field({})
+    manager: Host | None = Field(
+        None, description="Where nodes find the manager; default: this EC2 instance's address."
+    )
+    bucket: Bucket | None = Field(None, description="Default: trialfleet-NAME-ACCOUNT.")
+    autoscale: Literal["off", "service", "provisioner"] = Field(
+        "off", description="Who scales while a run goes on: nobody, or a node of its graph."
+    )
+
+    @property
+    def home(self) -> str:
+        """The AWS region of the bucket and of the pool's token."""
+        return self.aws_regions[0]
+
+    @property
+    def called(self) -> str:
+        """The fleet's name; a fleet of a study has the study's where it has none of its own."""
+        assert self.name is not None, "the fleet was not given a name"
+        return self.name
+
+    @property
+    def shares(self) -> int:
+        """The number of trials that share a GPU; 1: each has its own."""
+        return self.trials_per_gpu or 1
+
+    @property
+    def brings_gpus(self) -> bool:
+        """Whether its nodes have GPUs; of types that are listed, their families' names tell."""
+        if self.instance_types:
+            return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
+        return self.needs.gpus > 0
+
+    @property
+    def spot_nodes(self) -> bool:
+        """True when some nodes may be spot."""
+        return self.spot.share > 0
+
+    @model_validator(mode="after")
+    def _nothing_stands_there_twice(self) -> Self:
+        for key in ("aws_regions", "zones", "instance_types", "subnets"):
+            given = getattr(self, key)
+            for i, one in enumerate(given):
+                if one in given[:i]:  # AWS would be asked twice, and what it lists counted twice
+                    refuse("Fleet", [((key, i), f"{one} stands there twice", one)])
+        return self
+
+    @model_validator(mode="after")
+    def _zones_lie_in_the_regions(self) -> Self:
+        for i, zone in enumerate(self.zones):
+            if not zone.startswith(tuple(self.aws_regions)):
+                text = f"lies in none of aws_regions: {', '.join(self.aws_regions)}"
+                refuse("Fleet", [(("zones", i), text, zone)])
+        return self
+
+    @model_validator(mode="after")
+    def _an_image_for_each_region(self) -> Self:
+        if isinstance(self.ami, dict):
+            missing = [region for region in self.aws_regions if region not in self.ami]
+            if missing:
+                refuse("Fleet", [(("ami",), f"names none for {', '.join(missing)}", self.ami)])
+        elif self.ami.startswith("ami-") and len(self.aws_regions) > 1:
+            text = "an image belongs to one region; give a table of them, or an ssm: parameter"
+            refuse("Fleet", [(("ami",), text, self.ami)])
+        return self

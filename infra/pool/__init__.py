@@ -1,0 +1,1 @@
+"""The embedded pool: HTCondor's packages, its configuration, user namespace, status."""

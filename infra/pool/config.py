@@ -1,0 +1,155 @@
+"""The configuration of the embedded pool, as text.
+
+Pure: the same settings give the same bytes. What comes from outside (paths, knobs) is checked
+here, so that no value can become a line of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import InputError
+from trialfleet.infra.pool.htcondor_package import Installation
+
+if TYPE_CHECKING:
+    import jinja2
+
+TEMPLATE = "embedded.conf.j2"
+TEMPLATES = Path(__file__).parents[2] / "templates"
+KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# A job has this variable, so that the pool's processes can be told from others (see `processes`).
+MARK = "TRIALFLEET_POOL_PROCESS"
+LEAST_CPUS = 2  # two lanes make sense on the smallest machine
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """What one embedded pool is configured by.
+
+    Attributes:
+        folder: the pool's own folder, absolute.
+        installation: the HTCondor to run.
+        account: name of the user whom the daemons see as the pool's owner.
+        port: the one on which all daemons listen.
+        root: True when the daemons run in a user namespace of root's.
+        cpus: number of cpus to offer; 0: what this process may use, at least 2.
+        memory_mb: memory to offer in MiB; 0: what the machine has.
+        knobs: HTCondor settings that come after all others.
+        extra: configuration text (several lines, `use` statements) that comes last.
+
+    Raises:
+        InputError: a path or a knob can't stand in a configuration file.
+    """
+
+    folder: Path
+    installation: Installation
+    account: str
+    port: int
+    root: bool = False
+    cpus: int = 0
+    memory_mb: int = 0
+    knobs: Mapping[str, str] = field(default_factory=dict)
+    extra: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.folder.is_absolute():
+            raise InputError(f"the pool's folder must be an absolute path, not {self.folder}")
+        check_path("the pool's folder", self.folder)
+        check_path("HTCondor's folder", self.installation.release)
+        if self.cpus < 0 or self.memory_mb < 0:
+            raise InputError(f"cpus ({self.cpus}) and memory ({self.memory_mb}) can't be negative")
+        for name, value in self.knobs.items():
+            check_knob(name, value)
+
+    @property
+    def file(self) -> Path:
+        """The configuration file of the pool, the CONDOR_CONFIG of its tools."""
+        return self.folder / "condor_config"
+
+
+def check_path(what: str, path: Path) -> None:
+    """Raise InputError if HTCondor would not read `path` back from its configuration as it is."""
+    text = str(path)
+    # $ begins a macro, # and \ have a meaning in some lists, a comma or a double quote splits.
+    unusable = re.search(r"[\x00-\x1f\x7f$\\\",]", text)
+    if unusable or text != text.strip():
+        why = f"contains {unusable[0]!r}" if unusable else "begins or ends with a blank"
+        raise InputError(f"{what} {text!r} {why}: HTCondor can't use such a path")
+
+
+def check_knob(name: str, value: str) -> None:
+    """Raise InputError if `name = value` is not one setting on one line."""
+    if not KNOB_NAME.fullmatch(name):
+        raise InputError(f"{name!r} is not the name of an HTCondor setting")
+    if re.search(r"[\x00\n\r]", value) or value.rstrip().endswith("\\"):
+        raise InputError(f"the value of {name} is not one line: {value!r}")
+
+
+def templates(folder: str = "condor") -> jinja2.Environment:
+    """Return the templates of what machines are set up by; a name that is missing is an error.
+
+    Args:
+        folder: theirs below trialfleet's templates; by default that of HTCondor's configurations.
+    """
+    import jinja2  # a pool is asked for its state without it
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES / folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  none of them is HTML
+    )
+
+
+def render(settings: PoolSettings) -> str:
+    """Return the text of the pool's configuration file."""
+    installation = settings.installation
+    return (
+        templates()
+        .get_template(TEMPLATE)
+        .render(
+            folder=settings.folder,
+            release=installation.release,
+            bin=installation.bin,
+            sbin=installation.sbin,
+            library=installation.library,
+            libexec=installation.libexec,
+            account=settings.account,
+            port=settings.port,
+            root=settings.root,
+            cpus=settings.cpus or max(LEAST_CPUS, len(os.sched_getaffinity(0))),
+            memory_mb=settings.memory_mb,
+            job_environment=job_environment(settings.file),
+            knobs=settings.knobs,
+            extra=settings.extra.strip(),
+        )
+    )
+
+
+def supervise_script(settings: PoolSettings) -> str:
+    """Return the text of the program by which condor_master runs the supervisor of runs."""
+    values = {"folder": str(settings.folder), "python": sys.executable}
+    quoted = {name: shlex.quote(value) for name, value in values.items()}
+    return templates().get_template("supervise.j2").render(quoted)
+
+
+def job_environment(config: Path) -> str:
+    """Return the variables that each job gets, in HTCondor's quoting."""
+    path = f"{Path(sys.executable).parent}:{SYSTEM_PATH}"
+    return f'"{variable("PATH", path)} {variable(MARK, str(config))}"'
+
+
+def variable(name: str, value: str) -> str:
+    """Return `name=value` as one word of HTCondor's environment syntax."""
+    quoted = value.replace("'", "''").replace('"', '""')
+    return f"'{name}={quoted}'"

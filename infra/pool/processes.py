@@ -1,0 +1,140 @@
+"""Which processes of this machine belong to a pool: told by their environment, from /proc.
+
+A pid file alone lies after a reboot, and says nothing about orphans of a master that was killed.
+The environment of a process can't be mistaken for another's:
+
+- the daemons inherit the pool's mark from their master, and the starter gives it to jobs;
+- HTCondor adds `_CONDOR_ANCESTOR_…` to all that its daemons start (DAGMan and its scripts too).
+  With CONDOR_CONFIG beside it, that names the pool. A user's own shell in the pool has no ancestor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ANCESTOR = "_CONDOR_ANCESTOR_"
+PROC = Path("/proc")
+POLL = 0.02  # seconds between two looks at processes that are to end
+
+
+@dataclass(frozen=True)
+class Process:
+    """One live process.
+
+    Attributes:
+        pid: its number.
+        parent: its parent's number.
+        name: the kernel's short name of the program, at most 15 bytes.
+        started: clock ticks since boot; with `pid` it identifies the process for good.
+        environment: what it was started with; empty when it may not be read.
+        namespace: identity of its user namespace, `user:[…]`; empty when it may not be read.
+    """
+
+    pid: int
+    parent: int
+    name: str
+    started: int
+    environment: frozenset[str]
+    namespace: str
+
+    def has(self, variable: str, value: str) -> bool:
+        """Tell whether the process was started with `variable=value`."""
+        return f"{variable}={value}" in self.environment
+
+
+def living() -> list[Process]:
+    """Return all processes that this user may see into, without zombies, by pid."""
+    numbers = sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
+    return [process for number in numbers if (process := read(number)) is not None]
+
+
+def read(pid: int) -> Process | None:
+    """Return the process with this number; None if it is gone, a zombie or the kernel's own."""
+    folder = PROC / str(pid)
+    try:
+        before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
+        fields = after.split()
+        environment = (folder / "environ").read_bytes()
+        namespace = str((folder / "ns" / "user").readlink())
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    if fields[0] in {"Z", "X"}:
+        return None
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        name=before.partition("(")[2],
+        started=int(fields[19]),
+        environment=frozenset(environment.decode(errors="surrogateescape").split("\0")),
+        namespace=namespace,
+    )
+
+
+def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
+    """Return those of `processes` that belong to the pool with this configuration file.
+
+    Args:
+        processes: what to choose from.
+        mark: name of the variable that carries the configuration file's path.
+        config: the path of the configuration file.
+    """
+    everyone = list(processes)
+    chosen = {
+        process.pid: process
+        for process in everyone
+        if process.has(mark, config)
+        or (process.has("CONDOR_CONFIG", config) and ancestors(process))
+    }
+    return include_relatives(everyone, chosen)
+
+
+def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
+    """Add to `chosen` what it started, by parent, by HTCondor's ancestor or by its namespace."""
+    own = str((PROC / "self" / "ns" / "user").readlink())
+    while True:
+        marks = frozenset().union(*(ancestors(process) for process in chosen.values()))
+        spaces = {process.namespace for process in chosen.values()} - {own}
+        found = [
+            process
+            for process in everyone
+            if process.pid not in chosen
+            and process.pid != os.getpid()
+            and (
+                process.parent in chosen
+                or process.namespace in spaces
+                or not marks.isdisjoint(process.environment)
+            )
+        ]
+        if not found:
+            return [chosen[pid] for pid in sorted(chosen)]
+        chosen |= {process.pid: process for process in found}
+
+
+def ancestors(process: Process) -> frozenset[str]:
+    """Return the variables by which HTCondor marks what a daemon started; each is unique."""
+    return frozenset(entry for entry in process.environment if entry.startswith(ANCESTOR))
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """Signal `process` unless it is gone or its number has passed to another."""
+    now = read(process.pid)
+    if now is not None and now.started == process.started:
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+def wait_until(done: Callable[[], bool], *, seconds: float, poll: float = POLL) -> bool:
+    """Return True as soon as `done()` is; False if it isn't within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(poll)
+    return True

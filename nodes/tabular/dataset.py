@@ -1,0 +1,174 @@
+"""A region's rows, ready to train on.
+
+Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if __package__:
+    from trialfleet.nodes import trial
+    from trialfleet.nodes.tabular import settings, table
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import settings
+    import table
+    import trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Some of a region's rows: numeric [n, d], categorical [n, k], target [n]."""
+
+    numeric: Tensor  # float32, standardised, missing values 0
+    categorical: Tensor  # int32, 0 = unknown
+    target: Tensor  # float32: standardised value, or 0 / 1; int64: the class's number
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the three, in order."""
+        return self.numeric, self.categorical, self.target
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory the rows take."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def to(self, device: torch.device) -> Rows:
+        """Return the rows on the device."""
+        numeric, categorical, target = (tensor.to(device) for tensor in self.tensors)
+        return Rows(numeric=numeric, categorical=categorical, target=target)
+
+    def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
+        """Return room for so many rows of this kind, zero for now."""
+        numeric, categorical, target = (
+            torch.zeros(
+                (count, *tensor.shape[1:]), dtype=tensor.dtype, device=device, pin_memory=pinned
+            )
+            for tensor in self.tensors
+        )
+        return Rows(numeric=numeric, categorical=categorical, target=target)
+
+    def at(self, index: Tensor) -> Rows:
+        """Return the rows at `index` [b]."""
+        return Rows(
+            numeric=self.numeric.index_select(0, index),
+            categorical=self.categorical.index_select(0, index),
+            target=self.target.index_select(0, index),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What standardises a column: (x - mean) / deviation, by the training rows."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    @staticmethod
+    def of(values: Tensor) -> Scale:
+        """Measure each column of `values` [n, d], leaving out what is missing."""
+        exact = values.double()
+        mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
+        deviation = (exact - mean).square().nanmean(0).sqrt()
+        return Scale(mean=mean, deviation=torch.where(deviation > 0, deviation, 1.0))
+
+    @staticmethod
+    def read(description: dict[str, list[float]]) -> Scale:
+        """Return the scale that `describe` described."""
+        return Scale(
+            mean=torch.tensor(description["mean"], dtype=torch.float64),
+            deviation=torch.tensor(description["deviation"], dtype=torch.float64),
+        )
+
+    def describe(self) -> dict[str, list[float]]:
+        """Return the scale as JSON has it."""
+        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+
+    def restore(self, values: Tensor) -> Tensor:
+        """Return what `standardise` was given, in double."""
+        return values.double() * self.deviation + self.mean
+
+    def standardise(self, values: Tensor) -> Tensor:
+        """Return float32 [n, d]; a missing value becomes the mean, 0."""
+        return ((values.double() - self.mean) / self.deviation).nan_to_num(0.0).float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A region's data, ready to train on."""
+
+    columns: table.Columns
+    numeric_scale: Scale  # [d]
+    target_scale: Scale  # [1], 0 and 1 for classification
+    train: Rows
+    validation: Rows
+    test: Rows
+
+    @property
+    def kind(self) -> str:
+        """Return "binary", "multiclass" or "regression"."""
+        return self.columns.kind
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory all rows take."""
+        return self.train.bytes + self.validation.bytes + self.test.bytes
+
+    def to(self, device: torch.device) -> Dataset:
+        """Return the region with its rows on the device."""
+        parts = {name: getattr(self, name).to(device) for name in ("train", "validation", "test")}
+        return dataclasses.replace(self, **parts)
+
+
+def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
+    """Read the region's table into this machine's memory."""
+    if len(t.data) != 1:
+        sys.exit(f"The tabular trainer reads one table per region, not {[*map(str, t.data)]}.")
+    source = table.read_table(t.data[0])
+    numeric = torch.from_numpy(source.numeric)
+    categorical = torch.from_numpy(source.categorical)
+    target = torch.from_numpy(source.target)
+    split = torch.from_numpy(source.split)
+    trained = (split == table.TRAIN).nonzero().flatten()
+    if t.mode == "tune":
+        trained = sample(trained, chosen.tune_fraction)
+    kind = source.columns.kind
+    numeric_scale = Scale.of(numeric[trained])
+    target_scale = Scale(mean=torch.zeros(1).double(), deviation=torch.ones(1).double())
+    if kind == "regression":
+        target_scale = Scale.of(target[trained].unsqueeze(1))
+    target = target_scale.standardise(target.unsqueeze(1)).squeeze(1)  # [n, 1] -> [n]
+
+    def rows(index: Tensor) -> Rows:
+        wanted = target[index]
+        return Rows(
+            numeric=numeric_scale.standardise(numeric[index]),
+            categorical=categorical[index],
+            target=wanted.long() if kind == "multiclass" else wanted,
+        )
+
+    return Dataset(
+        columns=source.columns,
+        numeric_scale=numeric_scale,
+        target_scale=target_scale,
+        train=rows(trained),
+        validation=rows((split == table.VALIDATION).nonzero().flatten()),
+        test=rows((split == table.TEST).nonzero().flatten()),
+    )
+
+
+def sample(index: Tensor, fraction: float) -> Tensor:
+    """Return that share of `index`, in order: the same for every trial, so that they compare."""
+    count = max(1, round(fraction * len(index)))
+    chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]
+    return index[chosen.sort().values]

@@ -1,0 +1,69 @@
+"""How good a network is: the loss and the metrics of a region's rows.
+
+Shapes: n rows, o outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if __package__:
+    from trialfleet.nodes.tabular import dataset
+    from trialfleet.nodes.tabular.network import Network, loss_of, outputs_of
+    from trialfleet.nodes.tabular.settings import METRICS
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import dataset
+    from network import Network, loss_of, outputs_of
+    from settings import METRICS
+
+
+def evaluate(
+    network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
+) -> dict[str, float]:
+    """Return the loss and METRICS of `rows`, their names prefixed; regression in its own unit.
+
+    In float32 on every device: the numbers of a GPU compare with those of a CPU. Where the loss is
+    NaN all of them are: outputs that are no numbers have no order and no class.
+    """
+    outputs = outputs_of(network, rows.numeric, rows.categorical)  # [n, o]
+    target = rows.target.to(outputs.device)
+    metrics = {"loss": loss_of(outputs, target, data.kind).item()}
+    if math.isnan(metrics["loss"]):
+        metrics |= dict.fromkeys(METRICS[data.kind], math.nan)
+    elif data.kind == "regression":
+        error = (outputs.squeeze(1) - target).double() * data.target_scale.deviation.item()
+        spread = (target.double() - target.double().mean()).square().mean()
+        spread = spread * data.target_scale.deviation.item() ** 2
+        metrics["rmse"] = error.square().mean().sqrt().item()
+        metrics["mae"] = error.abs().mean().item()
+        metrics["r2"] = 1.0 - (error.square().mean() / spread).item()
+    elif data.kind == "multiclass":
+        metrics["accuracy"] = (outputs.argmax(1) == target).double().mean().item()
+    else:
+        positive = target > 0.5
+        metrics["auc"] = auc(outputs.squeeze(1), positive)
+        metrics["accuracy"] = ((outputs.squeeze(1) > 0) == positive).double().mean().item()
+    return {prefix + name: value for name, value in metrics.items()}
+
+
+def auc(score: Tensor, positive: Tensor) -> float:
+    """Return the area under the ROC curve: how often a positive outranks a negative, ties half.
+
+    By the ranks' sum (Mann and Whitney, 1947); NaN when one of the classes is missing.
+
+    Args:
+        score: [n], larger for positives.
+        positive: [n] bool.
+    """
+    _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
+    rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one
+    positives = int(positive.sum())
+    pairs = positives * (len(score) - positives)
+    if not pairs:
+        return math.nan
+    above = rank[group[positive]].sum().item() - positives * (positives + 1) / 2
+    return float(above / pairs)

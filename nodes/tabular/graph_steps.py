@@ -1,0 +1,274 @@
+"""The steps of an epoch on a GPU: a whole step is one CUDA graph.
+
+Its matrix products are cuBLAS's; all between them is a few fused kernels of our own.
+
+A step gathers its batch, goes forward and back, and moves the weights, all of it by what lies on
+the device: `clock` says which batch of `order` it is, which row of `schedule` holds its learning
+rate, and where dropout's random numbers stand. So a captured step is replayed without an argument,
+and the host never waits for the device but at the end of an epoch.
+
+The weights are float32. With bfloat16 each hidden layer's weight has a shadow in bfloat16, which
+the optimiser's kernel writes beside it and which the matrix products read; accumulation, biases,
+embeddings, the last layer and the loss stay float32.
+
+With several ranks each takes its part of the batch. When the way back is done, gradients and losses
+of the parts are added up in the types that they have: one all_reduce for each type, captured with
+the rest. Nothing of it overlaps, but networks for a table are small, and launches are what their
+steps cost. NCCL lets its calls be captured once the rehearsals have connected the ranks; and the
+process group's end waits for the graphs, so `close` drops them first.
+
+Everything but the capture works on a CPU too, which is how tests see it. The capture of several
+ranks has not been seen on GPUs; tests/gpu has its test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+if __package__:
+    from trialfleet.nodes.kernels import ops
+    from trialfleet.nodes.tabular import settings
+    from trialfleet.nodes.tabular.loader import Loader
+    from trialfleet.nodes.tabular.network import Network
+    from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
+    from trialfleet.nodes.tabular.pace import Pace
+    from trialfleet.nodes.tabular.ranks import Ranks
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import settings
+    from kernels import ops
+    from loader import Loader
+    from network import Network
+    from optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
+    from pace import Pace
+    from ranks import Ranks
+
+WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
+AHEAD = 32  # steps between two looks at how far the device is, at most
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "binary": lambda outputs, target: ops.sigmoid_bce(outputs.squeeze(1), target),
+    "multiclass": ops.softmax_cross_entropy,
+    "regression": lambda outputs, target: ops.mean_squared_error(outputs.squeeze(1), target),
+}
+
+
+class Forward(nn.Module):
+    """From the clock to the loss of a batch.
+
+    Attributes:
+        shadows: for each of the network's parameters its copy in another type, empty where it has
+            none; an empty list where all are float32.
+        leaves: what gradients are of: a shadow where there is one, else the parameter; without the
+            embedding if no column has one.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        chosen: settings.Settings,
+        kind: str,
+        loader: Loader,
+        clock: Tensor,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self._loss, self._loader, self._clock = LOSSES[kind], loader, clock
+        self._first_code, self._dropout = network.first_code, chosen.dropout
+        self._dtype = dtype if chosen.layers else torch.float32  # the last layer reads float32
+        embedding, *layers = network.parameters()
+        self.shadows: list[Tensor] = []
+        if dtype != torch.float32:
+            self.shadows = [w.new_empty(0, dtype=dtype) for w in network.parameters()]
+            for i in range(0, 2 * chosen.layers, 2):  # weight, bias, weight, bias, …
+                layers[i] = nn.Parameter(layers[i].detach().to(dtype))
+                self.shadows[1 + i] = layers[i].detach()
+        if len(network.first_code):
+            self._sources: list[Tensor] = [embedding, *layers]
+            self.leaves = nn.ParameterList([embedding, *layers])
+        else:
+            self._sources = [embedding.detach(), *layers]
+            self.leaves = nn.ParameterList(layers)
+
+    def forward(self, rows: int) -> Tensor:
+        """Return the mean loss [] of the clock's batch, of so many rows b."""
+        embedding, *hidden, weight, bias = self._sources
+        source = self._loader.rows
+        x, target = ops.gather_embed(  # [b, d + k * e], [b]
+            source.numeric,
+            source.categorical,
+            source.target,
+            self._loader.order,
+            self._clock[:1],
+            self._first_code,
+            embedding,
+            rows,
+            self._dtype,
+        )
+        for i in range(0, len(hidden), 2):
+            product = functional.linear(x, hidden[i])
+            random = self._clock[2:]
+            x = ops.bias_relu_dropout(product, hidden[i + 1], self._dropout, random, i // 2)
+        return self._loss(functional.linear(x.float(), weight, bias), target)
+
+
+class GraphSteps:
+    """See the module, and `steps.Steps`.
+
+    Args:
+        network: on the device to train on.
+        chosen: the settings.
+        kind: "binary", "multiclass" or "regression".
+        loader: where the rows come from.
+        seed: of dropout.
+        dtype: of the hidden layers, float32 or bfloat16.
+        team: the ranks, where there are several.
+        capture: whether to capture the steps, on a GPU.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        chosen: settings.Settings,
+        kind: str,
+        loader: Loader,
+        *,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+        team: Ranks | None = None,
+        capture: bool = True,
+    ) -> None:
+        device = network.first_code.device
+        self._settings, self._loader, self._seed, self._team = chosen, loader, seed, team or Ranks()
+        self._clock = torch.zeros(4, dtype=torch.int64, device=device)
+        self._schedule = torch.zeros(len(loader.sizes), 3, device=device)
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._optimizer = Optimizer(network, chosen)
+        self._forward = Forward(network, chosen, kind, loader, self._clock, dtype)
+        # By a batch's rows, all ranks' together: this rank's rows, and what share they are.
+        self._parts = {
+            batch: (rows, torch.tensor(rows / batch, device=device))
+            for batch, rows in {*zip(loader.batches, loader.sizes, strict=True)}
+        }
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # the same
+        self._near: torch.cuda.Event | None = None
+        self._pace = Pace(AHEAD)
+        if capture and device.type == "cuda":
+            self._capture()
+
+    def begin(self, epoch: int, step: int, loss_sum: float) -> None:
+        """See `Steps`."""
+        sizes, taken = self._loader.sizes, self._optimizer.steps
+        self._next = step
+        self._loader.begin(epoch)
+        self._schedule.copy_(schedule_of(epoch, len(sizes), taken - step, self._settings))
+        # Each rank drops units of its own.
+        seed = (self._seed + (self._team.rank << 32)) % (1 << 63)
+        self._clock.copy_(torch.tensor([sum(sizes[:step]), step, seed, taken]))
+        self._loss_sum.fill_(loss_sum)
+
+    def take(self) -> None:
+        """See `Steps`."""
+        step = self._next
+        self._loader.ready(step)
+        batch = self._loader.batches[step]
+        if batch in self._graphs:
+            self._graphs[batch].replay()
+        else:
+            self._step(batch)
+        self._optimizer.steps += 1
+        self._next += 1
+        if self._clock.is_cuda and self._pace.due():
+            self._stay_near()
+
+    def loss_sum(self) -> float:
+        """See `Steps`."""
+        return self._loss_sum.item()
+
+    def state(self) -> dict[str, Any]:
+        """See `Steps`."""
+        return self._optimizer.state()
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `Steps`."""
+        self._optimizer.restore(state)
+        for shadow, weight in zip(self._forward.shadows, self._optimizer.weights, strict=False):
+            if shadow.numel():
+                shadow.copy_(weight)
+
+    def close(self) -> None:
+        """See `Steps`."""
+        self._graphs.clear()
+
+    # One step
+
+    def _step(self, batch: int) -> None:
+        """Ask the device for a step: this rank's part of a batch of so many rows, all ranks'."""
+        rows, share = self._parts[batch]
+        loss = self._forward(max(1, rows))  # of a small tail a rank may have nothing
+        gradients = [*torch.autograd.grad(loss, list(self._forward.leaves), share)]
+        loss = loss.detach()
+        if self._team.count > 1:
+            *gradients, loss = self._team.sums([*gradients, loss * share])
+        self._move([gradient.contiguous() for gradient in gradients])
+        ops.tick_(self._clock, loss, self._loss_sum, rows)
+
+    @torch.no_grad()
+    def _move(self, gradients: list[Tensor]) -> None:
+        """Move the weights, and with them their shadows."""
+        optimizer, used = self._optimizer, slice(-len(gradients), None)  # without an idle embedding
+        weights, m, v = optimizer.weights[used], optimizer.m[used], optimizer.v[used]
+        shadows, decays = self._forward.shadows[used], optimizer.decays[used]
+        now = (shadows, decays, self._schedule, self._clock[1:2])
+        if self._settings.optimizer == "adamw":
+            ops.adamw_step_(weights, gradients, m, v, *now, BETA_1, BETA_2, EPSILON)
+        else:
+            ops.sgd_step_(weights, gradients, m, *now, self._settings.momentum)
+
+    # The capture
+
+    def _capture(self) -> None:
+        """Capture a step for every size of batch, leaving everything as it is."""
+        pool = torch.cuda.graph_pool_handle()  # for all, as one is replayed at a time
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        for batch in sorted(self._parts, reverse=True):  # on all ranks in the same order
+            aside.wait_stream(here)
+            with torch.cuda.stream(aside):
+                self._rehearse(batch)
+            here.wait_stream(aside)
+            self._graphs[batch] = torch.cuda.CUDAGraph()
+            # NCCL's watchdog asks after its events meanwhile: another thread's business.
+            with torch.cuda.graph(
+                self._graphs[batch], pool=pool, capture_error_mode="thread_local"
+            ):
+                self._step(batch)
+
+    @torch.no_grad()
+    def _rehearse(self, batch: int) -> None:
+        """Take steps and take them back: libraries choose algorithms and get their memory."""
+        optimizer = self._optimizer
+        state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
+        state += [self._clock, self._loss_sum]
+        before = [tensor.clone() for tensor in state]
+        for _ in range(WARM_UPS):
+            with torch.enable_grad():
+                self._step(batch)
+        for tensor, former in zip(state, before, strict=True):
+            tensor.copy_(former)
+
+    def _stay_near(self) -> None:
+        """Wait until the device is where the host was at its last look.
+
+        It still has the steps since then to do, so it never stands idle; and when a checkpoint is
+        wanted, what has been asked of it already is soon done, however long a step takes.
+        """
+        former, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._near.record()
+        if former:
+            former.synchronize()
+        self._pace.begin(self._pace.proposal())

@@ -1,0 +1,243 @@
+"""How the training rows get to the device's kernels, in the order of each epoch.
+
+`Resident`: all rows lie on the device. `Streamed`: they don't fit, and stay in the machine's own
+memory; the rows of the next steps travel, by pinned memory and a stream of their own, while the
+device trains on the rows before. Both give the same batches, so the same bits.
+
+Shapes: n training rows, m of them this rank's, b rows of its batch, c rows of a chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+if __package__:
+    from trialfleet.nodes import trial
+    from trialfleet.nodes.tabular import dataset, settings
+    from trialfleet.nodes.tabular.ranks import Ranks
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import dataset
+    import settings
+    import trial
+    from ranks import Ranks
+
+RESIDENT_SHARE = 0.5  # of the GPU memory to be had; the rest is for network, batches, evaluation
+CHUNK_SHARE = 0.05  # the same, for one chunk; two lie on the device
+CHUNK_BYTES = 256 << 20  # at most: enough to hide what starting a copy costs
+HOST = torch.device("cpu")
+
+
+class Loader(Protocol):
+    """What a training step reads: its batch is rows[order[cursor : cursor + b]].
+
+    Attributes:
+        rows: rows on the device.
+        order: [m] int64, on the device.
+        sizes: b of each step of an epoch.
+        batches: the rows of each step's batch, all ranks' together.
+    """
+
+    rows: dataset.Rows
+    order: Tensor
+    sizes: list[int]
+    batches: list[int]
+
+    def begin(self, epoch: int) -> None:
+        """Take the order of an epoch."""
+
+    def ready(self, step: int) -> None:
+        """Have the step's rows there before what is asked of the device next; steps only rise."""
+
+
+def order_of(seed: int, epoch: int, rows: int) -> Tensor:
+    """Return the epoch's order of the rows [n]; it depends on seed and epoch alone."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    return torch.randperm(rows, generator=generator)
+
+
+class Orders:
+    """The epochs' orders of the rows; the next one is drawn while the device trains."""
+
+    def __init__(self, seed: int, rows: int, batch: int, team: Ranks) -> None:
+        self._seed, self._rows, self._batch, self._team = seed, rows, batch, team
+        self._next: tuple[int, Future[Tensor]] | None = None
+        self._thread = ThreadPoolExecutor(1)
+        self.batches = [min(batch, rows - begin) for begin in range(0, rows, batch)]
+        self.sizes = [end - begin for begin, end in map(team.part, self.batches)]
+
+    def take(self, epoch: int) -> Tensor:
+        """Return this rank's rows in the epoch's order [m], on the host."""
+        drawn = self._next
+        if drawn is None or drawn[0] != epoch:
+            drawn = epoch, self._thread.submit(self._draw, epoch)
+        self._next = epoch + 1, self._thread.submit(self._draw, epoch + 1)
+        return drawn[1].result()
+
+    def _draw(self, epoch: int) -> Tensor:
+        order = order_of(self._seed, epoch, self._rows)
+        if self._team.count == 1:
+            return order
+        batches = torch.split(order, self._batch)
+        return torch.cat([batch[slice(*self._team.part(len(batch)))] for batch in batches])
+
+
+class Resident:
+    """All rows lie on the device; an epoch brings its order."""
+
+    def __init__(self, rows: dataset.Rows, orders: Orders) -> None:
+        self.rows, self.sizes, self.batches = rows, orders.sizes, orders.batches
+        self.order = torch.zeros(sum(orders.sizes), dtype=torch.int64, device=rows.target.device)
+        self._orders = orders
+
+    def begin(self, epoch: int) -> None:
+        """Bring the epoch's order."""
+        self.order.copy_(self._orders.take(epoch))
+
+    def ready(self, step: int) -> None:
+        """All rows are there."""
+
+
+class Streamed:
+    """The device has room for two chunks, by turns: one is trained on, the next one arrives.
+
+    So the place of every row in `rows` is known beforehand, and `order` never changes.
+    """
+
+    def __init__(
+        self, rows: dataset.Rows, orders: Orders, device: torch.device, chunk_bytes: int
+    ) -> None:
+        self.sizes, self.batches = orders.sizes, orders.batches
+        per_step = max(1, rows.bytes // len(rows) * self.sizes[0])
+        self.steps = max(1, chunk_bytes // per_step)  # per chunk
+        self.chunk = self.steps * self.sizes[0]  # c
+        position = torch.arange(sum(self.sizes), device=device)
+        self.order = position // self.chunk % 2 * self.chunk + position % self.chunk
+        self.rows = rows.empty(2 * self.chunk, device)
+        self._source, self._orders = rows, orders
+        self._lane = CudaLane(device) if device.type == "cuda" else Lane()
+        self._waiting = [rows.empty(self.chunk, HOST, pinned=self._lane.pinned) for _ in range(2)]
+        self._thread = ThreadPoolExecutor(1)
+
+    def begin(self, epoch: int) -> None:
+        """See `Loader`."""
+        self._order = self._orders.take(epoch)
+        self._here = -1  # no chunk yet
+        self._coming: Future[None] | None = None
+
+    def ready(self, step: int) -> None:
+        """Let the device wait for the step's chunk, if that is new, and bring the one after it."""
+        chunk = step // self.steps
+        if chunk == self._here:
+            return
+        if self._coming is None:  # the first one of this epoch
+            self._lane.release()
+            self._bring(chunk)
+        else:
+            self._coming.result()
+        self._lane.wait(chunk % 2)
+        self._here = chunk
+        if (chunk + 1) * self.chunk < len(self._order):
+            self._lane.release()
+            self._coming = self._thread.submit(self._bring, chunk + 1)
+
+    def _bring(self, chunk: int) -> None:
+        """Collect a chunk's rows and send them off."""
+        turn = chunk % 2
+        index = self._order[chunk * self.chunk : (chunk + 1) * self.chunk]
+        waiting = [tensor[: len(index)] for tensor in self._waiting[turn].tensors]
+        begin = turn * self.chunk
+        places = [tensor[begin : begin + len(index)] for tensor in self.rows.tensors]
+        self._lane.clear(turn)
+        for tensor, source in zip(waiting, self._source.tensors, strict=True):
+            torch.index_select(source, 0, index, out=tensor)
+        self._lane.send(waiting, places, turn)
+
+
+class Lane:
+    """The way to the halves of the device's rows; on a CPU a copy at once."""
+
+    pinned = False
+
+    def clear(self, turn: int) -> None:
+        """Wait until what was last sent to this half is there, and its memory free again."""
+
+    def release(self) -> None:
+        """Say that the device's work so far is the last to read the half that is sent to next."""
+
+    def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:  # noqa: ARG002
+        """Copy to a half of the device's rows, once it is released. From any thread."""
+        for tensor, place in zip(waiting, places, strict=True):
+            place.copy_(tensor, non_blocking=True)
+
+    def wait(self, turn: int) -> None:
+        """Let the device's next work wait until what was sent to this half is there."""
+
+
+class CudaLane(Lane):
+    """A stream of its own, beside the one that trains."""
+
+    pinned = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._released, *self._there = (
+            torch.cuda.Event()  # type: ignore[no-untyped-call]
+            for _ in range(3)
+        )
+
+    def clear(self, turn: int) -> None:
+        """See `Lane`."""
+        self._there[turn].synchronize()
+
+    def release(self) -> None:
+        """See `Lane`."""
+        self._released.record(torch.cuda.current_stream(self._device))
+
+    def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:
+        """See `Lane`."""
+        # A thread begins on GPU 0, and would go back there to take memory for nothing.
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._released)
+            super().send(waiting, places, turn)
+            self._there[turn].record(self._stream)
+
+    def wait(self, turn: int) -> None:
+        """See `Lane`."""
+        torch.cuda.current_stream(self._device).wait_event(self._there[turn])
+
+
+# Which one
+
+
+def place(data: dataset.Dataset, device: torch.device, gpu_share: float) -> dataset.Dataset:
+    """Return the region with its rows on the device, or as it is where they don't fit."""
+    if device.type == "cpu" or data.bytes > RESIDENT_SHARE * room_on(device, gpu_share):
+        return data
+    return data.to(device)
+
+
+def loader_of(
+    data: dataset.Dataset,
+    chosen: settings.Settings,
+    device: torch.device,
+    t: trial.Trial,
+    team: Ranks,
+) -> Loader:
+    """Return what the training steps read, by where the region's rows lie."""
+    orders = Orders(t.seed, len(data.train), chosen.batch_size, team)
+    if data.train.target.device == device:
+        return Resident(data.train, orders)
+    chunk_bytes = min(CHUNK_BYTES, math.floor(CHUNK_SHARE * room_on(device, t.gpu_share)))
+    return Streamed(data.train, orders, device, chunk_bytes)
+
+
+def room_on(device: torch.device, share: float) -> float:
+    """Return the bytes of GPU memory that are free, within the trial's share of the GPU."""
+    free, total = torch.cuda.mem_get_info(device)
+    return min(free, total * share)

@@ -1,0 +1,88 @@
+"""The reference trainer's network, its loss, and its outputs without training.
+
+Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns, e numbers per
+categorical value, o outputs (1; one per class where there are more than two).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+if __package__:
+    from trialfleet.nodes.tabular import settings, table
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import settings
+    import table
+
+EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the memory
+
+
+class Network(nn.Module):
+    """Embeddings beside the numeric columns, then hidden layers of one width."""
+
+    first_code: Tensor
+
+    def __init__(self, columns: table.Columns, chosen: settings.Settings) -> None:
+        super().__init__()
+        # All vocabularies share one table of embeddings: column j's codes start at first_code[j].
+        counts = [len(values) + 1 for values in columns.categorical.values()]
+        sizes = torch.tensor(counts, dtype=torch.int64)
+        first_code = (sizes.cumsum(0) - sizes).int()
+        self.register_buffer("first_code", first_code, persistent=False)
+        self.embedding = nn.Embedding(max(1, sum(counts)), chosen.embedding)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        with torch.no_grad():
+            self.embedding.weight[first_code.long()] = 0.0  # unknown: no opinion, and stays so
+
+        width = len(columns.numeric) + len(columns.categorical) * chosen.embedding
+        layers: list[nn.Module] = []
+        for _ in range(chosen.layers):
+            layers += [nn.Linear(width, chosen.hidden), nn.ReLU(), nn.Dropout(chosen.dropout)]
+            width = chosen.hidden
+        outputs = len(columns.classes) if columns.kind == "multiclass" else 1
+        self.layers = nn.Sequential(*layers, nn.Linear(width, outputs))
+
+    def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
+        """Return the outputs [b, o] of numeric [b, d] and categorical [b, k]."""
+        embedded = self.embedding(categorical + self.first_code)  # [b, k, e]
+        joined = torch.cat([numeric, embedded.flatten(1)], 1)  # [b, d + k * e]
+        outputs: Tensor = self.layers(joined)
+        return outputs
+
+
+def loss_of(outputs: Tensor, target: Tensor, kind: str) -> Tensor:
+    """Return the mean loss of outputs [b, o] against target [b]."""
+    if kind == "multiclass":
+        return functional.cross_entropy(outputs, target)
+    flat = outputs.squeeze(1)  # [b, 1] -> [b]
+    if kind == "binary":
+        return functional.binary_cross_entropy_with_logits(flat, target)
+    return functional.mse_loss(flat, target)
+
+
+def copy_weights(network: Network) -> dict[str, Tensor]:
+    """Return a copy of the weights that training leaves alone."""
+    return {name: weight.detach().clone() for name, weight in network.state_dict().items()}
+
+
+@torch.no_grad()
+def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
+    """Return the outputs [n, o] for all rows, without dropout; the network stays in its own mode.
+
+    The rows may lie elsewhere than the network; the outputs are where the network is.
+    """
+    device, training = network.first_code.device, network.training
+    widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)
+    rows = max(1, EVALUATION_NUMBERS // widest)
+    parts = [slice(start, start + rows) for start in range(0, len(numeric), rows)]
+    network.eval()
+    try:
+        return torch.cat(
+            [network(numeric[part].to(device), categorical[part].to(device)) for part in parts]
+        )
+    finally:
+        network.train(training)

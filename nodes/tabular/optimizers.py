@@ -1,0 +1,111 @@
+"""AdamW and SGD with momentum, for the reference trainer.
+
+torch.optim's classes import torch._dynamo on their first use: 1.3 s and 70 MB of every trial, as
+long as its import of torch. `Optimizer` takes the same steps on a CPU; on a GPU one kernel does,
+`adamw_step_` or `sgd_step_`, which reads what changes from step to step in a table (`schedule_of`).
+
+    w    a weight              g   its gradient
+    m    mean of g (AdamW); velocity (SGD)
+    v    mean of g²            t   number of the step, from 1
+    lr   learning rate         decay   decoupled decay of the weight, 0 for biases
+
+AdamW (Loshchilov and Hutter, 2019, algorithm 2):
+    m ← β₁ m + (1 - β₁) g
+    v ← β₂ v + (1 - β₂) g²
+    w ← w (1 - lr decay) - lr m / (1 - β₁ᵗ) / (√(v / (1 - β₂ᵗ)) + ε)
+SGD:
+    m ← momentum m + g
+    w ← w (1 - lr decay) - lr m
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if __package__:
+    from trialfleet.nodes.tabular import settings
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import settings
+
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+
+
+class Optimizer:
+    """The optimiser of one network's weights."""
+
+    def __init__(self, network: nn.Module, chosen: settings.Settings) -> None:
+        self.settings = chosen
+        self.weights = list(network.parameters())
+        self.decays = decays_of(self.weights, chosen)
+        self.steps = 0
+        self.m = [torch.zeros_like(w) for w in self.weights]
+        self.v = [torch.zeros_like(w) for w in self.weights]
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        for w in self.weights:
+            w.grad = None
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Move every weight by its gradient."""
+        self.steps += 1
+        move = self._adamw if self.settings.optimizer == "adamw" else self._sgd
+        for w, m, v, decay in zip(self.weights, self.m, self.v, self.decays, strict=True):
+            if w.grad is not None:
+                w.mul_(1 - learning_rate * decay)
+                move(w, w.grad, m, v, learning_rate)
+
+    def _adamw(self, w: Tensor, g: Tensor, m: Tensor, v: Tensor, learning_rate: float) -> None:
+        m.lerp_(g, 1 - BETA_1)
+        v.mul_(BETA_2).addcmul_(g, g, value=1 - BETA_2)
+        root = (v / (1 - BETA_2**self.steps)).sqrt_().add_(EPSILON)
+        w.addcdiv_(m, root, value=-learning_rate / (1 - BETA_1**self.steps))
+
+    def _sgd(self, w: Tensor, g: Tensor, m: Tensor, _v: Tensor, learning_rate: float) -> None:
+        m.mul_(self.settings.momentum).add_(g)
+        w.add_(m, alpha=-learning_rate)
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs to go on to the same bits."""
+        return {"steps": self.steps, "m": self.m, "v": self.v}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`, on whatever device it was saved."""
+        self.steps = state["steps"]
+        for mine, saved in zip([*self.m, *self.v], [*state["m"], *state["v"]], strict=True):
+            mine.copy_(saved)
+
+
+def decays_of(weights: Sequence[Tensor], chosen: settings.Settings) -> list[float]:
+    """Return each weight's decay: biases, which have one dimension, have none."""
+    return [chosen.weight_decay if w.ndim > 1 else 0.0 for w in weights]
+
+
+def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
+    """Return the learning rate after so many epochs: along a cosine from its full value to 0."""
+    done = epochs / chosen.epochs
+    return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
+    """Return what the kernels have to know of an epoch's steps.
+
+    Args:
+        epoch: from 0.
+        steps: of each epoch.
+        before: steps taken before the epoch.
+        chosen: the settings.
+
+    Returns:
+        [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
+    """
+    rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
+    t = before + 1 + torch.arange(steps, dtype=torch.float64)
+    columns = [torch.tensor(rates, dtype=torch.float64), 1 / (1 - BETA_1**t), 1 / (1 - BETA_2**t)]
+    return torch.stack(columns, 1).float()

@@ -1,0 +1,83 @@
+"""The model that the reference trainer left, ready to predict."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+if __package__:
+    from trialfleet.nodes.tabular import dataset, settings, table
+    from trialfleet.nodes.tabular.network import Network, outputs_of
+elif not TYPE_CHECKING:  # beside the trainer
+    import dataset
+    import settings
+    import table
+    from network import Network, outputs_of
+
+_UNUSABLE = (ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A trained network and what its inputs mean."""
+
+    columns: table.Columns
+    numeric_scale: dataset.Scale
+    target_scale: dataset.Scale
+    network: Network
+
+    @torch.no_grad()
+    def predict(
+        self, numeric: npt.NDArray[np.float32], categorical: npt.NDArray[np.int32]
+    ) -> list[float] | list[str]:
+        """Predict rows that are encoded as the region's table was.
+
+        Args:
+            numeric: [n, d], NaN where a value is missing.
+            categorical: [n, k], 0 where a value is unknown.
+
+        Returns:
+            Per row: the probability of the second class (two classes), the likeliest class (more),
+            or the value (regression).
+        """
+        scaled = self.numeric_scale.standardise(torch.from_numpy(numeric))
+        outputs = outputs_of(self.network, scaled, torch.from_numpy(categorical))
+        if self.columns.kind == "multiclass":
+            return [self.columns.classes[code] for code in outputs.argmax(1).tolist()]
+        flat = outputs.squeeze(1).double()  # [n, 1] -> [n]
+        if self.columns.kind == "binary":
+            return [float(value) for value in flat.sigmoid()]
+        return [float(value) for value in self.target_scale.restore(flat)]
+
+
+def load_model(folder: Path) -> Model:
+    """Read a model folder.
+
+    Raises:
+        ValueError: it is not the folder of a model of the reference trainer.
+        OSError: a file is missing or can't be read.
+    """
+    if folder.is_dir() and not (folder / "model.json").exists():
+        left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
+        raise ValueError(
+            f"{folder} is no model of `trainer: tabular`, which alone can be predicted with here; "
+            f"it holds what the study's own trainer left: {left}"
+        )
+    try:
+        text = (folder / "model.json").read_text(encoding="utf-8")
+        description: dict[str, Any] = json.loads(text)
+        columns = table.Columns(**description["columns"])
+        network = Network(columns, settings.Settings.of(description["settings"]))
+        network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+        numeric = dataset.Scale.read(description["numeric_scale"])
+        target = dataset.Scale.read(description["target_scale"])
+    except _UNUSABLE as error:
+        raise ValueError(f"{folder} holds no model of the tabular trainer: {error}") from error
+    return Model(columns=columns, numeric_scale=numeric, target_scale=target, network=network)

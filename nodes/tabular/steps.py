@@ -1,0 +1,88 @@
+"""The steps of an epoch: the plain way, by torch's own operations, as on a CPU.
+
+`graph_steps.py` has the GPU's way. Both go through the same batches with the same formulas, and
+save the same state: a checkpoint of one is one of the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+if __package__:
+    from trialfleet.nodes.tabular import dataset, loader, settings
+    from trialfleet.nodes.tabular.network import Network, loss_of
+    from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import dataset
+    import loader
+    import settings
+    from network import Network, loss_of
+    from optimizers import Optimizer, learning_rate_at
+
+
+class Steps(Protocol):
+    """What moves the weights of a network, in place."""
+
+    def begin(self, epoch: int, step: int, loss_sum: float) -> None:
+        """Get ready for an epoch, from one of its steps on; the ones before made that sum."""
+
+    def take(self) -> None:
+        """Move the weights by the next batch of the epoch."""
+
+    def loss_sum(self) -> float:
+        """Return the sum of the losses of the epoch's steps so far. Waits for the device."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs, beside the weights, to go on to the same bits."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`; the weights have been restored."""
+
+    def close(self) -> None:
+        """Let go of what other libraries wait for at the end; no step is taken any more."""
+
+
+class PlainSteps:
+    """Steps by autograd, one operation after the other."""
+
+    def __init__(
+        self, network: Network, data: dataset.Dataset, chosen: settings.Settings, seed: int
+    ) -> None:
+        self._network, self._data, self._settings, self._seed = network, data, chosen, seed
+        self._optimizer = Optimizer(network, chosen)
+
+    def begin(self, epoch: int, step: int, loss_sum: float) -> None:
+        """See `Steps`."""
+        self._epoch, self._next = epoch, step
+        order = loader.order_of(self._seed, epoch, len(self._data.train))
+        self._batches = torch.split(order, self._settings.batch_size)
+        self._loss_sum = torch.tensor(loss_sum, dtype=torch.float64)
+
+    def take(self) -> None:
+        """See `Steps`."""
+        batch = self._data.train.at(self._batches[self._next])
+        self._optimizer.clear()
+        outputs = self._network(batch.numeric, batch.categorical)
+        loss = loss_of(outputs, batch.target, self._data.kind)
+        loss.backward()  # type: ignore[no-untyped-call]
+        epochs = self._epoch + self._next / len(self._batches)
+        self._optimizer.step(learning_rate_at(epochs, self._settings))
+        self._loss_sum += loss.detach()
+        self._next += 1
+
+    def loss_sum(self) -> float:
+        """See `Steps`."""
+        return self._loss_sum.item()
+
+    def state(self) -> dict[str, Any]:
+        """See `Steps`."""
+        return self._optimizer.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `Steps`."""
+        self._optimizer.restore(state)
+
+    def close(self) -> None:
+        """See `Steps`."""

@@ -1,0 +1,294 @@
+"""The reference trainer: a multi-layer perceptron for a table, on the CPU or on GPUs.
+
+Read `main` first, then downwards. A trial interrupted at any step goes on from its checkpoint to
+the very same bits.
+
+    settings     what may be chosen            network       the network and its loss
+    table        the file of a region          steps         an epoch's steps on a CPU
+    dataset      its rows, ready to train on   graph_steps   an epoch's steps on a GPU
+    loader       how rows get to the GPU       optimizers    AdamW and SGD
+    evaluation   loss and metrics              ranks         several GPUs for one trial
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if __package__:
+    from trialfleet.nodes import trial
+    from trialfleet.nodes.tabular import dataset, loader, ranks, settings
+    from trialfleet.nodes.tabular.evaluation import evaluate
+    from trialfleet.nodes.tabular.network import Network, copy_weights
+    from trialfleet.nodes.tabular.steps import PlainSteps, Steps
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import dataset
+    import loader
+    import ranks
+    import settings
+    import trial
+    from evaluation import evaluate
+    from network import Network, copy_weights
+    from steps import PlainSteps, Steps
+
+
+def main() -> None:
+    """Run the trial that `trial.json` describes."""
+    t = trial.start()
+    try:
+        chosen = settings.Settings.of(t.params)
+        check(chosen, t)
+    except ValueError as error:
+        t.reject(str(error))
+    if t.accelerator == "gpu":
+        require_gpus(t)
+        if t.gpus > 1 and not ranks.inside():
+            ranks.launch(t.gpus)
+    team = ranks.Ranks.join()
+    device = choose_device(t, team)
+    try:
+        train(t, chosen, device, team)
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        if t.gpu_share < 1:  # a neighbour may have had it: that is no fault of the parameters
+            sys.exit(f"out of GPU memory, on a GPU that is shared: {error}")
+        t.reject(f"out of GPU memory: {error}")
+
+
+def check(chosen: settings.Settings, t: trial.Trial) -> None:
+    """Raise ValueError for a setting that this trial's processors can't have."""
+    if t.accelerator == "cpu":
+        if chosen.precision == "bfloat16":
+            raise ValueError("precision is 'bfloat16', which is for GPUs; choose auto or float32")
+    elif chosen.batch_size < t.gpus:
+        raise ValueError(f"batch_size is {chosen.batch_size}, with {t.gpus} GPUs to share it")
+
+
+def require_gpus(t: trial.Trial) -> None:
+    """Leave unless the trial's GPUs are here: it is never trained on anything else."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count < t.gpus:
+        sys.exit(
+            f"The study wants {t.gpus} GPUs for a trial; torch {torch.__version__} finds {count} "
+            "usable CUDA devices here "
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})."
+        )
+
+
+def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
+    """Return the device of the study's accelerator, or this rank's, made deterministic."""
+    if t.accelerator == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", team.rank)
+    t.device = torch.cuda.get_device_name(device) + (f" x {t.gpus}" if t.gpus > 1 else "")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(mode=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.cuda.set_device(device)
+    if t.gpu_share < 1:  # or it would take what is its neighbours'
+        torch.cuda.set_per_process_memory_fraction(t.gpu_share, device)
+    return device
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether a GPU's memory was the reason; a capture that it broke off has its own error."""
+    while error is not None:
+        words = str(error)
+        if "CUDA" in words and ("out of memory" in words or "ALLOC_FAILED" in words):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def train(
+    t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
+) -> None:
+    """Train, and leave with the result."""
+    data = loader.place(dataset.load(t, chosen), device, t.gpu_share)
+    if len(data.train) < team.count:
+        t.reject(f"{len(data.train)} training rows are too few for {team.count} GPUs to share")
+    torch.manual_seed(t.seed)
+    network = Network(data.columns, chosen).to(device)
+    with closing(steps_of(t, chosen, network, data, team)) as steps:
+        Run(t, chosen, network, data, steps, team).fit()
+    if not team.first:
+        sys.exit(0)
+    if t.mode == "final":
+        save_model(t.model, network, data, chosen)
+    metrics = evaluate(network, data.validation, data, "val_")
+    t.complete(**metrics, **evaluate(network, data.test, data, "test_"))
+
+
+def steps_of(
+    t: trial.Trial,
+    chosen: settings.Settings,
+    network: Network,
+    data: dataset.Dataset,
+    team: ranks.Ranks,
+) -> Steps:
+    """Return the way of taking steps where the network lies."""
+    device = network.first_code.device
+    if device.type == "cpu":
+        return PlainSteps(network, data, chosen, t.seed)
+    if __package__:  # the kernels travel with trials for GPUs alone
+        from trialfleet.nodes.tabular.graph_steps import GraphSteps
+    elif not TYPE_CHECKING:
+        from graph_steps import GraphSteps
+    # Beside its loader, a step takes 4 bytes for each value of a column and 256 rows of the batch:
+    # embedding.cu. Where that is too much, the trial is rejected for want of memory.
+    source = loader.loader_of(data, chosen, device, t, team)
+    dtype = precision_of(chosen, device)
+    return GraphSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
+
+
+def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype:
+    """Return the type of the hidden layers' matrix products on a GPU."""
+    if chosen.precision == "auto":
+        native = torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if native else torch.float32
+    return torch.bfloat16 if chosen.precision == "bfloat16" else torch.float32
+
+
+# Epochs
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Where the training stands, beside weights, optimiser and random state."""
+
+    epoch: int = 0
+    step: int = 0  # within the epoch
+    loss_sum: float = 0.0  # of the epoch's steps so far
+    best_epoch: int = -1
+    best_score: float = math.inf  # smaller is better
+
+    def over(self, chosen: settings.Settings) -> bool:
+        """Tell whether the last epoch, or the end of the patience, has come."""
+        waited = self.epoch - 1 - self.best_epoch
+        return self.epoch >= chosen.epochs or waited >= chosen.patience
+
+
+class Run:
+    """The training of one network: everything that a checkpoint has to hold."""
+
+    def __init__(
+        self,
+        t: trial.Trial,
+        chosen: settings.Settings,
+        network: Network,
+        data: dataset.Dataset,
+        steps: Steps,
+        team: ranks.Ranks | None = None,
+    ) -> None:
+        self.trial, self.settings, self.network, self.data = t, chosen, network, data
+        self.steps, self.team = steps, team or ranks.Ranks()
+        self.steps_per_epoch = math.ceil(len(data.train) / chosen.batch_size)
+        self.progress = Progress()
+        self.best_weights: dict[str, Tensor] = copy_weights(network)
+
+    def fit(self) -> None:
+        """Train until the validation rows no longer gain, and leave the best epoch's weights."""
+        self.restore()
+        while not self.progress.over(self.settings):
+            self.finish_epoch()
+            self.evaluate_epoch()
+        self.network.load_state_dict(self.best_weights)
+
+    def finish_epoch(self) -> None:
+        """Take the epoch's remaining steps; leave with a checkpoint when it is time."""
+        progress = self.progress
+        self.steps.begin(progress.epoch, progress.step, progress.loss_sum)
+        while progress.step < self.steps_per_epoch:
+            self.steps.take()
+            progress.step += 1
+            if self.team.agree(wish=self.trial.should_checkpoint()):
+                progress.loss_sum = self.steps.loss_sum()
+                self.save()
+                self.trial.yield_node()
+        progress.loss_sum = self.steps.loss_sum()
+
+    def evaluate_epoch(self) -> None:
+        """Measure the epoch on the validation rows, report it, remember it if it is the best."""
+        progress, t = self.progress, self.trial
+        train_loss = progress.loss_sum / self.steps_per_epoch
+        metrics = evaluate(self.network, self.data.validation, self.data, "val_")
+        for name, loss in (("training", train_loss), ("validation", metrics["val_loss"])):
+            if not math.isfinite(loss):
+                t.reject(f"the {name} loss is {loss} in epoch {progress.epoch}")
+        if self.team.first:
+            t.report(progress.epoch, train_loss=train_loss, **metrics)
+        # The study's own objective decides where it is measured on the validation rows.
+        score = metrics["val_loss"]
+        if t.metric in metrics:
+            score = metrics[t.metric] * (-1 if t.direction == "maximize" else 1)
+        score = self.team.of_first(score)
+        if score < progress.best_score:
+            progress.best_score, progress.best_epoch = score, progress.epoch
+            self.best_weights = copy_weights(self.network)
+        progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
+
+    def save(self) -> None:
+        """Write a checkpoint, the same on every device: the weights and `Steps.state`."""
+        if self.team.first:
+            state = {
+                "progress": dataclasses.asdict(self.progress),
+                "network": self.network.state_dict(),
+                "best_weights": self.best_weights,
+                "optimizer": self.steps.state(),
+                "random": torch.get_rng_state(),  # dropout's, on a CPU
+            }
+            with self.trial.checkpoint() as folder:
+                torch.save(state, folder / "state.pt")
+        self.team.meet()
+
+    def restore(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        if not (folder := self.trial.restore()):
+            return
+        state: dict[str, Any] = torch.load(
+            folder / "state.pt", map_location="cpu", weights_only=True
+        )
+        self.progress = Progress(**state["progress"])
+        self.network.load_state_dict(state["network"])
+        self.best_weights = state["best_weights"]
+        self.steps.restore(state["optimizer"])
+        torch.set_rng_state(state["random"])
+
+
+# The model's folder
+
+
+def save_model(
+    folder: Path, network: Network, data: dataset.Dataset, chosen: settings.Settings
+) -> None:
+    """Write what `predict.py` needs: weights.pt and model.json."""
+    folder.mkdir(exist_ok=True)
+    torch.save(
+        {name: weight.cpu() for name, weight in copy_weights(network).items()},
+        folder / "weights.pt",
+    )
+    description = {
+        "schema": 1,
+        "columns": dataclasses.asdict(data.columns),
+        "numeric_scale": data.numeric_scale.describe(),
+        "target_scale": data.target_scale.describe(),
+        "settings": dataclasses.asdict(chosen),
+    }
+    text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+    (folder / "model.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    ranks.run(main)

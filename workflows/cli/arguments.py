@@ -1,0 +1,87 @@
+"""Arguments that name a run, a model or a region: found by name, and completed by the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from trialfleet.errors import TrialfleetError
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.run.run import Run
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def run_called(name: str | None) -> Run:
+    """Return the run of this name, or the newest; see `finding.find_run`."""
+    from trialfleet.workflows.run.finding import find_run
+    from trialfleet.workflows.run.run import Run
+
+    return Run(find_run(name))
+
+
+def _completed_by(names: Callable[[click.Context], Iterable[str]]) -> Complete:
+    """What completes a word by names, else by files, whose names the shell knows itself."""
+
+    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
+        try:
+            words = [CompletionItem(name) for name in names(ctx) if name.startswith(typed)]
+        except (TrialfleetError, OSError):  # nothing is said into the line that is being typed
+            words = []
+        return words or [CompletionItem(typed, type="file")]
+
+    return complete
+
+
+def _runs(_: click.Context) -> list[str]:
+    from trialfleet.workflows.run.finding import runs_here
+
+    runs = runs_here()
+    ids = [run.run for run in runs]
+    shown = [run.run if ids.count(run.run) == 1 else run.name for run in runs]
+    return list(dict.fromkeys([*shown, *(run.study for run in runs if run.study)]))
+
+
+def _regions(ctx: click.Context) -> Iterable[str]:
+    return run_called(ctx.params.get("run")).study.region_table
+
+
+def _models(_: click.Context) -> Iterable[str]:
+    from trialfleet.workflows.run.finding import published_models, runs_here
+    from trialfleet.workflows.run.run import Run
+
+    found = (published_models(Run(run.folder)) for run in runs_here())
+    return next(filter(None, found), [])
+
+
+def run_argument(command: Command) -> Command:
+    """A RUN that may be left out: the newest then."""
+    return click.argument("run", required=False, shell_complete=_completed_by(_runs))(command)
+
+
+def run_to_name(command: Command) -> Command:
+    """A RUN that has to be named."""
+    return click.argument("run", shell_complete=_completed_by(_runs))(command)
+
+
+def region_option(command: Command) -> Command:
+    """One region of the command's RUN."""
+    option = click.option(
+        "--region", help="Only this region.", shell_complete=_completed_by(_regions)
+    )
+    return option(command)
+
+
+def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
+    """A published model, or several."""
+    return click.argument(name, shell_complete=_completed_by(_models), **more)
+
+
+anyway_option = click.option(
+    "--anyway", is_flag=True, help="Submit it also where no slot of the pool can run its trials."
+)

@@ -1,0 +1,311 @@
+"""`trialfleet fleet …`, `trialfleet manager …`: each calls one function, shows what came back."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.output import console, json_option, print_json, say
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.infra.fleet.commands.status import FleetStatus
+    from trialfleet.infra.fleet.spec.fleet import Fleet
+    from trialfleet.infra.fleet.spec.machines import Instance
+
+FILES = ("study.yaml", "fleet.yaml")
+Command = TypeVar("Command", bound=Callable[..., Any])
+POLL = 2.0  # seconds between two looks at a fleet that comes up
+
+file_argument = click.argument("file", type=click.Path(path_type=Path), required=False)
+
+
+@click.group()
+def fleet() -> None:
+    """GPU nodes on EC2: made, watched, scaled, removed.
+
+    FILE is a study with a fleet: table, or a file that holds a fleet alone; without one, study.yaml
+    or fleet.yaml here.
+    """
+
+
+@fleet.command("plan")
+@file_argument
+@click.option("--policy", is_flag=True, help="Print the IAM policies alone, as JSON.")
+@click.option("--refresh-prices", is_flag=True, help="Ask AWS for on-demand prices first.")
+@json_option
+def fleet_plan(file: Path | None, policy: bool, refresh_prices: bool, as_json: bool) -> None:
+    """Show what `up` would make and what it would cost; changes nothing."""
+    from trialfleet.infra.fleet.commands.plan import fleet_plan as planned
+    from trialfleet.infra.fleet.commands.plan import policies
+    from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
+    from trialfleet.workflows.cli.fleet_console import plan_view
+
+    aws, spec = _opened(file)
+    if policy:
+        print_json(policies(spec, aws.account(spec.home)))
+        return
+    if refresh_prices:
+        say(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
+    result = planned(aws, spec)
+    if as_json:
+        print_json(asdict(result))
+    else:
+        console().print(plan_view(result))
+        say(f"next: trialfleet fleet up{_typed(file)}")
+
+
+@fleet.command("up")
+@file_argument
+@click.option("--nodes", type=click.IntRange(0), help="So many (default: nodes.min, at least 1).")
+@click.option("--run", help="The run that pays for them.")
+@click.option("--wait", is_flag=True, help="Until every node has joined the pool.")
+def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
+    """Make the fleet, or bring what is there of it up to date; harmless when it is up."""
+    from trialfleet.infra.fleet.commands.scale import bring_up
+    from trialfleet.workflows.cli.fleet_console import status_view
+
+    aws, spec = _opened(file)
+    launched = bring_up(aws, spec, nodes, run or "", say)
+    say(f"{len(launched.instances)} node(s)")
+    if spec.autoscale == "off" and launched.instances:
+        say(
+            f"they end after {spec.lease_minutes:g} minutes unless `trialfleet fleet autoscale` "
+            "runs, or up again"
+        )
+    if wait:
+        console().print(status_view(_show_until(aws, spec, run or "", _joined)))
+    say(f"next: trialfleet fleet status{_typed(file)}")
+
+
+@fleet.command("status")
+@file_argument
+@click.option("--run", help="Only this run's trials, and the cost since it began.")
+@click.option("--watch", is_flag=True, help="Go on until Ctrl-C.")
+@json_option
+def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool) -> None:
+    """Show each node: joined or why not, price, age, GPU and its measured speed, trial, cost."""
+    from trialfleet.infra.fleet.commands.status import status
+    from trialfleet.workflows.cli.fleet_console import status_view
+
+    aws, spec = _opened(file)
+    if as_json:
+        print_json(status(aws, spec, run=run or "").to_json())
+    elif watch:
+        _show_until(aws, spec, run or "", lambda _: False)
+    else:
+        console().print(status_view(status(aws, spec, run=run or "")))
+
+
+@fleet.command("scale")
+@click.argument("nodes", type=click.IntRange(0))
+@file_argument
+def fleet_scale(nodes: int, file: Path | None) -> None:
+    """Bring the fleet to NODES; those that go are drained first, idle ones before busy ones.
+
+    An autoscaler that is at work goes by its own figures, and undoes it.
+    """
+    from trialfleet.infra.fleet.commands.scale import scale
+
+    aws, spec = _opened(file)
+    for line in scale(aws, spec, nodes, say):
+        say(line, err=True)
+    say(f"next: trialfleet fleet status{_typed(file)}")
+
+
+@fleet.command("autoscale")
+@file_argument
+@click.option("--run", help="The run that pays for the nodes.")
+def fleet_autoscale(file: Path | None, run: str | None) -> None:
+    """Follow the queue's demand and renew the nodes' leases, until Ctrl-C."""
+    from trialfleet.workflows.scripts.fleet_node import loop
+
+    aws, spec = _opened(file)
+    loop(aws, spec, run=run or "", progress=say).run()
+
+
+@fleet.command("bake")
+@file_argument
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["script", "image-builder"]),
+    default="script",
+    help="A shell script for root, or the JSON of EC2 Image Builder's calls.",
+)
+@click.option("--architecture", type=click.Choice(["x86_64", "arm64"]), help="Of the image.")
+def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
+    """Print the recipe of an image on which nodes need only seconds to join."""
+    from trialfleet.infra.fleet.commands import bake
+    from trialfleet.infra.fleet.lifecycle.supplies import gather
+
+    aws, spec = _opened(file)
+    supplies = gather(aws, spec)
+    if form == "script":
+        click.echo(bake.script(aws, spec, supplies), nl=False)
+    else:
+        built = architecture or spec.needs.architecture
+        print_json(bake.image_builder(aws, spec, supplies, built))
+
+
+@fleet.command("down")
+@file_argument
+@click.option("--now", is_flag=True, help="Don't wait for running trials' checkpoints.")
+def fleet_down(file: Path | None, now: bool) -> None:
+    """Drain and terminate the nodes, and delete all that `up` made."""
+    from trialfleet.infra.fleet.commands.status import spent
+    from trialfleet.infra.fleet.lifecycle.down import down
+    from trialfleet.infra.fleet.scaling.draining import drain_instances
+
+    def drain(instances: list[Instance]) -> None:
+        for line in [] if now else drain_instances(instances, "the fleet goes down", say):
+            say(line, err=True)
+
+    aws, spec = _opened(file)
+    cost = spent(aws, spec)  # the record of it goes, too
+    left = down(aws, spec, drain=drain, progress=say)
+    for line in left:
+        say(line, err=True)
+    if left:
+        sys.exit(1)
+    say(f"nothing is left; the fleet has cost about {cost:.2f} USD")
+
+
+@fleet.command("reap")
+@click.option("--aws-region", "aws_regions", multiple=True, required=True, help="Where to look.")
+@click.option("--dry-run", is_flag=True, help="Only show them.")
+def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
+    """Terminate every node, of any fleet of this account, that outlived its lease."""
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.infra.fleet.lifecycle.reap import expired, reap
+    from trialfleet.infra.fleet.spec.fleet import check_regions
+
+    regions = check_regions(aws_regions)
+    if dry_run:
+        for one in expired(Aws(), regions):
+            say(f"{one.id}  {one.aws_region}  {one.type}  its lease ended {one.expires}")
+    else:
+        say(f"{len(reap(Aws(), regions, say))} terminated")
+
+
+@fleet.command("doctor")
+@file_argument
+@json_option
+def fleet_doctor(file: Path | None, as_json: bool) -> None:
+    """Check credentials, permissions, quotas, ports, clock, versions; say what to do."""
+    from trialfleet.infra.fleet.commands.doctor import examine
+    from trialfleet.workflows.cli.fleet_console import doctor_view
+
+    findings = examine(*_opened(file))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        console().print(doctor_view(findings))
+    if any(finding.ok is False for finding in findings):
+        sys.exit(1)
+
+
+# -- the manager ----------------------------------------------------------------------------------
+
+
+@click.group()
+def manager() -> None:
+    """This machine as central manager and access point of a fleet's pool."""
+
+
+def _manager_options(command: Command) -> Command:
+    """The options that `install` and `config` share."""
+    for option in (
+        click.option("--port", type=click.IntRange(1, 65_535), default=9618, show_default=True),
+        click.option("--address", help="Where nodes find this machine (default: its own address)."),
+        click.option("--user", help="The account that runs studies (default: who called sudo)."),
+    ):
+        command = option(command)
+    return command
+
+
+@manager.command("install")
+@_manager_options
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+def manager_install(user: str | None, address: str | None, port: int, dry_run: bool) -> None:
+    """Make this Debian or Ubuntu machine the manager of a pool; harmless when it is one."""
+    from trialfleet.infra.manager.install import install, settings_for
+
+    install(settings_for(user, address, port), dry_run=dry_run, progress=say)
+    if not dry_run:
+        say("next: trialfleet fleet plan")
+
+
+@manager.command("config")
+@_manager_options
+def manager_config(user: str | None, address: str | None, port: int) -> None:
+    """Print the HTCondor configuration of a manager."""
+    from trialfleet.infra.manager.config import render
+    from trialfleet.infra.manager.install import settings_for
+
+    click.echo(render(settings_for(user, address, port)), nl=False)
+
+
+@manager.command("token")
+def manager_token() -> None:
+    """Make a new token for nodes; `fleet up` hands it to those that come."""
+    from trialfleet.infra.manager.tokens import TOKEN_FILE, renew
+
+    say(f"{TOKEN_FILE} is good until {renew():%Y-%m-%d %H:%M} UTC")
+
+
+# -- what the commands share ----------------------------------------------------------------------
+
+
+def _opened(file: Path | None) -> tuple[Aws, Fleet]:
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.workflows.study.file import load_fleet
+
+    return Aws(), load_fleet(file or _file_here())
+
+
+def _file_here() -> Path:
+    for name in FILES:
+        if Path(name).is_file():
+            return Path(name)
+    raise InputError(f"no file named, and neither {' nor '.join(FILES)} in {str(Path.cwd())!r}")
+
+
+def _typed(file: Path | None) -> str:
+    from trialfleet.files import typed
+
+    return f" {typed(file)}" if file else ""
+
+
+def _show_until(
+    aws: Aws, spec: Fleet, run: str, done: Callable[[FleetStatus], bool]
+) -> FleetStatus:
+    """Show the fleet's status until it is so: live on a terminal, else each change in a line."""
+    from rich.live import Live
+
+    from trialfleet.infra.fleet.commands.status import status
+    from trialfleet.workflows.cli.fleet_console import status_line, status_view
+
+    terminal = console()
+    said = ""
+    with Live(console=terminal, refresh_per_second=4, transient=True) as live:
+        while True:
+            current = status(aws, spec, run=run)
+            if terminal.is_terminal:
+                live.update(status_view(current))
+            elif said != (said := status_line(current)):
+                say(said)
+            if done(current):
+                return current
+            time.sleep(POLL)
+
+
+def _joined(status: FleetStatus) -> bool:
+    return all(node.stage not in {"asked", "booted"} for node in status.nodes)

@@ -1,0 +1,148 @@
+"""How a fleet looks in a terminal: its plan, its status, what the doctor found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trialfleet.workflows.run.console import duration
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.commands.findings import Finding
+    from trialfleet.infra.fleet.commands.plan import FleetPlan
+    from trialfleet.infra.fleet.commands.status import FleetStatus, NodeStatus
+
+SHOWN_CANDIDATES = 15
+_STAGE_COLORS = {
+    "asked": "cyan",
+    "booted": "cyan",
+    "joined": "green",
+    "sick": "red",
+    "draining": "yellow",
+    "ending": "dim",
+    "ended": "dim",
+}
+_MARKS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("unknown", "yellow")}
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
+def plan_view(plan: FleetPlan) -> RenderableType:
+    """What `up` would make and cost."""
+    table = _table(
+        "type", "zone", "", "GPUs", "GPU", "USD/h", "USD/GPU/h", right=("USD/h", "USD/GPU/h")
+    )
+    for one in plan.candidates[:SHOWN_CANDIDATES]:
+        memory = f"{one.type.gpu} {one.type.gpu_memory_mb // 1024} GB" if one.type.gpus else ""
+        table.add_row(
+            one.type.name,
+            one.zone,
+            one.lifecycle,
+            str(one.type.gpus),
+            memory,
+            f"{one.price:.3f}",
+            f"{one.price_per_gpu:.3f}",
+        )
+    hidden = len(plan.candidates) - SHOWN_CANDIDATES
+    if hidden > 0:
+        table.add_row(f"… {hidden} more")
+    return Group(
+        Text.assemble((plan.fleet, "bold"), f"  account {plan.account}"),
+        Text("nodes are asked for in this order:"),
+        table,
+        Text(_money(plan)),
+        Text("beside them `up` makes:"),
+        *(Text(f"  {thing}") for thing in plan.makes),
+        Text("`trialfleet fleet plan --policy` prints the permissions that this needs"),
+    )
+
+
+def _money(plan: FleetPlan) -> str:
+    caps = [
+        f"at most {cap:.2f} USD per {what}"
+        for what, cap in (("hour", plan.hour_cap), ("run", plan.run_cap))
+        if cap is not None
+    ]
+    return (
+        f"{plan.min_nodes} to {plan.max_nodes} nodes, {plan.living} there now, "
+        f"{plan.spot_share:.0%} spot; {', '.join(caps) or 'no price cap'}; "
+        f"at the most {plan.most_per_hour:.2f} USD per hour"
+    )
+
+
+def status_view(status: FleetStatus) -> RenderableType:
+    """A fleet: a line, its nodes, and what needs a person."""
+    title = Text.assemble(
+        (status.fleet, "bold"),
+        f"  {_counts(status)}  {status.price_per_hour:.2f} USD/h, {status.spent:.2f} USD so far",
+    )
+    parts: list[RenderableType] = [title]
+    if status.nodes:
+        parts.append(_nodes_table(status.nodes))
+    if status.demand is not None:
+        parts.append(
+            Text(f"trials: {status.demand.running} running, {status.demand.waiting} waiting")
+        )
+    parts += [Text(notice, "yellow") for notice in status.notices]
+    parts += [
+        Text.assemble((f"{node.instance}: ", "yellow"), node.why)
+        for node in status.nodes
+        if node.why
+    ]
+    return Group(*parts)
+
+
+def status_line(status: FleetStatus) -> str:
+    """A fleet in one line, and what its nodes wait for."""
+    waits = [
+        f"{node.instance}: {node.why.split(';')[-1].strip()}" for node in status.nodes if node.why
+    ]
+    return "\n  ".join([_counts(status), *waits])
+
+
+def _counts(status: FleetStatus) -> str:
+    return ", ".join(f"{count} {stage}" for stage, count in status.stages.items()) or "no nodes"
+
+
+def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
+    right = ("USD/h", "age", "USD", "GB/s")
+    table = _table(
+        "instance", "stage", "type", "zone", "", "USD/h", "age", "USD", "GPU", "GB/s", "trial",
+        right=right,
+    )  # fmt: skip
+    for node in nodes:
+        gpu = f"{node.gpus} x {node.gpu or 'GPU'}" if node.gpus else ""
+        table.add_row(
+            node.instance,
+            Text(node.stage, _STAGE_COLORS.get(node.stage, "")),
+            node.type,
+            node.zone,
+            node.lifecycle,
+            "" if node.price is None else f"{node.price:.3f}",
+            duration(node.age_minutes * 60),
+            f"{node.cost:.2f}",
+            gpu,
+            "" if node.bandwidth is None else f"{node.bandwidth:.0f}",
+            Text(", ".join(trial.node for trial in node.trials)),
+        )
+    return table
+
+
+def doctor_view(findings: Sequence[Finding]) -> RenderableType:
+    """What the doctor found, and what to do."""
+    table = _table("", "check", "found")
+    for finding in findings:
+        mark, color = _MARKS[finding.ok]
+        table.add_row(Text(mark, color), finding.check, Text(finding.found))
+        if finding.advice and finding.ok is not True:
+            table.add_row("", "", Text(f"→ {finding.advice}"))
+    return table

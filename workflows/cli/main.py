@@ -1,0 +1,88 @@
+"""The command line: every command, and what becomes of an error of any of them.
+
+Each command reads its arguments, calls one function, shows what came back. What a command needs is
+imported when it is called, so that all of them start at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from trialfleet.errors import TrialfleetError, printable
+from trialfleet.workflows.cli import (
+    override_commands,
+    result_commands,
+    run_commands,
+    study_commands,
+)
+from trialfleet.workflows.cli.completion_command import completion
+from trialfleet.workflows.cli.fleet_commands import fleet, manager
+from trialfleet.workflows.cli.pool_commands import pool
+from trialfleet.workflows.output import say
+
+
+class _Group(click.Group):
+    """Prints trialfleet's own errors as one message, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TrialfleetError as error:
+            say(f"error: {error}", err=True)
+            sys.exit(error.exit_code)
+        except click.UsageError as error:
+            raise click.UsageError(printable(error.format_message()), error.ctx) from None
+        except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+            sys.stderr.close()
+            sys.exit(1)
+        except OSError as error:  # a full disk, a folder that isn't ours, a name that is too long
+            say(f"error: {error}", err=True)
+            sys.exit(TrialfleetError.exit_code)
+
+
+# click keeps the lines of a paragraph that begins with a backspace
+_FIRST_STEPS = """\b
+First steps:
+  trialfleet init first              a first study, ready to run
+  trialfleet pool up                 HTCondor on this machine
+  trialfleet run first/study.yaml    plan, submit, watch
+"""
+
+
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_FIRST_STEPS,
+)
+@click.version_option(package_name="trialfleet")
+def main() -> None:
+    """Tune and train one model per region on a fleet of machines that HTCondor manages."""
+
+
+for command in (
+    study_commands.init,
+    study_commands.plan,
+    study_commands.schema,
+    study_commands.run,
+    run_commands.runs,
+    run_commands.submit,
+    run_commands.status,
+    run_commands.stop,
+    run_commands.resume,
+    run_commands.supervise,
+    result_commands.best,
+    result_commands.trials,
+    result_commands.report,
+    result_commands.dashboard,
+    result_commands.predict,
+    override_commands.promote,
+    override_commands.takeover,
+    pool,
+    fleet,
+    manager,
+    completion,
+):
+    main.add_command(command)

@@ -1,0 +1,50 @@
+"""The commands for what no process decides by itself: which model is in force, who writes a run."""
+
+from __future__ import annotations
+
+import click
+
+from trialfleet.errors import InputError
+from trialfleet.files import typed
+from trialfleet.workflows.cli.arguments import model_argument, run_to_name
+from trialfleet.workflows.output import say
+
+
+@click.command()
+@model_argument("models", nargs=-1, required=True, metavar="MODEL...")
+def promote(models: tuple[str, ...]) -> None:
+    """Make each MODEL the latest of its region, older ones too.
+
+    MODEL is a run's id, for the models of all its regions; RUN/REGION for one of them; or a model's
+    folder. A run leaves latest alone when the model of a later one is published; this is how a
+    person moves it, back or forth.
+    """
+    from trialfleet.workflows.models.latest import check_published
+    from trialfleet.workflows.models.latest import promote as make_latest
+    from trialfleet.workflows.run.finding import models_of
+
+    named = [place for model in models for place in models_of(model)]
+    for place in [check_published(model) for model in named]:
+        try:
+            former = make_latest(place)
+        except OSError as error:
+            raise InputError(f"{error.filename or place}: {error.strerror}") from error
+        say(f"{place.parent.name}: latest is {place.name} (was {former or 'none'})")
+
+
+@click.command()
+@run_to_name
+def takeover(run: str) -> None:
+    """Let this machine, with the folder RUN, write the run's studies in place of another.
+
+    For a machine that is gone for good, where the study names a storage of its own, a database:
+    what is finished stays finished. Should that machine come back, its regions stop.
+    """
+    from trialfleet.workflows.run.finding import find_run
+    from trialfleet.workflows.status.status import open_run
+    from trialfleet.workflows.status.storage import take_over
+
+    folder = open_run(find_run(run))
+    former = take_over(folder)
+    say(f"taken over from {former}" if former else "nobody else had it")
+    say(f"next: trialfleet submit or resume {typed(folder.root)}")

@@ -1,0 +1,107 @@
+"""`trialfleet pool …`: each calls one function, shows what came back."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from trialfleet.errors import InputError
+from trialfleet.files import typed
+from trialfleet.workflows.output import console, json_option, print_json, say
+
+if TYPE_CHECKING:
+    from trialfleet.infra.pool.embedded import Pool
+
+
+@click.group()
+def pool() -> None:
+    """HTCondor on this machine, unpacked where it isn't installed."""
+
+
+pool_option = click.option(
+    "--folder", type=click.Path(path_type=Path), help="Folder of the pool (default: one per user)."
+)
+
+
+@pool.command("up")
+@pool_option
+def pool_up(folder: Path | None) -> None:
+    """Bring the pool up; harmless when it is."""
+    from trialfleet.infra.pool.embedded import Pool
+    from trialfleet.workflows.run.console import pool_view
+
+    console().print(pool_view(Pool(folder).up(say)))
+
+
+@pool.command("down")
+@pool_option
+@click.option("--yes", is_flag=True, help="Don't ask, even where a run is in progress.")
+def pool_down(folder: Path | None, yes: bool) -> None:
+    """End the pool; its job queue is kept for the next time, and runs go on then."""
+    from trialfleet.infra.pool.embedded import Pool
+
+    named = Pool(folder)
+    if named.is_up():
+        _tell_of_runs(named, yes)
+    named.down(say)
+    say("down")
+
+
+def _tell_of_runs(named: Pool, yes: bool) -> None:
+    """Name the runs in progress on a pool that is to end, and ask whether it may."""
+    from trialfleet.workflows.dagman.job_queue import runs_in_progress
+
+    runs = runs_in_progress(named.environment())
+    if not runs:
+        return
+    say("in progress on this pool:")
+    for run in runs:
+        say(f"  {typed(run)}")
+    say("its trials stop now, and go on at the next `trialfleet pool up`")
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(
+            "a run is in progress: nothing was done; `trialfleet pool down --yes` ends the pool all"
+            " the same, and `trialfleet stop RUN` ends a run first"
+        )
+    if not click.confirm("end the pool?"):
+        say("nothing was done")
+        sys.exit(1)
+
+
+@pool.command("status")
+@pool_option
+@json_option
+def pool_status(folder: Path | None, as_json: bool) -> None:
+    """Show the pool's daemons, slots and jobs."""
+    from trialfleet.infra.pool.embedded import Pool
+    from trialfleet.workflows.run.console import pool_view
+
+    current = Pool(folder).status()
+    if as_json:
+        print_json(asdict(current))
+    else:
+        console().print(pool_view(current))
+
+
+@pool.command("shell")
+@pool_option
+def pool_shell(folder: Path | None) -> NoReturn:
+    """Open a shell with condor_q, condor_status and the others on its PATH."""
+    from trialfleet.infra.pool.embedded import Pool
+
+    Pool(folder).shell()
+
+
+@pool.command("env")
+@pool_option
+def pool_env(folder: Path | None) -> None:
+    """Print what a shell needs for condor_q and the others: eval "$(trialfleet pool env)"."""
+    from trialfleet.infra.pool.embedded import Pool
+
+    click.echo(Pool(folder).shell_exports(), nl=False)

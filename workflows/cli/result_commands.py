@@ -1,0 +1,115 @@
+"""The commands that show what a run found, and use it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from trialfleet.errors import InputError
+from trialfleet.files import replacing
+from trialfleet.workflows.cli.arguments import (
+    model_argument,
+    region_option,
+    run_argument,
+    run_called,
+)
+from trialfleet.workflows.output import console, json_option, print_json, say
+
+
+@click.command()
+@run_argument
+@json_option
+def best(run: str | None, as_json: bool) -> None:
+    """Show the best settings of each region of RUN."""
+    from trialfleet.workflows.run.console import best_table
+
+    opened = run_called(run)
+    found = opened.best()
+    if as_json:
+        print_json([asdict(entry) for entry in found])
+    elif found:
+        console().print(best_table(found, opened.study.objective.metric))
+    else:
+        say("no trial has completed yet")
+
+
+@click.command()
+@run_argument
+@region_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@json_option
+def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> None:
+    """List the trials of RUN."""
+    from trialfleet.workflows.cli.trial_csv import write_csv
+    from trialfleet.workflows.run.console import trials_table
+
+    opened = run_called(run)
+    records = opened.trials(region)
+    if as_json:
+        print_json([asdict(record) for record in records])
+    elif as_csv:
+        write_csv(records, opened.study, sys.stdout)
+    else:
+        terminal = console()
+        table = trials_table(records, opened.study.objective.metric, terminal.width)
+        terminal.print(table)
+
+
+@click.command()
+@run_argument
+def report(run: str | None) -> None:
+    """Write the report of RUN as it stands now, and show its table."""
+    from trialfleet.workflows.report import summary_table
+    from trialfleet.workflows.scripts.report_node import write_report
+    from trialfleet.workflows.status.status import last_finished, open_run
+
+    opened = run_called(run)
+    folder = open_run(opened.folder)
+    finished = last_finished(folder) if opened.status().ended else None
+    console().print(summary_table(write_report(folder, finished)))
+    say(f"report  {opened.report}")
+
+
+@click.command()
+@run_argument
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Default: a free one.")
+def dashboard(run: str | None, port: int) -> None:
+    """Open a copy of RUN's studies in optuna-dashboard, on this machine, until Ctrl-C.
+
+    The copy follows the run; what is changed in it never gets to the run. Needs optuna-dashboard:
+    pip install 'trialfleet[dashboard]'.
+    """
+    from trialfleet.workflows.cli.dashboard import show
+
+    show(run_called(run), port, lambda url: say(f"{url}   (Ctrl-C ends it)"))
+
+
+@click.command()
+@model_argument("model")
+@click.argument("rows", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write this CSV file.")
+def predict(model: str, rows: Path, output: Path | None) -> None:
+    """Predict ROWS, a CSV or Parquet file, with a published MODEL of the reference trainer.
+
+    MODEL is a region's name, for its latest; STUDY/REGION; RUN/REGION for the model of one run; or
+    a model's folder. What is written is CSV: the rows, and a column with the prediction at the end.
+    """
+    from trialfleet.workflows.models.predict import predict_file
+    from trialfleet.workflows.run.finding import find_model
+
+    if rows.exists() and not (rows.is_file() or rows.is_fifo()):
+        raise InputError(f"{rows}: is a folder or a device; name a CSV or Parquet file")
+    folder = find_model(model)
+    try:
+        with replacing(output) if output else nullcontext(sys.stdout) as out:
+            predict_file(folder, rows, out)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(str(error)) from error

@@ -1,0 +1,106 @@
+"""The commands that act on a run, or say where it stands."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from trialfleet.files import typed
+from trialfleet.workflows.cli.arguments import anyway_option, run_argument, run_called
+from trialfleet.workflows.cli.watching import handed_over, watch_to_the_end
+from trialfleet.workflows.output import console, json_option, print_json, say
+
+_SHOWN_RUNS = 20
+
+
+@click.command()
+@click.option("--all", "show_all", is_flag=True, help=f"Older ones than the newest {_SHOWN_RUNS}.")
+@json_option
+def runs(show_all: bool, as_json: bool) -> None:
+    """List the runs in ./runs, the newest first."""
+    from trialfleet.workflows.run.finding import RUNS, runs_here
+    from trialfleet.workflows.run.run_list import list_runs, runs_table
+
+    found = runs_here()
+    shown = list_runs(found if show_all else found[:_SHOWN_RUNS])
+    if as_json:
+        print_json([run.to_json() for run in shown])
+        return
+    if not found:
+        say(f"no runs in {str(RUNS.absolute())!r}; make one with: trialfleet run STUDY")
+        return
+    console().print(runs_table(shown))
+    for run in shown:
+        if run.trouble:
+            say(f"{run.folder}: {run.trouble}")
+    if len(shown) < len(found):
+        say(f"… {len(found) - len(shown)} older: trialfleet runs --all")
+
+
+@click.command()
+@run_argument
+@anyway_option
+def submit(run: str | None, anyway: bool) -> None:
+    """Hand a planned RUN to HTCondor."""
+    planned = run_called(run)
+    say(f"submitted as job {handed_over(planned, partial(planned.submit, anyway=anyway))}")
+    say(f"next: trialfleet status {typed(planned.folder)} --watch")
+
+
+@click.command()
+@run_argument
+@click.option("--watch", "keep_watching", is_flag=True, help="Go on until the run has ended.")
+@json_option
+def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
+    """Show where RUN stands (default: the newest in ./runs)."""
+    from trialfleet.workflows.run.console import run_view
+
+    opened = run_called(run)
+    if keep_watching and not as_json:
+        watch_to_the_end(opened)
+    for current in opened.watch() if keep_watching else [opened.status()]:
+        if as_json:
+            print_json(current.to_json(), indent=None if keep_watching else 1)
+        else:
+            console().print(run_view(current))
+
+
+@click.command()
+@run_argument
+def stop(run: str | None) -> None:
+    """Stop RUN; what is finished stays, and resume goes on from there."""
+    opened = run_called(run)
+    stopped = opened.stop()
+    say(stopped.state)
+    if stopped.state.can_resume:
+        say(f"next: trialfleet resume {typed(opened.folder)}")
+
+
+@click.command()
+@run_argument
+@click.option("--watch/--no-watch", "keep_watching", default=True, help="Watch it to its end.")
+def resume(run: str | None, keep_watching: bool) -> None:
+    """Go on with a RUN that was stopped or has failed."""
+    opened = run_called(run)
+    say(f"resumed as job {handed_over(opened, opened.resume)}")
+    if keep_watching:
+        watch_to_the_end(opened)
+
+
+@click.command()
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="Folder to keep its list of runs in (default: in your state folder).",
+)
+def supervise(state: Path | None) -> None:
+    """Mend runs that stand still, until told to stop.
+
+    The pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this by
+    themselves; with an HTCondor that you installed yourself, have systemd run it.
+    """
+    from trialfleet.workflows.dagman.supervisor import default_state, supervise_alone
+
+    supervise_alone(state if state is not None else default_state())

@@ -1,0 +1,156 @@
+"""The commands that a study is written, planned and run with."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from trialfleet.errors import InputError
+from trialfleet.files import typed
+from trialfleet.workflows import ctrl_c
+from trialfleet.workflows.cli.arguments import Command, anyway_option
+from trialfleet.workflows.cli.watching import handed_over, show_end, watch_to_the_end
+from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, write_example
+from trialfleet.workflows.output import json_option, print_json, say
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.run.run import Run
+
+
+check_option = click.option(
+    "--check", "checks", is_flag=True, help="Start the trainer once first, as a job by itself."
+)
+
+
+def planning(command: Command) -> Command:
+    """What a study is planned with: its file, the run's folder and id, and a check."""
+    for option in (
+        check_option,
+        click.option("--run-id", help="Name of the run (default: the time)."),
+        click.option("--out", type=click.Path(path_type=Path), help="Folder of the run."),
+        click.argument("study", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--example", type=click.Choice(list(EXAMPLES)), default="first", show_default=True)
+def init(folder: Path, example: str) -> None:
+    """Write a commented study, with its trainer and data, into FOLDER; it runs as it is."""
+    study = write_example(example, folder)
+    say(f"wrote {study}")
+    program = folder / PREPARE
+    if program.exists():
+        say(f"making its data: {typed(program)}")
+        if not prepare_example(folder):
+            say(f"then: {typed(Path(sys.executable))} {typed(program)}")
+    say(f"next: trialfleet run {study}")
+
+
+@click.command()
+@planning
+@json_option
+def plan(study: Path, out: Path | None, run_id: str | None, checks: bool, as_json: bool) -> None:
+    """Write the folder of a run of STUDY and print what will run."""
+    from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+
+    planned = _planned(study, out, run_id)
+    outlook = planned.outlook()
+    if as_json:
+        checked = planned.check() if checks else None
+        print_json({**plan_summary(planned, outlook), "check": checked and asdict(checked)})
+        return
+    here = typed(planned.folder)
+    say(plan_text(planned, outlook))
+    if checks:
+        _check(planned)
+    if outlook.hopeless:
+        say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
+        return
+    say(f"next: trialfleet submit {here}   (or condor_submit_dag {here}/study.dag)")
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of a study file, for editors."""
+    from trialfleet.workflows.study.spec import Study
+
+    print_json(Study.model_json_schema())
+
+
+@click.command()
+@planning
+@anyway_option
+def run(study: Path, out: Path | None, run_id: str | None, checks: bool, anyway: bool) -> None:
+    """Plan a run of STUDY, submit it and watch it to its end.
+
+    With the --run-id of a run that is there already, that one is watched, or shown if it has ended:
+    nothing is trained again.
+    """
+    from trialfleet.infra.pool.embedded import connect
+    from trialfleet.workflows.cli.plan_summary import plan_text
+    from trialfleet.workflows.status.states import RunState
+
+    there = _there_already(study, out, run_id) if run_id else None
+    if there and there.status().state is not RunState.PLANNED:
+        _show_again(there)
+    connect()  # without HTCondor there is nothing to plan for
+    planned = there or _planned(study, out, run_id)
+    say(plan_text(planned, planned.outlook()))
+    if checks:
+        _check(planned)
+    say(f"submitted as job {handed_over(planned, partial(planned.submit, anyway=anyway))}")
+    watch_to_the_end(planned)
+
+
+def _check(run: Run) -> None:
+    from trialfleet.workflows.run.dry_start import SECONDS
+
+    say(f"  check    the trainer is started once, for {SECONDS:.0f} s at most …")
+    say(f"           {run.check()}")
+
+
+def _there_already(study: Path, out: Path | None, run_id: str) -> Run | None:
+    """The run of a study with this id, if it was planned before."""
+    from trialfleet.workflows.plan.pool_choices import is_settled
+    from trialfleet.workflows.plan.run_ids import default_folder
+    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.study.file import load_study
+
+    loaded = load_study(study)
+    place = out or default_folder(loaded, run_id)
+    if not (place / "study.dag").exists():
+        return None
+    there = Run(place)
+    if not is_settled(there.study, loaded):
+        raise InputError(
+            f"{str(place)!r} is a run of another study, or of {str(study)!r} before it was changed;"
+            " choose another --run-id"
+        )
+    return there
+
+
+def _show_again(there: Run) -> NoReturn:
+    """Watch a run that was submitted before, or show what it found."""
+    current = there.status()
+    name = typed(there.folder)
+    say(f"{name} is there already, and is {current.state}: nothing is planned or trained anew")
+    if not current.ended:
+        watch_to_the_end(there)
+    show_end(there, current)
+
+
+def _planned(study: Path, out: Path | None, run_id: str | None) -> Run:
+    from trialfleet.workflows.run.run import plan as plan_run
+    from trialfleet.workflows.study.file import load_study
+
+    loaded = load_study(study)
+    with ctrl_c.postponed():  # a run's folder is whole, or not there
+        return plan_run(loaded, run=run_id, out=out, notice=partial(say, err=True))

@@ -1,0 +1,65 @@
+"""A run that a command hands over and watches to its end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from trialfleet.files import typed
+from trialfleet.workflows import ctrl_c
+from trialfleet.workflows.output import console, say
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.status.status import RunStatus
+
+
+def handed_over(run: Run, hand_over: Callable[[], str]) -> str:
+    """Give a run to HTCondor and return its job; from then on Ctrl-C leaves it alone."""
+    with ctrl_c.postponed():
+        job = hand_over()
+        ctrl_c.say(_goes_on(run))
+    return job
+
+
+def _goes_on(run: Run) -> str:
+    name = typed(run.folder)
+    return (
+        f"the run goes on\n  watch it: trialfleet status {name} --watch\n"
+        f"  stop it:  trialfleet stop {name}"
+    )
+
+
+def watch_to_the_end(run: Run) -> NoReturn:
+    """Show where a run stands until it has ended, and then what it found; exit 1 if it failed."""
+    from trialfleet.workflows.run.console import watch
+
+    ctrl_c.say(_goes_on(run))
+    ended = watch(run, console())
+    ctrl_c.say("the run has ended")
+    show_end(run, ended)
+
+
+def show_end(run: Run, ended: RunStatus) -> NoReturn:
+    """Show what an ended run found, and where it is; exit 1 if the run failed."""
+    from trialfleet.workflows.plan.folder import RunFolder
+    from trialfleet.workflows.report import summary_table
+    from trialfleet.workflows.run.console import run_view
+    from trialfleet.workflows.scripts.report_node import read_report
+    from trialfleet.workflows.status.states import RunState
+
+    terminal = console()
+    if run.report.exists():
+        terminal.print(summary_table(read_report(RunFolder(run.folder))))
+    if ended.state is not RunState.DONE:
+        terminal.print(run_view(ended))
+    else:
+        for region in ended.regions:
+            if region.not_latest:
+                say(f"{region.name}: {region.not_latest}")
+    if any(region.published for region in ended.regions):
+        say(f"models  {run.study.publish}")
+    if run.report.exists():
+        say(f"report  {run.report}")
+    sys.exit(0 if ended.state is RunState.DONE else 1)

@@ -1,0 +1,291 @@
+"""What keeps a run from going on although nobody stopped it, seen from outside of its DAGMans.
+
+A look at one run: the ads of its jobs and the files of its DAGMans give the faults of this moment.
+Some pass by themselves, so each has a patience; `supervisor` mends what outlasts it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from trialfleet.files import read_json
+from trialfleet.workflows.dagman.files import ended_by_error, read_node_status, was_removed
+from trialfleet.workflows.dagman.recovery import is_locked
+from trialfleet.workflows.plan.folder import DagFiles, RunFolder
+
+PROJECTION = [
+    "ClusterId",
+    "DAGManJobId",
+    "DAGNodeName",
+    "EnteredCurrentStatus",
+    "ExitCode",
+    "HoldReason",
+    "HoldReasonCode",
+    "JobCoolDownExpiration",
+    "JobStatus",
+    "JobUniverse",
+    "NumJobCoolDowns",
+    "TrialfleetFolder",
+    "TrialfleetRegion",
+]
+IDLE, RUNNING, HELD = 1, 2, 5
+SCHEDULER_UNIVERSE = 7
+HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
+LONG_COOL_DOWN = 60.0  # seconds
+SHORT_PATIENCE = 15.0  # seconds; of such a fault as may have passed at the next look
+ABSENT_PATIENCE = 5.0  # seconds: two looks; the queue may have been read before a submission
+LOST_PATIENCE = 20.0  # seconds; queue and files are not read in one moment
+FRESH = 15.0  # seconds; a node status file that is older says nothing of this moment
+SILENT = 180.0  # seconds without a word in a node status file that is written every 5
+
+Ad = dict[str, Any]
+
+
+class Remedy(StrEnum):
+    """What mends a fault."""
+
+    NONE = "none"  # it passes by itself, or a person must see to it
+    RELEASE = "release"  # the DAGMan job from its hold
+    KICK = "kick"  # the DAGMan process: the schedd starts it again
+    REPLACE = "replace"  # the DAGMan job by another that recovers nothing
+    END = "end"  # the DAGMan process: no job of the queue is it any more
+    SUBMIT = "submit"  # the DAG again: no job of the queue runs it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What is wrong with one DAGMan of a run.
+
+    Attributes:
+        region: the slug of the region whose DAGMan it is; None for the whole graph's.
+        job: its cluster id; None where there is none.
+        what: in words, without changing figures: the same fault is told the same at every look.
+        remedy: what mends it.
+        patience: seconds that it may last.
+        is_sure: whether one look shows it; else queue and files may only differ by a moment.
+        has_parent: whether the whole graph's DAGMan waits for this one, a region's.
+    """
+
+    region: str | None
+    job: int | None
+    what: str
+    remedy: Remedy
+    patience: float
+    is_sure: bool = True
+    has_parent: bool = False
+
+    def by_person(self) -> Fault:
+        """The same for a person who asks that it be mended: a hold of a person's is released."""
+        is_hold = self.remedy is Remedy.NONE
+        return replace(self, remedy=Remedy.RELEASE) if is_hold else self
+
+    def __str__(self) -> str:
+        return f"{self.region}: {self.what}" if self.region else self.what
+
+
+def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
+    """Return what is wrong with a run at this moment.
+
+    Args:
+        folder: the run's folder.
+        ads: its jobs, with the attributes of `PROJECTION`, as the queue had them just now.
+        now: the time in unix seconds.
+    """
+    ads = list(ads)
+    with_jobs = _nodes_with_jobs(ads)
+    dagmans = [_Dagman(folder, ad, with_jobs[ad["ClusterId"]]) for ad in ads if is_dagman(ad)]
+    orphans = _orphans(folder, [dagman.ad for dagman in dagmans])
+    if not any("DAGManJobId" not in dagman.ad for dagman in dagmans):
+        return orphans or _of_absence(folder)
+    of_jobs = [fault for dagman in dagmans if (fault := dagman.fault(now))]
+    orphaned = {orphan.region for orphan in orphans}
+    return orphans + [fault for fault in of_jobs if fault.region not in orphaned]
+
+
+def is_dagman(ad: Ad) -> bool:
+    """Whether a job of a run is one of its DAGMans, the whole graph's or a region's."""
+    return ad["JobUniverse"] == SCHEDULER_UNIVERSE and (
+        "DAGManJobId" not in ad or "TrialfleetRegion" in ad
+    )
+
+
+def dag_files(folder: RunFolder, region: str | None) -> DagFiles:
+    """The files of a region's DAG; those of the whole graph's for None."""
+    return folder.dag_files if region is None else folder.region(region).dag_files
+
+
+def _nodes_with_jobs(ads: list[Ad]) -> defaultdict[int, set[str]]:
+    """The names of the nodes that have a job, by the cluster id of their DAGMan."""
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    for ad in ads:
+        if "DAGManJobId" in ad and "DAGNodeName" in ad:
+            found[ad["DAGManJobId"]].add(str(ad["DAGNodeName"]))
+    return found
+
+
+class _Dagman:
+    """A DAGMan job of a run."""
+
+    def __init__(self, folder: RunFolder, ad: Ad, nodes_with_jobs: set[str]) -> None:
+        self.ad = ad
+        self._region: str | None = ad.get("TrialfleetRegion")
+        self._node_status = dag_files(folder, self._region).node_status
+        self._nodes_with_jobs = nodes_with_jobs
+
+    def fault(self, now: float) -> Fault | None:
+        """What is wrong with it, if anything is."""
+        if self.ad["JobStatus"] == HELD:
+            return self._on_hold()
+        if self.ad["JobStatus"] == IDLE:
+            return self._cooling_down(now)
+        if self.ad["JobStatus"] == RUNNING:
+            return self._silent(now) or self._without_jobs(now)
+        return None
+
+    def _fault(self, what: str, remedy: Remedy, patience: float) -> Fault:
+        job = int(self.ad["ClusterId"])
+        return Fault(
+            region=self._region,
+            job=job,
+            what=what,
+            remedy=remedy,
+            patience=patience,
+            has_parent="DAGManJobId" in self.ad,
+        )
+
+    def _last_word(self) -> float:
+        try:
+            return self._node_status.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def _on_hold(self) -> Fault:
+        by_person = self.ad.get("HoldReasonCode") == HELD_BY_A_PERSON
+        reason = f"its DAGMan is on hold: {self.ad.get('HoldReason') or 'no reason given'}"
+        return self._fault(reason, Remedy.NONE if by_person else Remedy.RELEASE, 20.0)
+
+    def _cooling_down(self, now: float) -> Fault | None:
+        left = self.ad.get("JobCoolDownExpiration", 0) - now
+        if left <= 0:
+            return None
+        code = self.ad.get("ExitCode")
+        reason = f"its DAGMan ended by itself with exit code {code} and is to start again"
+        return self._fault(reason, Remedy.REPLACE, 0.0 if left > LONG_COOL_DOWN else SHORT_PATIENCE)
+
+    def _silent(self, now: float) -> Fault | None:
+        """DAGMan writes its node status file every 5 s, whether anything happens or not."""
+        if _between(now, self.ad["EnteredCurrentStatus"]) < SILENT:
+            return None
+        if _between(now, self._last_word()) < SILENT:
+            return None
+        what = f"its DAGMan has said nothing for {SILENT:.0f} s"
+        return self._fault(what, Remedy.KICK, SHORT_PATIENCE)
+
+    def _without_jobs(self, now: float) -> Fault | None:
+        """A job's end that DAGMan was never told, because the disk was full, say.
+
+        What DAGMan wrote before it stood still, or was started again, says nothing of this moment.
+        """
+        written = self._last_word()
+        if written < self.ad["EnteredCurrentStatus"] or _between(now, written) > FRESH:
+            return None
+        nodes = read_node_status(self._node_status)
+        waited = {name for name, node in nodes.items() if node.submitted}
+        if not (lost := sorted(waited - self._nodes_with_jobs)):
+            return None
+        names = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        reason = f"DAGMan waits for jobs that no queue has: {names}"
+        return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
+
+
+def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
+    """DAGMan processes that outlived their schedd: they submit nothing, and keep others out."""
+    served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in {IDLE, HELD}}
+    what = "a DAGMan runs it that no job of the queue is"
+    return [
+        Fault(
+            region=region,
+            job=None,
+            what=what,
+            remedy=Remedy.END,
+            patience=LOST_PATIENCE,
+            is_sure=False,
+        )
+        for files, region in _graphs(folder)
+        if region not in served and is_locked(files)
+    ]
+
+
+def _between(now: float, then: float) -> float:
+    """Seconds between two moments, should the clock have been set back meanwhile, too."""
+    return abs(now - then)
+
+
+def _of_absence(folder: RunFolder) -> list[Fault]:
+    """A graph that no job of the queue runs, although nobody stopped it and it isn't over."""
+    if _is_over(folder):  # but for the report, perhaps
+        found = _lost([(folder.dag_files, None)])
+    else:
+        found = _cut_off(folder) or _lost(_graphs(folder)) or _gave_up(folder)
+    if found is None:
+        return []
+    region, what = found
+    patience = ABSENT_PATIENCE
+    return [Fault(region=region, job=None, what=what, remedy=Remedy.SUBMIT, patience=patience)]
+
+
+def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
+    """A submission that was begun and whose DAGMan never came to life."""
+    noted = read_submission(folder)
+    if noted is None:
+        return None
+    if noted.handed_over and dag_files(folder, noted.region).node_status.exists():
+        return None  # moved away before each submission: this is of the new DAGMan
+    return noted.region, "its submission was cut off"
+
+
+def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
+    """A DAGMan that came to no end of its own: it removes its lock then."""
+    for files, region in graphs:
+        if files.lock.exists() and not is_locked(files) and not was_removed(files):
+            return region, "HTCondor's queue has lost its DAGMan"
+    return None
+
+
+def _gave_up(folder: RunFolder) -> tuple[str | None, str] | None:
+    return (None, "its DAGMan gave up") if ended_by_error(folder.dag_files) else None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A run that is to be in the queue.
+
+    Attributes:
+        region: the region whose graph alone it is; None for the whole graph.
+        handed_over: whether HTCondor has it.
+    """
+
+    region: str | None
+    handed_over: bool
+
+
+def read_submission(folder: RunFolder) -> Submission | None:
+    """Return what is noted of a run's last submission; None if it was stopped since."""
+    try:
+        return Submission(**read_json(folder.submission))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _graphs(folder: RunFolder) -> list[tuple[DagFiles, str | None]]:
+    regions = sorted(path.name for path in folder.regions.iterdir())
+    return [(dag_files(folder, region), region) for region in (None, *regions)]
+
+
+def _is_over(folder: RunFolder) -> bool:
+    regions = [folder.region(path.name) for path in folder.regions.iterdir()]
+    return all(files.is_done or files.stopped.exists() for files in regions)

@@ -1,0 +1,241 @@
+"""A run in HTCondor's job queue: its DAGMan jobs and its trials' jobs, found by their attributes.
+
+Every job of a run carries `TrialfleetFolder`, the run's folder, so a run that was submitted by hand
+with condor_submit_dag is found like one that `trialfleet submit` started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool import status as pool_status
+from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.workflows.ctrl_c import postponed
+from trialfleet.workflows.dagman.health import (
+    HELD,
+    IDLE,
+    PROJECTION,
+    RUNNING,
+    SCHEDULER_UNIVERSE,
+    is_dagman,
+)
+from trialfleet.workflows.plan.folder import DagFiles, RunFolder
+from trialfleet.workflows.render import classad_string
+
+# What `trial.py` sets in the job's ad; of that kind are the names that HTCondor lets a job set.
+STEP, VALUE = "ChirpTrialfleetStep", "ChirpTrialfleetValue"
+_REPORT = [STEP, VALUE, "RemoteHost", "JobCurrentStartExecutingDate"]
+_TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldJob:
+    """A job that waits for a person."""
+
+    job: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedRun:
+    """What the job queue says of a run.
+
+    Attributes:
+        root: the job id of the DAGMan job that runs study.dag, or a region's DAG by itself.
+        root_held: its hold reason, if it is on hold.
+        running: nodes of trials (and full trainings) whose jobs run.
+        idle: nodes whose jobs wait for a slot.
+        held: jobs on hold, those of DAGMan and the optimiser among them.
+        regions: slugs of the regions whose DAGMan job is in the queue.
+        ads: all of its jobs, as `health` and `running` read them.
+    """
+
+    root: str | None
+    root_held: str | None
+    running: frozenset[str]
+    idle: frozenset[str]
+    held: tuple[HeldJob, ...]
+    regions: frozenset[str]
+    ads: tuple[dict[str, Any], ...]
+
+    @cached_property
+    def running_jobs(self) -> dict[str, dict[str, Any]]:
+        """The ads of the jobs of `running`, by node."""
+        trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
+        return {ad["TrialfleetNode"]: ad for ad in trials if ad["JobStatus"] == RUNNING}
+
+
+def look_up(folder: RunFolder) -> QueuedRun:
+    """Return what the job queue holds of a run.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    ads = query(
+        of_run(folder),
+        [*PROJECTION, *_REPORT, "ProcId", "TrialfleetNode"],
+    )
+    dags = [ad for ad in ads if is_dagman(ad)]
+    roots = [ad for ad in dags if "DAGManJobId" not in ad]
+    trials = [ad for ad in ads if "TrialfleetNode" in ad]
+    root = roots[0] if roots else None
+    return QueuedRun(
+        root=_job_id(root) if root else None,
+        root_held=_hold_reason(root) if root and root["JobStatus"] == HELD else None,
+        running=_nodes(trials, {RUNNING, _TRANSFERRING, _SUSPENDED}),
+        idle=_nodes(trials, {IDLE}),
+        held=tuple(
+            HeldJob(job=_job_id(ad), node=_node(ad), reason=_hold_reason(ad))
+            for ad in sorted(ads, key=lambda ad: ad["ClusterId"])
+            if ad["JobStatus"] == HELD
+        ),
+        regions=frozenset(ad["TrialfleetRegion"] for ad in dags if "TrialfleetRegion" in ad),
+        ads=tuple(ads),
+    )
+
+
+def of_run(folder: RunFolder) -> str:
+    """Return the ClassAd constraint that a run's jobs satisfy."""
+    return f"TrialfleetFolder =?= {classad_string(folder.root)}"
+
+
+def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
+    """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    schedd = _schedd()
+    import htcondor2
+
+    try:
+        with postponed():
+            return [dict(ad) for ad in schedd.query(constraint=constraint, projection=projection)]
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+
+
+def one_idle(folder: RunFolder) -> Any:
+    """Return the whole ad of a trial's job that waits, as HTCondor matches it; None if none does.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    waits = f"{of_run(folder)} && JobStatus == {IDLE} && TrialfleetMode =!= undefined"
+    schedd = _schedd()
+    import htcondor2
+
+    try:
+        with postponed():
+            return next(iter(schedd.query(constraint=waits, limit=1)), None)
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+
+
+def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
+    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer.
+
+    Args:
+        environment: the pool's, as `Pool.environment` gives it.
+    """
+    dags = f"JobUniverse == {SCHEDULER_UNIVERSE} && TrialfleetFolder =!= undefined"
+    tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
+    ads = pool_status.query([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
+    return sorted({Path(ad["TrialfleetFolder"]) for ad in ads})
+
+
+def submit(files: DagFiles) -> str:
+    """Submit a DAG, going on from its rescue file if it has one. Returns the job's id.
+
+    Raises:
+        PoolError: no HTCondor is reachable, or it refused the job.
+    """
+    schedd = _schedd()
+    import htcondor2
+
+    options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
+    try:
+        with postponed():
+            with _quiet():
+                description = htcondor2.Submit.from_dag(str(files.dag), options)
+            description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
+            return f"{schedd.submit(description).cluster()}.0"
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor refused {str(files.dag)!r}: {error}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what a library prints off standard output, which belongs to our caller."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def act(action: str, constraint: str, reason: str) -> int:
+    """Have the schedd do something to the jobs that satisfy a constraint; return to how many.
+
+    Args:
+        action: a name of htcondor2.JobAction, such as "Remove".
+        constraint: a ClassAd expression.
+        reason: what the jobs' logs say of it.
+
+    Raises:
+        PoolError: no HTCondor is reachable, or it refuses.
+    """
+    schedd = _schedd()
+    import htcondor2
+
+    told: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
+    try:
+        with postponed():
+            done = schedd.act(htcondor2.JobAction[action], constraint, reason=told)
+        return int(done["TotalSuccess"])
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor refused to {action} {constraint}: {error}") from error
+
+
+def _schedd() -> Any:
+    use(connect())
+    import htcondor2
+
+    try:
+        with postponed():
+            return htcondor2.Schedd()
+    except htcondor2.HTCondorException as error:
+        raise PoolError(
+            f"HTCondor's schedd can't be found: {error}; start a pool with: trialfleet pool up"
+        ) from error
+
+
+def _node(ad: dict[str, Any]) -> str:
+    """The node whose job this is: a trial's, a region's DAGMan, or one of the run's own."""
+    own = "study.dag" if is_dagman(ad) else "optimizer"
+    return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
+
+
+def _job_id(ad: dict[str, Any]) -> str:
+    return f"{ad['ClusterId']}.{ad['ProcId']}"
+
+
+def _hold_reason(ad: dict[str, Any]) -> str:
+    return str(ad.get("HoldReason") or "no reason given")
+
+
+def _nodes(ads: list[dict[str, Any]], statuses: set[int]) -> frozenset[str]:
+    return frozenset(ad["TrialfleetNode"] for ad in ads if ad["JobStatus"] in statuses)

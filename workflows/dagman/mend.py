@@ -1,0 +1,177 @@
+"""Mending a run: its DAGMans replaced or submitted again, one hand at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from trialfleet.errors import PoolError
+from trialfleet.files import read_json, write_json
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.files import ended_by_error
+from trialfleet.workflows.dagman.health import Fault, Remedy, Submission, dag_files
+from trialfleet.workflows.dagman.recovery import end_holder, is_locked, set_aside
+from trialfleet.workflows.plan.folder import DagFiles, RunFolder
+
+REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
+ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job
+KEPT = 100  # mends that a run remembers
+
+
+class BusyError(Exception):
+    """Somebody else stops, submits or mends the run at this moment, or has done so just before."""
+
+
+@contextmanager
+def alone(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
+    """Keep everybody else from stopping, submitting or mending a run meanwhile.
+
+    Raises:
+        BusyError: somebody does, and `wait` is not set.
+    """
+    with folder.hand.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise BusyError("somebody sees to it") from error
+        yield
+
+
+def mend(folder: RunFolder, fault: Fault) -> None:
+    """Do what mends a fault, and note it in the run's folder. To be called `alone`.
+
+    Raises:
+        PoolError: HTCondor is out of reach or refuses.
+    """
+    _note(folder, fault)
+    if fault.remedy is Remedy.SUBMIT:
+        submit(folder, fault.region)
+    elif fault.remedy is Remedy.REPLACE:
+        replace(folder, fault)
+    elif fault.remedy is Remedy.END:
+        end_holder(dag_files(folder, fault.region))
+    elif fault.remedy in _ACTIONS:
+        job_queue.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet mends")
+
+
+_ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
+
+
+def replace(folder: RunFolder, fault: Fault) -> None:
+    """Put another DAGMan, which recovers nothing, in the place of the one at fault.
+
+    The whole graph's DAGMan starts another one of a region, as its scripts say, when that of the
+    region is removed; where nothing waits for the one at fault, it is submitted again from here.
+    """
+    if fault.has_parent:
+        _replace_region(folder, fault)
+    else:
+        _note_submission(folder, Submission(fault.region, handed_over=False))
+        _remove(fault)
+        submit(folder, fault.region)
+
+
+def _replace_region(folder: RunFolder, fault: Fault) -> None:
+    assert fault.region is not None, "only a region's DAGMan has a parent"
+    restart = folder.region(fault.region).restart
+    write_json(restart, {"reason": fault.what})
+    is_removed = False
+    try:
+        is_removed = _remove(fault) > 0
+    finally:
+        if not is_removed:  # a person may remove it later
+            restart.unlink(missing_ok=True)
+
+
+def _remove(fault: Fault) -> int:
+    reason = f"trialfleet mends: {fault.what}"
+    return job_queue.act("Remove", f"ClusterId == {fault.job}", reason)
+
+
+def submit(folder: RunFolder, region: str | None = None) -> str:
+    """Hand a run's graph, or a region's alone, to HTCondor as if no DAGMan had run it before.
+
+    The study knows what is finished. What is noted first has the supervisor do it again, should
+    this be cut off anywhere. Returns the job's id.
+
+    Raises:
+        PoolError: HTCondor is out of reach or refuses, or a DAGMan of the run doesn't end.
+    """
+    own = dag_files(folder, region)
+    _note_submission(folder, Submission(region, handed_over=False))
+    _remove_all(folder)
+    _clear(folder.all_dags() if region is None else [own])
+    job = job_queue.submit(own)
+    _note_submission(folder, Submission(region, handed_over=True))
+    return job
+
+
+def _note_submission(folder: RunFolder, submission: Submission) -> None:
+    write_json(folder.submission, asdict(submission))
+
+
+def _clear(dags: Iterable[DagFiles]) -> None:
+    """Set aside what DAGMans without a job left, once their processes have ended, too."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    for files in dags:
+        while is_locked(files):
+            if time.monotonic() > deadline:
+                raise PoolError(f"a DAGMan that no queue knows still runs {str(files.dag)!r}")
+            time.sleep(0.2)
+        set_aside(files)
+
+
+def stop(folder: RunFolder) -> None:
+    """Remove a run's jobs and wait until they are gone; nothing is left that would be recovered.
+
+    Raises:
+        PoolError: HTCondor is out of reach or refuses, or jobs are still there after two minutes.
+    """
+    folder.submission.unlink(missing_ok=True)
+    if ended_by_error(folder.dag_files):
+        folder.dag_files.metrics.unlink()
+    own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
+    job_queue.act("Remove", own, "trialfleet stop")
+    _wait_until_gone(folder)
+    _clear(folder.all_dags())
+
+
+def _remove_all(folder: RunFolder) -> None:
+    """Remove what jobs of the run are left without a DAGMan that knows them."""
+    if job_queue.query(job_queue.of_run(folder), ["ClusterId"]):
+        job_queue.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
+        _wait_until_gone(folder)
+
+
+def _wait_until_gone(folder: RunFolder) -> None:
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while left := job_queue.query(job_queue.of_run(folder), ["ClusterId"]):
+        if time.monotonic() > deadline:
+            jobs = ", ".join(str(ad["ClusterId"]) for ad in left[:5])
+            raise PoolError(f"jobs are still in the queue after {REMOVAL_SECONDS:.0f} s: {jobs}")
+        time.sleep(0.2)
+
+
+def mends(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return what was mended, oldest first: `{"time", "region", "what", "remedy"}` each."""
+    try:
+        noted: list[dict[str, Any]] = read_json(folder.mends)
+    except (OSError, json.JSONDecodeError):
+        return []
+    return noted
+
+
+def _note(folder: RunFolder, fault: Fault) -> None:
+    noted = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "region": fault.region,
+        "what": fault.what,
+        "remedy": str(fault.remedy),
+    }
+    write_json(folder.mends, [*mends(folder), noted][-KEPT:])

@@ -1,0 +1,253 @@
+"""The supervisor of a pool's runs: what keeps a run from going on is mended without a person.
+
+`python -m trialfleet.workflows.dagman.supervisor --state FOLDER` looks at the queue again and
+again, and at every run that it saw there once until that is over. It may be killed at any moment:
+it knows nothing but which runs there are. HTCondor's master runs it in an embedded pool, systemd on
+a manager, `trialfleet supervise` anywhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import math
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import platformdirs
+
+from trialfleet.errors import InputError, PoolError, TrialfleetError
+from trialfleet.files import read_json, write_json
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
+from trialfleet.workflows.dagman.mend import BusyError, alone, mend
+from trialfleet.workflows.plan.folder import RunFolder
+
+LOOK_SECONDS = 5.0
+LONGEST_GAP = 3 * LOOK_SECONDS  # between two looks that show that a fault has lasted
+KICKS_PAUSE = 60.0  # seconds between two mends after which starting a DAGMan again is not enough
+CRASHES = 2  # of a DAGMan within CRASH_SECONDS are no accident
+CRASH_SECONDS = 300.0
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two mends of one DAG; doubled each time
+
+log = logging.getLogger(__name__)
+Mend = Callable[[RunFolder, Fault], None]
+
+
+@dataclass
+class _Mended:
+    """The last mend of a DAG, and how long to wait for its effect before another."""
+
+    at: float
+    pause: float
+
+
+@dataclass
+class Supervisor:
+    """Decides when a fault has lasted too long; `mend` acts. Not thread-safe.
+
+    Attributes:
+        mend: does what a fault needs.
+    """
+
+    mend: Mend
+    _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
+    _mended: dict[tuple[Path, str | None], _Mended] = field(default_factory=dict)
+    _cool_downs: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _looked: float = -math.inf
+
+    def look(
+        self, runs: Iterable[RunFolder], ads: Iterable[Ad], now: float, tick: float
+    ) -> list[RunFolder]:
+        """Look at the runs once and mend what has lasted.
+
+        Args:
+            runs: those that may not be over.
+            ads: the jobs of the queue.
+            now: the time in unix seconds, as files and the queue have it.
+            tick: seconds of a clock that nobody sets, by which patience is measured.
+
+        Returns:
+            The runs that are not over.
+        """
+        of_run = defaultdict(list)
+        for ad in ads:
+            of_run[Path(ad["TrialfleetFolder"])].append(ad)
+        crashing = self._crashing([ad for run in of_run.values() for ad in run], tick)
+        before, self._since = self._since, {}
+        if tick - self._looked > LONGEST_GAP:
+            before = {}  # nobody knows what was between
+        self._looked = tick
+        going_on = []
+        for run in runs:
+            found = self._faults(run, of_run[run.root], now)
+            if found is None or found or of_run[run.root]:
+                going_on.append(run)
+            for fault in found or ():
+                since = self._since[run.root, fault] = before.get((run.root, fault), tick)
+                has_lasted = tick - since >= fault.patience or fault.job in crashing
+                if has_lasted and self._mend(run, fault, tick) and not fault.has_parent:
+                    break  # the whole run begins anew
+        return going_on
+
+    def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
+        """What is wrong with a run; None where that can't be read at the moment."""
+        try:
+            return faults(run, ads, now)
+        except FileNotFoundError:  # the run's folder was removed
+            return []
+        except OSError as error:
+            log.info("%s: %s", run.root, error)
+            return None
+
+    def _crashing(self, ads: list[Ad], tick: float) -> set[int]:
+        """The DAGMan jobs that ended by themselves again and again within a few minutes."""
+        counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
+        for job, count in counts.items():
+            if tick - self._cool_downs.get(job, (0, -CRASH_SECONDS))[1] >= CRASH_SECONDS:
+                self._cool_downs[job] = (count, tick)
+        self._cool_downs = {job: self._cool_downs[job] for job in counts}
+        return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
+
+    def _mend(self, run: RunFolder, fault: Fault, tick: float) -> bool:
+        """Mend, unless that was tried just before; returns whether it was tried now."""
+        if fault.remedy is Remedy.NONE:
+            return False
+        last = self._mended.get((run.root, fault.region))
+        if last and tick - last.at < last.pause:
+            return False
+        is_first = last is None or tick - last.at > 2 * LONGEST_PAUSE
+        pause = FIRST_PAUSE if is_first else min(2 * (last.pause if last else 0), LONGEST_PAUSE)
+        if fault.remedy is Remedy.KICK and pause >= KICKS_PAUSE:
+            fault = replace(fault, remedy=Remedy.REPLACE)
+        try:
+            self.mend(run, fault)
+        except BusyError as error:
+            log.info("%s: %s", run.root, error)
+            return False
+        except (TrialfleetError, OSError) as error:
+            log.error("%s: %s: %s failed: %s", run.root, fault, fault.remedy, error)  # noqa: TRY400
+        else:
+            log.warning("%s: %s: %s", run.root, fault, fault.remedy)
+        self._mended[run.root, fault.region] = _Mended(tick, pause)
+        return True
+
+
+def mend_alone(run: RunFolder, fault: Fault) -> None:
+    """Mend, unless somebody stops, resumes or mends the run at this moment.
+
+    Raises:
+        BusyError: somebody does, or did since the look: the fault has passed.
+        PoolError: HTCondor is out of reach or refuses.
+    """
+    with alone(run, wait=False):
+        ads = job_queue.query(job_queue.of_run(run), PROJECTION)
+        found = faults(run, ads, time.time())
+        if not any(
+            (f.region, f.job, f.what) == (fault.region, fault.job, fault.what) for f in found
+        ):
+            raise BusyError(f"this has passed: {fault}")
+        mend(run, fault)
+
+
+def supervise(state: Path) -> None:
+    """Look at the runs of this pool for ever.
+
+    Args:
+        state: a folder of this supervisor's own, where it keeps which runs there are.
+    """
+    supervisor, known = Supervisor(mend_alone), _Known(state / "runs.json")
+    while True:
+        try:
+            ads = job_queue.query("TrialfleetFolder =!= undefined", PROJECTION)
+        except PoolError as error:
+            log.info("%s", error)
+        else:
+            folders = known.folders | {Path(ad["TrialfleetFolder"]) for ad in ads}
+            runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
+            known.keep(
+                run.root for run in supervisor.look(runs, ads, time.time(), time.monotonic())
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder that a job names is a run of this user's."""
+    try:
+        return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return True  # gone, or about to be: it is forgotten
+    except OSError:
+        return False
+
+
+class _Known:
+    """The folders of the runs that are not over, kept in a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.folders = self._read()
+
+    def keep(self, folders: Iterable[Path]) -> None:
+        """Store these, if they are others than before."""
+        if (kept := set(folders)) == self.folders:
+            return
+        self.folders = kept
+        try:
+            write_json(self._file, sorted(map(str, kept)))
+        except OSError as error:  # a full disk: the queue still knows the runs
+            log.error("%s: %s", self._file, error)  # noqa: TRY400
+
+    def _read(self) -> set[Path]:
+        try:
+            return {Path(folder) for folder in read_json(self._file)}
+        except (OSError, ValueError, TypeError):
+            return set()
+
+
+def default_state() -> Path:
+    """Return the folder of this user's supervisor outside of an embedded pool."""
+    return platformdirs.user_state_path("trialfleet") / "supervisor"
+
+
+def supervise_alone(state: Path) -> None:
+    """Supervise the runs of this pool; where somebody does, take their place when they end.
+
+    Raises:
+        InputError: the folder can't be made or written.
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        lock = (state / "supervisor.lock").open("a")
+    except OSError as error:
+        raise InputError(f"the supervisor's folder {str(state)!r}: {error.strerror}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        log.info("supervising")
+        supervise(state)
+
+
+def main() -> None:
+    """Supervise the runs of this pool."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="a folder to keep its list in")
+    arguments = parser.parse_args()
+    try:
+        supervise_alone(arguments.state)
+    except TrialfleetError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From a study to a run's folder: the graph, the folder's names, what the pool makes of it."""

@@ -1,0 +1,64 @@
+"""Whether the access point itself runs what a run leaves to it: DAGMans, services, local jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.workflows.ctrl_c import postponed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from classad2 import ClassAd
+
+SCHEDULER, LOCAL = 7, 12  # JobUniverse
+UNIVERSES = (SCHEDULER, LOCAL)
+_STARTS = {
+    SCHEDULER: ("StartSchedulerUniverse", "START_SCHEDULER_UNIVERSE"),
+    LOCAL: ("StartLocalUniverse", "START_LOCAL_UNIVERSE"),
+}
+_JOBS = {
+    SCHEDULER: "DAGMan and the optimiser's service",
+    LOCAL: "publishing and the report",
+}
+
+
+def why_closed(universes: Iterable[int]) -> list[str]:
+    """Return why the access point starts no job of some universes now; a line for each such one.
+
+    Raises:
+        PoolError: HTCondor is out of reach.
+    """
+    if not (asked := [*universes]):
+        return []
+    ad = _schedd_ad()
+    return [_closed(universe, ad) for universe in asked if _is_closed(universe, ad)]
+
+
+def _is_closed(universe: int, ad: ClassAd) -> bool:
+    attribute, _ = _STARTS[universe]
+    return attribute in ad and ad.eval(attribute) is False
+
+
+def _closed(universe: int, ad: ClassAd) -> str:
+    attribute, setting = _STARTS[universe]
+    return (
+        f"{_JOBS[universe]} wait: the access point starts none of their jobs now, because its "
+        f"{setting} ({ad.lookup(attribute)}) is false"
+    )
+
+
+def _schedd_ad() -> ClassAd:
+    use(connect())
+    import htcondor2
+
+    try:
+        with postponed():
+            collector = htcondor2.Collector()
+            own = collector.locate(htcondor2.DaemonType.Schedd)
+            name = f'Name == "{own["Name"]}"'
+            return collector.query(htcondor2.AdTypes.Schedd, name)[0]
+    except (htcondor2.HTCondorException, IndexError) as error:
+        raise PoolError(f"HTCondor's schedd can't be found: {error}") from error

@@ -1,0 +1,108 @@
+"""The graph of a run as plain data: regions, their lanes, and the names of their nodes.
+
+A region's trials run in *lanes*, chains of nodes of which one runs at a time; a lane per trial in
+parallel. With more than one lane each is a quarter longer than its share, so that the lanes on
+faster machines take over from the slower; nodes beyond the region's budget are skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.spec import Study
+
+SLACK = 1.25  # nodes of a lane / its share of the trials
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionGraph:
+    """A region's nodes."""
+
+    name: str
+    slug: str
+    lanes: tuple[tuple[str, ...], ...]
+    trials: int
+    priority: int
+    publishes: bool
+
+    @property
+    def best(self) -> str:
+        """The node that trains the best settings in full."""
+        return f"{self.slug}.best"
+
+    @property
+    def publish(self) -> str:
+        """The node that publishes the model."""
+        return f"{self.slug}.publish"
+
+    @property
+    def tuned(self) -> str:
+        """The node that ends a region whose study publishes nothing; it never has a job."""
+        return f"{self.slug}.tuned"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The nodes behind the trials."""
+        return (self.best, self.publish) if self.publishes else (self.tuned,)
+
+    @property
+    def trial_nodes(self) -> list[str]:
+        """The nodes of the trials, lane by lane."""
+        return [node for lane in self.lanes for node in lane]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyGraph:
+    """All regions of a run."""
+
+    regions: tuple[RegionGraph, ...]
+    parallel_regions: int | None
+    autoscale: str = "off"
+
+    @property
+    def node_count(self) -> int:
+        """Nodes of all graphs: each region and what is in it; optimizer, report, fleet."""
+        fleet = self.autoscale != "off"
+        own = sum(1 + len(region.trial_nodes) + len(region.ends) for region in self.regions)
+        return 2 + fleet + own
+
+
+def graph_of(study: Study) -> StudyGraph:
+    """Return the graph of a resolved study."""
+    return StudyGraph(
+        regions=tuple(_region_graph(study, name) for name in study.region_table),
+        parallel_regions=study.parallel_regions,
+        autoscale=autoscale_of(study),
+    )
+
+
+def autoscale_of(study: Study) -> str:
+    """Return what scales the fleet while a run goes on: off, service or provisioner."""
+    return study.fleet.autoscale if study.fleet else "off"
+
+
+def _region_graph(study: Study, name: str) -> RegionGraph:
+    budget = study.budget_of(name)
+    slug = region_slug(name)
+    return RegionGraph(
+        name=name,
+        slug=slug,
+        lanes=_lanes(slug, budget.trials, min(budget.lanes, budget.trials)),
+        trials=budget.trials,
+        priority=study.region_table[name].priority,
+        publishes=study.publishes,
+    )
+
+
+def _lanes(slug: str, trials: int, lanes: int) -> tuple[tuple[str, ...], ...]:
+    length = min(trials, math.ceil(SLACK * trials / lanes)) if lanes > 1 else trials
+    lane_digits, trial_digits = len(str(lanes)), max(2, len(str(length)))
+    return tuple(
+        tuple(
+            f"{slug}.l{lane:0{lane_digits}}.t{trial:0{trial_digits}}"
+            for trial in range(1, length + 1)
+        )
+        for lane in range(1, lanes + 1)
+    )

@@ -1,0 +1,410 @@
+"""From a study to a run's folder: `condor_submit_dag study.dag` in it is always enough.
+
+Deterministic: the same study, run id, time and place give the same bytes. The folder is written
+beside its place and renamed when it is whole, so a plan that was interrupted leaves nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet import nodes
+from trialfleet.errors import InputError
+from trialfleet.files import sync, typed, write_atomic
+from trialfleet.nodes import tabular
+from trialfleet.optimizer.client import EXIT_NO_SERVICE
+from trialfleet.workflows.models.latest import LATEST
+from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, autoscale_of, graph_of
+from trialfleet.workflows.plan.run_ids import published_already
+from trialfleet.workflows.render import needs_escape, render
+from trialfleet.workflows.study.checks import transferable
+from trialfleet.workflows.study.file import FrozenStudy, dump_frozen
+from trialfleet.workflows.study.spec import Study, Trainer
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.aws.account import Surroundings
+
+# What DAGMan's scripts answer with; DAGMan is told in region.dag what each means.
+EXITS = {
+    "done": 0,
+    "retry": 1,
+    "skip": 3,
+    "stop": 4,
+    "undone": 5,  # of the report: a region hasn't what the study asked for
+    "defer": EXIT_NO_SERVICE,
+}
+
+# So often a region's DAGMan is replaced by another before the region is given up.
+RESTARTS = 10
+
+PYTHONS = ("python3", "python")  # words of a command that mean the study's Python
+
+# Names in a trial's sandbox that are the contract's own.
+_SANDBOX = (
+    "start",
+    "condor_exec.exe",
+    "_condor_stdout",
+    "_condor_stderr",
+    "trial.json",
+    nodes.HELPER,
+    "result.json",
+    "progress.jsonl",
+    "checkpoint",
+    "model",
+)
+_FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+
+
+def write_plan(
+    study: Study,
+    *,
+    run: str,
+    out: Path,
+    created: datetime | None = None,
+    aws: Surroundings | None = None,
+    notes: tuple[str, ...] = (),
+) -> RunFolder:
+    """Write the folder of a run and return it.
+
+    Args:
+        study: a resolved study.
+        aws: how the run's autoscaler reaches AWS, where it has one.
+        run: the run's id; it names the published models' folders.
+        out: the run's folder; it must not exist, or be empty.
+        created: when the run was planned; default: now.
+        notes: what was chosen for the study, and why, for people.
+
+    Raises:
+        InputError: the run's id or folder can't be used, a model of that id is published
+            already, two files of a trial have one name, or `trainer: tabular` can't use the data.
+    """
+    assert study.accelerator != "auto", "what a study leaves to the pool is decided before"
+    folder = RunFolder(_usable_place(out))
+    if not _RUN_ID.fullmatch(run) or run == LATEST:
+        raise InputError(
+            f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
+            f"digit first, and not {LATEST!r}"
+        )
+    code = _trainer_files(study)
+    for region in study.region_table:
+        _check_sandbox(region, [*code, *map(Path, study.data_of(region))])
+    _check_settings(study)
+    graph = graph_of(study)
+    _check_unpublished(study, run)
+    frozen = FrozenStudy(
+        run=run,
+        folder=str(folder.root),
+        created=created or datetime.now(UTC),
+        notes=notes,
+        study=study,
+    )
+    _write_beside(folder, frozen, graph, code, aws)
+    return folder
+
+
+def _usable_place(out: Path) -> Path:
+    place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
+    # A "|" in the name of a configuration file means the output of a program.
+    if needs_escape(str(place)) or "|" in str(place) or not str(place).isprintable():
+        raise InputError(
+            f"the run's folder {str(place)!r} has what DAGMan can't take: a double quote, a "
+            "backslash, '|', '$(', '$$' or a character that does not print; choose another with "
+            "--out"
+        )
+    if place.is_relative_to(_FORBIDDEN_PLACE):
+        raise InputError(
+            f"the run's folder {str(place)!r} is under /tmp, where DAGMan refuses to "
+            "keep its logs; choose another with --out"
+        )
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise _taken(place)
+    return place
+
+
+def _taken(place: Path) -> InputError:
+    return InputError(
+        f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
+        f"that run with: trialfleet status {typed(place)}"
+    )
+
+
+def command_of(study: Study) -> list[str]:
+    """The command that a trial runs in its sandbox."""
+    ours = ["python3", tabular.FILES[0]]
+    words = study.trainer.command if isinstance(study.trainer, Trainer) else ours
+    return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words
+
+
+def _path_of(python: str | None) -> str:
+    """The folder that comes first on a trial's PATH; none where Python is found by its name."""
+    return str(Path(python).parent) if python and "/" in python else ""
+
+
+def _trainer_files(study: Study) -> list[Path]:
+    """The trainer's files, in the study's order, the helper not among them."""
+    if isinstance(study.trainer, Trainer):
+        return [Path(file) for file in study.trainer.files]
+    kernels = [nodes.KERNELS] if study.accelerator == "gpu" else []
+    return [_node_file(f"tabular/{name}") for name in tabular.FILES] + [*map(_node_file, kernels)]
+
+
+def _check_unpublished(study: Study, run: str) -> None:
+    if place := published_already(study, run):
+        raise InputError(
+            f"run id {run!r}: {str(place)!r} was published by another run of that id; "
+            "choose another with --run-id"
+        )
+
+
+def _check_settings(study: Study) -> None:
+    """Whether the reference trainer, where it is used, knows the parameters of every region."""
+    if isinstance(study.trainer, Trainer):
+        return
+    from trialfleet.nodes.tabular.settings import Settings
+
+    for region in study.region_table:
+        space = study.space_of(region)
+        try:
+            Settings.of(space.complete(space.defaults()))
+        except ValueError as error:
+            raise InputError(f"region {region!r}: search_space: {error}") from error
+
+
+def _node_file(name: str) -> Path:
+    return Path(str(resources.files("trialfleet.nodes") / name))
+
+
+def _check_sandbox(region: str, files: Iterable[Path]) -> None:
+    counts = Counter(path.name for path in files)
+    for name, count in counts.items():
+        if name in _SANDBOX:
+            raise InputError(
+                f"region {region!r}: {name!r} is a name that trialfleet itself uses in a trial's "
+                f"sandbox ({', '.join(_SANDBOX)}); rename the file"
+            )
+        if count > 1:
+            raise InputError(
+                f"region {region!r}: {count} files of a trial are called {name!r}; "
+                "they travel into one folder, so rename all but one"
+            )
+
+
+def _write_beside(
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    graph: StudyGraph,
+    code: list[Path],
+    aws: Surroundings | None,
+) -> None:
+    """Write everything into a folder beside the run's, then rename it."""
+    parent = folder.root.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".plan-", dir=parent))
+    except OSError as error:
+        raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
+    try:
+        _check_space(beside)
+        _write_tables(frozen.study, folder, RunFolder(beside))
+        beside.chmod(0o755)
+        # a storage's URL may hold a password
+        private = RunFolder(beside).study if frozen.study.storage else None
+        _write_texts(beside, _texts(folder, frozen, graph), private)
+        if aws:  # a proxy's password may be in it
+            text = json.dumps(aws.to_json(), indent=1) + "\n"
+            write_atomic(RunFolder(beside).aws, text, mode=0o600)
+        _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
+        _make_trial_folders(RunFolder(beside), graph)
+        _put(beside, folder.root)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    sync(parent)
+
+
+def _put(beside: Path, place: Path) -> None:
+    """Give a run's folder its name, which an empty folder may have: it keeps the name for us."""
+    try:
+        beside.replace(place)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+            raise
+        raise _taken(place) from error  # by a plan at the same moment
+
+
+def _write_tables(
+    study: Study,
+    folder: RunFolder,
+    beside: RunFolder,
+) -> None:
+    """Examine the data that the reference trainer is to read, where it is used."""
+    if isinstance(study.trainer, Trainer):
+        return
+    from trialfleet.workflows.plan.table_summary import table_progress
+    from trialfleet.workflows.plan.tables import write_tables
+
+    try:
+        transferable(str(folder.root))
+    except ValueError as error:
+        raise InputError(f"the run's folder: {error}; choose another with --out") from error
+    write_tables(study, beside, table_progress())
+
+
+def _check_space(place: Path) -> None:
+    """Whether trials could begin there at all."""
+    if (free := free_bytes(place)) < RESERVE:
+        raise InputError(
+            f"no space: {free >> 20} MB are free in {str(place.parent)!r}, and no trial begins "
+            f"with less than {RESERVE >> 20} MB; make room, or choose another folder with --out"
+        )
+
+
+def _texts(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
+    """Every text file of the run by its path relative to the folder. Touches no file system."""
+    texts = {
+        folder.study: dump_frozen(frozen),
+        folder.dag: _study_dag(folder, frozen, graph),
+        folder.study_config: render("dag/dagman.conf.j2", whole_graph=True),
+        folder.region_config: render("dag/dagman.conf.j2", whole_graph=False),
+        folder.optimizer_submit: render(
+            "submit/optimizer.sub.j2", run=frozen.run, root=folder.root
+        ),
+        folder.publish_submit: render("submit/publish.sub.j2", run=frozen.run, root=folder.root),
+        folder.report_submit: render("submit/report.sub.j2", run=frozen.run, root=folder.root),
+        **_fleet_submit(folder, frozen),
+        folder.client: _client(folder),
+        folder.start: render(
+            "run/start.j2",
+            command=command_of(frozen.study),
+            python_folder=_path_of(frozen.study.python),
+        ),
+    }
+    for region in graph.regions:
+        texts[folder.region(region.slug).dag] = _region_dag(folder, frozen, region)
+    return {path.relative_to(folder.root): text for path, text in texts.items()}
+
+
+def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str:
+    return render(
+        "dag/study.dag.j2",
+        run=frozen.run,
+        study=frozen.study.name,
+        root=folder.root,
+        config=folder.study_config,
+        node_status=folder.dag_files.node_status,
+        parallel_regions=graph.parallel_regions,
+        autoscale=graph.autoscale,
+        exits=EXITS,
+        restarts=RESTARTS,
+        regions=[
+            {
+                "slug": region.slug,
+                "folder": folder.region(region.slug).root,
+                "priority": region.priority,
+            }
+            for region in graph.regions
+        ],
+    )
+
+
+def _fleet_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
+    if autoscale_of(frozen.study) == "off":
+        return {}
+    return {folder.fleet_submit: render("submit/fleet.sub.j2", run=frozen.run, root=folder.root)}
+
+
+def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
+    files = folder.region(region.slug)
+    return render(
+        "dag/region.dag.j2",
+        run=frozen.run,
+        region=region.name,
+        slug=region.slug,
+        trials=region.trials,
+        root=folder.root,
+        config=folder.region_config,
+        node_status=files.dag_files.node_status,
+        exits=EXITS,
+        retries=frozen.study.retries,
+        lanes=[
+            [{"name": node, "folder": files.trial(node).root} for node in lane]
+            for lane in region.lanes
+        ],
+        best={"name": region.best, "folder": files.best.root},
+        publish=region.publish,
+        tuned=region.tuned,
+        publishes=region.publishes,
+    )
+
+
+def _client(folder: RunFolder) -> str:
+    return render(
+        "run/client.j2",
+        python=sys.executable,
+        folder=folder.root,
+        client=resources.files("trialfleet.optimizer") / "client.py",
+        start=[
+            sys.executable,
+            "-I",
+            "-m",
+            "trialfleet.workflows.scripts.node_scripts",
+            str(folder.root),
+        ],
+    )
+
+
+def _write_texts(root: Path, texts: dict[Path, str], private: Path | None) -> None:
+    """Write the files; `private` is closed to others from its first byte."""
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = 0o600 if path == private else 0o666
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if text.startswith("#!"):
+            path.chmod(0o755)
+
+
+def _copy_code(folder: Path, files: list[Path]) -> None:
+    folder.mkdir()
+    for file in files:
+        try:
+            _copy(file, folder / file.name)
+        except OSError as error:
+            raise InputError(f"trainer.files: {str(file)!r} can't be copied: {error}") from error
+
+
+def _copy(file: Path, to: Path) -> None:
+    if file.is_dir():
+        left = nodes.NOT_ON_NODES if file == _node_file(nodes.KERNELS) else ()
+        shutil.copytree(file, to, ignore=shutil.ignore_patterns(*left))
+    else:
+        shutil.copyfile(file, to)
+        shutil.copymode(file, to)
+
+
+def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:
+    """DAGMan enters a node's folder before its PRE script runs."""
+    for region in graph.regions:
+        files = folder.region(region.slug)
+        files.best.root.mkdir(parents=True)
+        for node in region.trial_nodes:
+            files.trial(node).root.mkdir(parents=True)

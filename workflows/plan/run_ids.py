@@ -1,0 +1,89 @@
+"""Ids of runs: the time to the second, and a number behind it where another run has that.
+
+An id names a run's folder and its models' folders, so both are claimed, each by what only one
+process can make: of any number of plans in one second, each gets an id of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from trialfleet.workflows.models.shelf import shelf_of
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.spec import Study
+
+_CLAIMS = ".planned"  # beside a study's regions; its files are the ids, until they can't come again
+_CLAIM_SECONDS = 86_400.0  # an hour comes twice when summer time ends
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """Return an id for a run that starts now: local time to the second."""
+    return (now or datetime.now().astimezone()).strftime("%Y-%m-%dT%H-%M-%S")
+
+
+def default_folder(study: Study, run: str) -> Path:
+    """Return where a run lies if nobody says otherwise: `runs/STUDY/RUN-ID` here."""
+    return Path.cwd() / "runs" / study.name / run
+
+
+def published_already(study: Study, run: str) -> Path | None:
+    """Return a model that a run of this id has published; None if there is none."""
+    if not study.publishes:
+        return None
+    places = (shelf_of(study, region_slug(region)) / run for region in study.region_table)
+    return next((place for place in places if place.exists()), None)
+
+
+def claim_run(study: Study, out: Path | None) -> tuple[str, Path]:
+    """Return an id that no other run of the study has or gets, and the run's folder.
+
+    Args:
+        study: a resolved study.
+        out: the folder; default: `default_folder`, which is made, empty.
+
+    Raises:
+        OSError: a folder can't be made.
+    """
+    now = new_run_id()
+    for number in itertools.count(1):
+        run = now if number == 1 else f"{now}-{number}"
+        place = default_folder(study, run) if out is None else out
+        if published_already(study, run) or not _claim_models(study, run):
+            continue
+        if out is not None or _makes(place):
+            return run, place
+    raise AssertionError("numbers end")
+
+
+def _claim_models(study: Study, run: str) -> bool:
+    if not study.publishes:
+        return True
+    claims = Path(study.publish) / study.name / _CLAIMS
+    claims.mkdir(parents=True, exist_ok=True)
+    _forget(claims.iterdir())
+    try:
+        (claims / run).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _forget(claims: Iterable[Path]) -> None:
+    for claim in claims:
+        try:
+            if time.time() - claim.stat().st_mtime > _CLAIM_SECONDS:
+                claim.unlink()
+        except FileNotFoundError:  # another plan was quicker
+            continue
+
+
+def _makes(place: Path) -> bool:
+    try:
+        place.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True

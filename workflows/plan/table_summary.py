@@ -1,0 +1,124 @@
+"""What a plan tells of the tables that it found."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.table_found import found_in
+
+_MOST_REGIONS = 50
+_MOST_NAMES = 4
+_SECONDS = 2.0  # without a word
+
+Table = dict[str, Any]
+
+
+def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
+    """Return what was found in each region's data, by the region's name."""
+    found = {name: found_in(folder.region(region_slug(name))) for name in regions}
+    return {name: table for name, table in found.items() if table is not None}
+
+
+def table_lines(tables: dict[str, Table]) -> list[str]:
+    """Return a line per region, and a line for each thing that a person should know."""
+    if not tables:
+        return []
+    head = ("region", "rows", "train/validation/test", "columns", "missing", "target")
+    rows = [head, *(_row(name, table) for name, table in [*tables.items()][:_MOST_REGIONS])]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = [
+        "    "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    if (more := len(tables) - _MOST_REGIONS) > 0:
+        lines.append(f"    … and {more} more regions; trialfleet plan --json has all")
+    return ["  tables", *lines, *(f"    {note}" for note in _notes(tables))]
+
+
+def _row(name: str, table: Table) -> tuple[str, ...]:
+    parts = "/".join(f"{count}" for count in table["parts"].values())
+    columns = f"{len(table['numeric'])} numeric, {len(table['categorical'])} categorical"
+    if table["ignored"]:
+        columns += f", {len(table['ignored'])} ignored"
+    return (
+        name,
+        str(table["rows"]),
+        parts,
+        columns,
+        str(sum(table["missing"].values())),
+        f"{table['target']}: {_target(table)}",
+    )
+
+
+def _target(table: Table) -> str:
+    if table["task"] == "regression":
+        low, high = table["range"]
+        return f"{low:.6g} … {high:.6g}"
+    shown = [f"{name} ({count})" for name, count in [*table["classes"].items()][:_MOST_NAMES]]
+    more = len(table["classes"]) - _MOST_NAMES
+    return ", ".join(shown) + (f" and {more} more classes" if more > 0 else "")
+
+
+def _notes(tables: dict[str, Table]) -> list[str]:
+    """Return each note once, with the regions that it is about where that isn't all of them."""
+    about: dict[str, list[str]] = {}
+    for region, table in tables.items():
+        for note in _notes_of(table):
+            about.setdefault(note, []).append(region)
+    roles = _roles(tables)
+    notes = [
+        note if len(regions) == len(tables) else f"{note} (in {_named(regions)})"
+        for note, regions in about.items()
+    ]
+    return notes + roles
+
+
+def _notes_of(table: Table) -> list[str]:
+    notes = []
+    if table["task_inferred"]:
+        notes.append(
+            f"{table['task']}, inferred from the target; table: {{task: …}} says otherwise"
+        )
+    if table["task"] == "classification" and len(table["classes"]) == 2:
+        notes.append(f"predicted is the probability of {[*table['classes']][1]!r}")
+    if table["without_target"]:
+        notes.append("rows without a target are left out")
+    notes += [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
+    notes += [f"column {name!r} {note}" for name, note in table["notes"].items()]
+    return notes
+
+
+def _roles(tables: dict[str, Table]) -> list[str]:
+    """Say which columns are numeric in one region and categorical in another."""
+    numeric = {name for table in tables.values() for name in table["numeric"]}
+    categorical = {name for table in tables.values() for name in table["categorical"]}
+    return [
+        f"column {name!r} is numeric in some regions and categorical in others; "
+        f"table: {{columns: {{{name}: …}}}} makes them agree"
+        for name in sorted(numeric & categorical)
+    ]
+
+
+def _named(regions: list[str]) -> str:
+    shown = ", ".join(regions[:_MOST_NAMES])
+    more = len(regions) - _MOST_NAMES
+    return shown + (f" and {more} more" if more > 0 else "")
+
+
+def table_progress() -> Callable[[int, int], None]:
+    """Return what tells, every 2 s and where a person looks on, how many tables are read."""
+    told = time.monotonic()
+
+    def tell(done: int, regions: int) -> None:
+        nonlocal told
+        if sys.stderr.isatty() and done < regions and time.monotonic() - told >= _SECONDS:
+            told = time.monotonic()
+            print(f"tables read: {done} of {regions}", file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,175 @@
+"""The tables of all regions, examined before any job: each mistake is told at once.
+
+The data of each region is read whole, once. What a CSV or Parquet file holds is written into the
+run's folder as the arrays that trials read, so all of them train on the same rows with the same
+columns, whatever becomes of the file; a .npz travels as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import InputError
+from trialfleet.files import typed, write_json
+from trialfleet.nodes.tabular.settings import metrics_of
+from trialfleet.nodes.tabular.table import read_table, save_table
+from trialfleet.sections import did_you_mean
+from trialfleet.workflows import ctrl_c
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.plan.checksums import FileState, sha256_of
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
+from trialfleet.workflows.plan.table_found import found_in
+from trialfleet.workflows.study.spec import URL_PREFIXES, Study
+from trialfleet.workflows.study.table_options import TableOptions
+from trialfleet.workflows.tables.building import Description, TableError, build_table, describe
+from trialfleet.workflows.tables.fetching import UnreachableError, fetched
+from trialfleet.workflows.tables.reading import UnreadableTableError, format_of, read_rows
+
+Progress = Callable[[int, int], None]
+TABLE_SCHEMA = 1
+_MOST_PROBLEMS = 20
+_AUC_OF = {"val_auc": "validation", "test_auc": "test"}
+_THREADS = 8  # polars has threads of its own; these overlap reading, hashing and writing
+
+
+def write_tables(study: Study, folder: RunFolder, progress: Progress | None = None) -> None:
+    """Write each region's table.json, and table.npz where its data is CSV or Parquet.
+
+    Args:
+        study: a resolved study with `trainer: tabular`.
+        folder: the run's folder, or what becomes it.
+        progress: called with how many regions are read, and of how many.
+
+    Raises:
+        InputError: a region's data can't be trained on; every region's problems, a line each.
+        OSError: the folder can't be written.
+    """
+    regions = list(study.region_table)
+    problems: dict[str, list[str]] = {}
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+        asked = {threads.submit(_problems_of, study, folder, name): name for name in regions}
+        try:
+            for done, future in enumerate(as_completed(asked), start=1):
+                problems[asked[future]] = future.result()
+                ctrl_c.stop_if_pressed()
+                if progress:
+                    progress(done, len(regions))
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+    lines = list(dict.fromkeys(line for name in regions for line in problems[name]))
+    lines += [] if lines else _disagreements(folder, regions)
+    if lines:
+        more = len(lines) - _MOST_PROBLEMS
+        told = [*lines[:_MOST_PROBLEMS], *([f"… and {more} more problems"] if more > 0 else [])]
+        raise InputError("\n".join(told))
+
+
+def _problems_of(study: Study, folder: RunFolder, region: str) -> list[str]:
+    """Write a region's table; return what is wrong with its data, lines that name its file."""
+    places = study.data_of(region)
+    if len(places) != 1:
+        count = len(places) or "none"
+        text = f"region {region!r}: trainer: tabular reads one file per region, data names {count}"
+        return [text]
+    files = folder.region(region_slug(region))
+    files.root.mkdir(parents=True, exist_ok=True)
+    place = places[0]
+    is_url = place.startswith(URL_PREFIXES)
+    name = place if is_url else typed(Path(place))
+    try:
+        form = format_of(place)
+        with fetched(place, study.s3, files.root) as path:
+            source, found = _examine(study, path, form, files)
+            identity = {"url": place} if is_url else {"path": place}
+        note: dict[str, Any] = {
+            "schema": TABLE_SCHEMA,
+            "format": form,
+            "source": [identity | source],
+        }
+        write_json(files.table_found, {**note, "table": asdict(found)})
+        return [f"{name}: {problem}" for problem in _metric_problems(study, found)]
+    except (UnreachableError, UnreadableTableError) as error:
+        return [f"{name}: {error}"]
+    except TableError as error:
+        return [f"{name}: {problem}" for problem in error.problems]
+    except OSError as error:
+        if error.filename and Path(error.filename) == Path(place):
+            return [f"{name}: {error.strerror}"]
+        raise
+
+
+def _examine(
+    study: Study, path: Path, form: str, files: RegionFolder
+) -> tuple[dict[str, Any], Description]:
+    """Return the checksum of a file and what is in it; write the table where it needs another."""
+    before = FileState.of(path) if path.is_file() else None
+    if before is None:
+        raise TableError("is no file; trainer: tabular reads one file per region")
+    checksum = sha256_of(path)
+    if form == "npz":
+        found = _examine_npz(study, path)
+    else:
+        options = study.table or TableOptions()
+        table, found = build_table(read_rows(path, form), study.target, options, study.seed)
+        save_table(files.table, table, compressed=False)
+    if FileState.of(path) != before:
+        raise TableError("changed while it was read; plan again when it is whole")
+    return {"sha256": checksum, "bytes": before.bytes}, found
+
+
+def _examine_npz(study: Study, path: Path) -> Description:
+    try:
+        table = read_table(path)
+    except ValueError as error:
+        raise TableError(str(error).removeprefix(f"{path} ")) from error
+    if study.target not in {None, table.columns.target}:
+        raise TableError(
+            f"target: is {study.target!r}, and this .npz was written with the target "
+            f"{table.columns.target!r}"
+        )
+    if study.table is not None:
+        raise TableError("table: is for CSV and Parquet; write_table settled what a .npz holds")
+    return describe(table)
+
+
+def _metric_problems(study: Study, found: Description) -> Iterator[str]:
+    """Say which of the study's metrics the trainer doesn't tell of such a table."""
+    kind = found.kind
+    known = metrics_of(kind)
+    metrics = {"objective.metric": study.objective.metric, "report_metric": study.report_metric}
+    for key, metric in metrics.items():
+        if metric is not None and metric not in known:
+            yield (
+                f"{key}: there is no {metric!r}{did_you_mean(metric, known)} of a {kind} target "
+                f"({_reason(found)}); choose {', '.join(known)}"
+            )
+        elif (part := _AUC_OF.get(metric or "")) in found.one_class:
+            yield f"{key}: the {part} rows have one class only, and {metric} needs both"
+
+
+def _reason(found: Description) -> str:
+    if found.task == "regression":
+        return f"{found.target!r} holds numbers"
+    return f"{found.target!r} has {len(found.classes)} classes"
+
+
+def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[str]:
+    """Say so where a target is classes in one region and numbers in another."""
+    tasks: dict[str, list[str]] = {}
+    for region in regions:
+        found = found_in(folder.region(region_slug(region)))
+        if found:
+            tasks.setdefault(found["task"], []).append(region)
+    if len(tasks) > 1:
+        told = "; ".join(f"{task} in {_named(names)}" for task, names in sorted(tasks.items()))
+        yield f"table.task: {told}; say which with table: {{task: …}}"
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,107 @@
+"""The files of one trial: what it is told, and its submit file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trialfleet.files import write_atomic, write_json
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.render import render
+from trialfleet.workflows.study.places import sandbox_name
+from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
+
+TRIAL_SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOrder:
+    """What one trial runs."""
+
+    region: str
+    node: str
+    trial: int
+    mode: Literal["tune", "final"]
+    seed: int
+    params: dict[str, Any]
+
+
+def write_trial(
+    run: str, study: Study, folder: RunFolder, place: TrialFolder, order: TrialOrder
+) -> None:
+    """Write a trial's folder anew, so that an attempt begins with nothing of the one before.
+
+    The submit file goes first and comes last: where it stands, everything it names stands too.
+    """
+    place.root.mkdir(parents=True, exist_ok=True)
+    place.submit.unlink(missing_ok=True)
+    _empty(place, order.mode)
+    data = _data(study, folder, order.region)
+    write_json(place.trial_json, _contract(run, study, order, [sandbox_name(d) for d in data]))
+    write_atomic(place.submit, submit_text(run, study, folder, place, order))
+
+
+def _empty(place: TrialFolder, mode: str) -> None:
+    for file in (place.result, place.progress):
+        write_atomic(file, "")
+    for made in (place.checkpoint, place.model):
+        shutil.rmtree(made, ignore_errors=True)
+    place.checkpoint.mkdir()
+    if mode == "final":
+        place.model.mkdir()
+
+
+def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dict[str, Any]:
+    return {
+        "schema": TRIAL_SCHEMA,
+        "study": study.name,
+        "run": run,
+        "region": order.region,
+        "node": order.node,
+        "trial": order.trial,
+        "mode": order.mode,
+        "seed": order.seed,
+        "params": order.params,
+        "objective": study.objective.model_dump(),
+        "data": data,
+        "accelerator": study.accelerator,
+        "gpus": study.resources.whole_gpus if study.accelerator == "gpu" else 0,
+        "gpu_share": 1 / study.resources.trials_per_gpu,
+    }
+
+
+def _data(study: Study, folder: RunFolder, region: str) -> list[str]:
+    """Return what the trial reads: the region's data, or the table that was made of it."""
+    table = folder.region(region_slug(region)).table
+    return [str(table)] if table.exists() else study.data_of(region)
+
+
+def submit_text(
+    run: str, study: Study, folder: RunFolder, place: TrialFolder, order: TrialOrder
+) -> str:
+    """Return a trial's submit file; it is to be submitted in the trial's folder."""
+    data = _data(study, folder, order.region)
+    trainer = study.trainer
+    minutes = trainer.minutes if isinstance(trainer, Trainer) else None
+    files = [d for d in data if not d.startswith(URL_PREFIXES)]
+    return render(
+        "submit/trial.sub.j2",
+        run=run,
+        region=order.region,
+        slug=region_slug(order.region),
+        node=order.node,
+        trial=order.trial,
+        mode=order.mode,
+        accelerator=study.accelerator,
+        resources=study.resources,
+        seconds=round(minutes * 60) if minutes else None,
+        root=folder.root,
+        top=os.path.relpath(folder.root, place.root),
+        code=sorted(path.name for path in folder.code.iterdir()),
+        s3=study.s3,
+        files=files,
+        urls=[d for d in data if d.startswith(URL_PREFIXES)],
+    )

@@ -1,0 +1,319 @@
+"""How runs and pools look in a terminal."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trialfleet.files import typed
+from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.status import RegionStatus, RunStatus
+
+if TYPE_CHECKING:
+    from trialfleet.infra.pool.status import PoolStatus
+    from trialfleet.workflows.run.run import BestSettings, Run, TrialRecord
+
+_COLORS: dict[str, str] = {
+    RunState.RUNNING: "cyan",
+    RunState.DONE: "green",
+    RunState.FAILED: "red",
+    RunState.STOPPED: "yellow",
+    RunState.HELD: "yellow",
+    RunState.LOST: "yellow",
+    Stage.TUNING: "cyan",
+    Stage.TRAINING: "cyan",
+    Stage.PUBLISHING: "cyan",
+    Stage.PUBLISHED: "green",
+    Stage.TUNED: "green",
+}
+_SHOWN_REGIONS = 45
+_SHOWN_MENDS = 3
+_SHOWN_STEPS = 4
+_WIDE = 120  # columns of a terminal
+
+
+def run_view(status: RunStatus) -> RenderableType:
+    """The status of a run: a line, a table of its regions, and what needs a person."""
+    title = Text.assemble(
+        (status.study, "bold"),
+        f"  {status.run}  ",
+        state_text(status.state),
+        f"  about {duration(status.seconds_left)} left" if status.seconds_left else "",
+    )
+    parts: list[RenderableType] = [title, _region_table(status)]
+    if status.notice:
+        parts.append(Text(status.notice, "yellow"))
+    parts += [Text(line, color) for line, color in _money(status)]
+    parts += [
+        Text.assemble((f"{region.name} {region.stage}: ", "red"), region.reason)
+        for region in status.regions
+        if region.reason
+    ]
+    parts += [
+        Text.assemble((f"{region.name}: ", "yellow"), str(region.cause))
+        for region in status.regions
+        if region.cause
+    ]
+    parts += [
+        Text(f"{region.name}: {region.not_latest}", "yellow")
+        for region in status.regions
+        if region.not_latest
+    ]
+    parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
+    parts += [Text(trouble, "yellow") for trouble in status.troubles]
+    parts += [Text(_mended(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
+    if status.state.can_resume:
+        parts += [Text(line) for line in _next(status)]
+    return Group(*parts)
+
+
+def _next(status: RunStatus) -> list[str]:
+    """What to do with a run that can be resumed; resuming mends no trainer."""
+    resume = f"trialfleet resume {typed(Path(status.folder))}"
+    failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
+    if not (failed and status.state is RunState.FAILED):
+        return [f"next: {resume}"]
+    return [
+        "next: mend what is named above, then start another run: trialfleet run STUDY --check",
+        f"  this run keeps its copy of the trainer; {resume} is for what has passed by itself",
+    ]
+
+
+def state_text(state: RunState) -> Text:
+    """A state, in its colour."""
+    return Text(state, _COLORS.get(state, "default"))
+
+
+def as_html(view: RenderableType) -> str:
+    """What a notebook shows in place of a terminal's picture."""
+    recorder = Console(record=True, file=io.StringIO(), width=110, highlight=False)
+    recorder.print(view)
+    style = "font-family: monospace; line-height: 1.3; overflow-x: auto"
+    return recorder.export_html(
+        inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
+    )
+
+
+def _mended(mend: dict[str, Any]) -> str:
+    when = datetime.fromisoformat(mend["time"]).astimezone()
+    where = f"{mend['region']}: " if mend["region"] else ""
+    return f"mended at {when:%H:%M:%S}: {where}{mend['what']}"
+
+
+def _money(status: RunStatus) -> list[tuple[str, str]]:
+    """What the fleet costs, and what is wrong there: lines and their colours."""
+    money = status.money
+    if money is None:
+        return []
+    troubles = [f"trials ended: {money.ended}"] if money.ended else []
+    troubles += [f"the fleet's autoscaler: {money.trouble}"] if money.trouble else []
+    return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
+
+
+def _region_table(status: RunStatus) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    bars = not status.ended  # they have nothing left to say
+    for name in ("region", "state", *([""] if bars else [])):
+        table.add_column(name)
+    table.add_column("trials", justify="right")
+    steps = any(_steps(region) for region in status.regions)
+    step, best = "step" if steps else "", f"best {status.metric}"
+    for name in ("failed", "running", step, "queued", best, "time left"):
+        table.add_column(name, justify="right")
+    for region in status.regions[:_SHOWN_REGIONS]:
+        cells = _region_row(region)
+        table.add_row(*cells[:2], *(cells[2:3] if bars else []), *cells[3:])
+    keep_numbers_whole(table)
+    hidden = len(status.regions) - _SHOWN_REGIONS
+    if hidden > 0:
+        table.add_row(f"… {hidden} more")
+    return table
+
+
+def _region_row(region: RegionStatus) -> list[RenderableType]:
+    return [
+        Text(region.name[:40]),
+        Text(region.stage, _COLORS.get(region.stage, "dim")),
+        ProgressBar(total=region.budget, completed=region.finished, width=16),
+        f"{region.finished}/{region.budget}",
+        Text(_count(region.failed), "red" if region.failed else ""),
+        _count(region.running),
+        _steps(region),
+        _count(region.queued),
+        "" if region.best is None else f"{region.best:.5g}",
+        duration(region.seconds_left),
+    ]
+
+
+def _steps(region: RegionStatus) -> str:
+    """The last steps that its running trials reported, as far as they are known."""
+    steps = [str(trial.step) for trial in region.running_trials if trial.step is not None]
+    more = " …" if len(steps) > _SHOWN_STEPS else ""
+    return " ".join(steps[:_SHOWN_STEPS]) + more
+
+
+def _count(number: int) -> str:
+    return str(number) if number else "·"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time span as people say it: 42 s, 3 min, 2 h 5 min."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes + (rest >= 30), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def watch(run: Run, console: Console) -> RunStatus:
+    """Show a run's status until it ends: live on a terminal, else a line for each change."""
+    if not console.is_terminal:
+        return run.wait(_line_printer(console))
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        return run.wait(lambda status: live.update(run_view(status)))
+
+
+def _line_printer(console: Console) -> Callable[[RunStatus], None]:
+    shown: dict[str, str] = {}
+
+    def show_change(of: str, line: str) -> None:
+        if shown.get(of) != line:
+            shown[of] = line
+            console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
+
+    def show(status: RunStatus) -> None:
+        for of, line in _lines(status):
+            show_change(of, line)
+        for of, line in _causes(status):
+            if of not in shown:  # once for each error, not for each attempt
+                show_change(of, line)
+
+    return show
+
+
+def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
+    """What there is to tell: what a line is of, and the line."""
+    yield "run", f"{status.run}: {status.state}"
+    if status.notice:
+        yield "notice", status.notice
+    for trouble in status.troubles:
+        yield trouble, trouble
+    for mend in status.mends:
+        yield str(mend), _mended(mend)
+    for number, (line, _) in enumerate(_money(status)[1:]):  # the sum changes all the time
+        yield f"money {number}", line
+    for region in status.regions:
+        yield region.slug, _region_line(region, status.metric)
+    for held in status.held:
+        yield held.job, f"held: {held.node} (job {held.job}): {held.reason}"
+
+
+def _causes(status: RunStatus) -> Iterator[tuple[str, str]]:
+    for region in status.regions:
+        if cause := region.cause:
+            yield f"{region.slug}: {cause.kind}", f"{region.name}: {cause}"
+
+
+def _region_line(region: RegionStatus, metric: str) -> str:
+    best = "" if region.best is None else f", best {metric} {region.best:.5g}"
+    failed = f", {region.failed} failed" if region.failed else ""
+    why = f" ({region.reason})" if region.reason else ""
+    trials = f"{region.finished}/{region.budget} trials"
+    return f"{region.name}: {region.stage}{why}: {trials}{failed}{best}"
+
+
+def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> Table:
+    """The trials of a run, a row each; other metrics and errors where there are any.
+
+    A terminal of less than 120 columns shows neither machines nor other metrics.
+    """
+    rows = [_trial_cells(trial, metric) for trial in trials]
+    numbers = {"trial", metric, "attempts", "time"}
+    names = ["region", "trial", "state", metric, "attempts", "time"]
+    names += ["machine", "parameters", "metrics"] if width >= _WIDE else ["parameters"]
+    names += ["error"]
+    empty = {name for name in ("metrics", "error") if not any(row[name] for row in rows)}
+    names = [name for name in names if name not in empty]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in names:
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[name]) for name in names))
+    keep_numbers_whole(table)
+    pairs = (pair for row in rows for pair in row["parameters"].split("  "))
+    table.columns[names.index("parameters")].min_width = max(map(len, pairs), default=0)
+    return table
+
+
+def _trial_cells(trial: TrialRecord, metric: str) -> dict[str, str]:
+    seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
+    others = {name: value for name, value in trial.metrics.items() if name != metric}
+    return {
+        metric: "" if trial.value is None else f"{trial.value:.6g}",
+        "region": trial.region,
+        "trial": str(trial.trial),
+        "state": trial.state,
+        "attempts": str(trial.attempts or ""),
+        "time": duration(seconds),
+        "machine": trial.machine or "",
+        "parameters": _settings(trial.params),
+        "metrics": _settings(others),
+        "error": trial.error or "",
+    }
+
+
+def best_table(best: list[BestSettings], metric: str) -> Table:
+    """The best settings of a run's regions, a row each."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("region", "state", "trial", metric, "parameters", "model"):
+        table.add_column(name, overflow="fold")
+    for entry in best:
+        table.add_row(
+            Text(entry.region),
+            entry.stage,
+            str(entry.trial),
+            f"{entry.value:.6g}",
+            Text(_settings(entry.params)),
+            Text(entry.published or ""),
+        )
+    return table
+
+
+def _settings(params: Mapping[str, object]) -> str:
+    return "  ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in params.items()
+    )
+
+
+def pool_view(status: PoolStatus) -> RenderableType:
+    """The embedded pool: its daemons, slots and jobs."""
+    color = {"up": "green", "down": "dim", "failing": "red"}[status.state]
+    version = f"HTCondor {status.version}" if status.version else "HTCondor not installed yet"
+    lines: list[RenderableType] = [
+        Text.assemble((status.state, color), f"  {version}  {status.folder}")
+    ]
+    if status.daemons:
+        lines.append(Text("daemons  " + ", ".join(status.daemons)))
+    for slot in status.slots:
+        gpus = f", {slot.gpus} GPUs" if slot.gpus else ""
+        free = " free" if slot.partitionable else ""
+        size = f"{slot.cpus} cpus, {slot.memory} MB{gpus}{free}"
+        lines.append(Text(f"slot     {slot.name}: {slot.state}, {slot.activity}: {size}"))
+    if status.state == "up":
+        jobs = ", ".join(f"{count} {state}" for state, count in status.jobs.items()) or "none"
+        lines.append(Text(f"jobs     {jobs}"))
+    return Group(*lines)

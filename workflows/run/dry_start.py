@@ -1,0 +1,161 @@
+"""A trainer started once before its run: a trial of the first region, as a real job of the pool.
+
+What HTCondor makes of the trial's own submit file is the only sandbox like a trial's. The study
+isn't told: nothing of the budget is spent, and the trial leaves nothing but what its failure needs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.errors import InputError, PoolError
+from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.workflows.ctrl_c import postponed
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.scripts.outcome import Complete, Failed, judge
+from trialfleet.workflows.study.file import load_frozen
+
+SECONDS = 60.0  # that a check lasts: what trains for so long has started well
+_POLL = 0.2  # seconds
+_LAST_LINES = 12  # of standard error, in an error's text
+_REMOVED = -1002  # as DAGMan has it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What became of the trainer's dry start.
+
+    Attributes:
+        region: the region whose default settings it trained.
+        metrics: its result; None if it had none when the check was over.
+        waited: it waited for a slot all the time.
+    """
+
+    region: str
+    metrics: dict[str, float] | None
+    waited: bool = False
+
+    def __str__(self) -> str:
+        """In a line."""
+        if self.metrics is not None:
+            values = ", ".join(f"{name} {value:.5g}" for name, value in self.metrics.items())
+            return f"{self.region} with its default settings: {values}"
+        if self.waited:
+            return f"no slot came free for it within {SECONDS:.0f} s: the trainer was not started"
+        return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
+
+
+def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
+    """Run a planned run's first trial as a job by itself, and return what became of it.
+
+    Args:
+        folder: the run's; it isn't submitted.
+        seconds: how long to wait for its result.
+
+    Raises:
+        InputError: the trainer fails; with its last words.
+        PoolError: HTCondor is out of reach or refuses the job.
+    """
+    frozen = load_frozen(folder.study)
+    region = graph_of(frozen.study).regions[0]
+    space = frozen.study.space_of(region.name)
+    order = TrialOrder(
+        region=region.name,
+        node=f"{region.slug}.check",
+        trial=0,
+        mode="tune",
+        seed=frozen.study.seed,
+        params=space.complete(space.active(space.defaults())),
+    )
+    place = folder.check
+    use(connect())
+    shutil.rmtree(place.root, ignore_errors=True)  # what a check before this one left
+    write_trial(frozen.run, frozen.study, folder, place, order)
+    with _submitted(place, order.node):
+        code, waited = _wait(place, seconds)
+    metrics = None
+    if code is not None:
+        outcome = judge(place, code, frozen.study.objective.metric)
+        if isinstance(outcome, Failed):
+            raise InputError(_failure(region.name, outcome.error, place))
+        metrics = outcome.metrics if isinstance(outcome, Complete) else None
+    shutil.rmtree(place.root, ignore_errors=True)
+    return Checked(region=region.name, metrics=metrics, waited=waited)
+
+
+@contextmanager
+def _submitted(place: TrialFolder, node: str) -> Iterator[None]:
+    """Have the trial in the queue for as long as it is waited for."""
+    folder = RunFolder(place.root.parent)
+    own = f'{job_queue.of_run(folder)} && TrialfleetNode == "{node}"'
+    over = "trialfleet's check is over"
+    job_queue.act("Remove", own, over)  # of a check that was killed
+    try:
+        _submit(place)
+        yield
+    finally:
+        with suppress(PoolError):
+            job_queue.act("Remove", own, over)
+
+
+def _submit(place: TrialFolder) -> None:
+    command = ["condor_submit", "-terse", place.submit.name]
+    try:
+        done = subprocess.run(command, cwd=place.root, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PoolError(f"condor_submit can't be run: {error}") from error
+    if done.returncode != 0:
+        raise PoolError(f"HTCondor refused the trial of the check: {done.stderr.strip()}")
+
+
+def _wait(place: TrialFolder, seconds: float) -> tuple[int | None, bool]:
+    """Return the job's exit, as DAGMan would have it, and whether it was never started.
+
+    None for the exit: it hadn't ended when the time was up.
+    """
+    import htcondor2
+
+    kind = htcondor2.JobEventType
+    deadline, waited = time.monotonic() + seconds, True
+    log = htcondor2.JobEventLog(str(place.log))
+    while time.monotonic() < deadline:
+        with postponed():
+            events = list(log.events(stop_after=0))
+        for event in events:
+            if event.type == kind.EXECUTE:
+                waited = False
+            elif event.type == kind.JOB_TERMINATED:
+                normally = event["TerminatedNormally"]
+                return (
+                    event["ReturnValue"] if normally else -int(event["TerminatedBySignal"])
+                ), False
+            elif event.type == kind.JOB_ABORTED:
+                return _REMOVED, False
+        time.sleep(_POLL)
+    return None, waited
+
+
+def _failure(region: str, error: str, place: TrialFolder) -> str:
+    said = _last_lines(place.err)
+    words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
+    return (
+        f"the trainer fails with the default settings of region {region!r}: {error}{words}\n"
+        f"what the trial was told and left is in {str(place.root)!r}"
+    )
+
+
+def _last_lines(file: Path) -> str:
+    try:
+        lines = file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+    except OSError:
+        return ""
+    return "\n".join(f"  {line}" for line in lines)

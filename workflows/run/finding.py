@@ -1,0 +1,257 @@
+"""Runs and models by the names that people type: an id, the beginning of one, a study, a region.
+
+Runs are looked for in `./runs`, by the names of their folders: no file of theirs is opened, so that
+a shell may ask at each Tab.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import InputError
+from trialfleet.files import read_json, typed
+from trialfleet.sections import did_you_mean
+from trialfleet.workflows.models.latest import LATEST
+from trialfleet.workflows.names import region_slug
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.run.run import Run
+
+RUNS = Path("runs")
+_SHOWN = 10  # names in a message
+# The publish folder of a study here, or of one whose folder lies here; with and without its name.
+_SHELVES = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run's folder below `./runs`.
+
+    Attributes:
+        study: the folder above it, which has the study's name; empty where it lies in `./runs`.
+        run: its own name, the run's id.
+        planned: when its study was frozen, in unix seconds.
+    """
+
+    folder: Path
+    study: str
+    run: str
+    planned: float
+
+    @property
+    def name(self) -> str:
+        """What tells it from all others: STUDY/RUN-ID."""
+        return f"{self.study}/{self.run}" if self.study else self.run
+
+
+def runs_here() -> list[FoundRun]:
+    """Return the runs in `./runs`, the newest first."""
+    below = ((RUNS, ""), *((study, study.name) for study in _folders(RUNS)))
+    found = [
+        FoundRun(folder, study, folder.name, planned)
+        for place, study in below
+        for folder in _folders(place)
+        if (planned := _planned(folder)) is not None
+    ]
+    return sorted(found, key=lambda run: (-run.planned, run.name))
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_dir() and not entry.name.startswith("."):
+                    yield place / entry.name
+    except OSError:
+        return
+
+
+def _planned(folder: Path) -> float | None:
+    try:
+        return (folder / "study.yaml").stat().st_mtime
+    except OSError:
+        return None
+
+
+def find_run(name: str | None) -> Path:
+    """Return the folder of a run.
+
+    Args:
+        name: its folder, its id, a beginning that no other id has, STUDY/RUN-ID, or the name of a
+            study, which stands for its newest run; None for the newest of all.
+
+    Raises:
+        InputError: there is no such run, or more than one; names those that there are.
+    """
+    runs = runs_here()
+    if name is None:
+        if not runs:
+            raise InputError(
+                f"no run named, and none in {str(RUNS.absolute())!r}; "
+                "name a run's folder, or make one with: trialfleet plan STUDY"
+            )
+        return runs[0].folder
+    matches = [] if _is_place(name) else _called(name, runs)
+    if len(matches) == 1:
+        return matches[0].folder
+    if matches:
+        raise InputError(
+            f"{name!r} may be any of {len(matches)} runs; name one of them: "
+            f"{_listed(run.name for run in matches)}"
+        )
+    if _is_place(name) or Path(name).exists():
+        return Path(name)
+    raise InputError(_unknown(name, runs))
+
+
+def _is_place(name: str) -> bool:
+    """Whether a name is a run's folder for sure, there or not: `./flights` holds a study, say."""
+    place = Path(name)
+    return place.is_absolute() or name.startswith(".") or (place / "study.dag").exists()
+
+
+def _called(name: str, runs: list[FoundRun]) -> list[FoundRun]:
+    """The runs that a name means: by id, else the newest of a study, else by a beginning."""
+    of_study = [run for run in runs if run.study == name][:1]
+    return (
+        [run for run in runs if name in {run.run, run.name}]
+        or of_study
+        or [run for run in runs if run.run.startswith(name) or run.name.startswith(name)]
+    )
+
+
+def _unknown(name: str, runs: list[FoundRun]) -> str:
+    if not runs:
+        return (
+            f"{name!r} is no run's folder, and there are no runs in {str(RUNS.absolute())!r}; "
+            "make one with: trialfleet plan STUDY"
+        )
+    names = dict.fromkeys(word for run in runs for word in (run.run, run.study, run.name) if word)
+    return (
+        f"{name!r} is no run's folder, nor a run or study in {str(RUNS.absolute())!r}"
+        f"{did_you_mean(name, names)}; runs, newest first: {_listed(run.name for run in runs)}"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" … and {len(found) - _SHOWN} more: trialfleet runs --all"
+    return ", ".join(found[:_SHOWN]) + (more if len(found) > _SHOWN else "")
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def find_model(name: str) -> Path:
+    """Return the folder of a published model.
+
+    Args:
+        name: its folder, or a region's, which stands for its latest; the name of a region, or
+            STUDY/REGION, for the latest of those beside which the newest run published its model;
+            or RUN/REGION for the model of that run, RUN being an id or the beginning of one.
+
+    Raises:
+        InputError: there is no such model; names the regions that there are.
+    """
+    place = Path(name)
+    if place.exists() or place.is_absolute() or name.startswith("."):
+        return place / LATEST if (place / LATEST).is_dir() else place
+    before, _, region = name.rpartition("/")
+    runs = runs_here()
+    of_study = [run for run in runs if run.study == before]
+    if before and not of_study:
+        return _model_of_run(name, before, region)
+    known: dict[str, None] = {}
+    for found in of_study or runs:
+        try:
+            published = published_models(_opened(found.folder))
+        except InputError:  # moved, say: another run may have it
+            continue
+        if region in published:
+            return published[region].parent / LATEST
+        known |= dict.fromkeys(published)
+    if not before and not known:  # models may have been copied here without their runs
+        return _model_alone(region)
+    raise InputError(
+        f"{name!r} is no model's folder, and no region whose model a run in "
+        f"{str(RUNS.absolute())!r} published{did_you_mean(region, known)}; "
+        f"regions: {_listed(known) or 'none'}"
+    )
+
+
+def _model_alone(region: str) -> Path:
+    """The latest model of a region, by the publish folders that are here."""
+    found = _shelves(glob.escape(region_slug(region)))
+    if len(found) == 1:
+        return found[0] / LATEST
+    if found:
+        told = "\n".join(f"  {typed(shelf)}" for shelf in found)
+        raise InputError(f"several models are of a region called {region!r}; name one:\n{told}")
+    regions = sorted({shelf.name for shelf in _shelves("*")})
+    known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
+    raise InputError(
+        f"{region!r} is no model's folder, and no region with a published model"
+        f"{did_you_mean(region, regions)}; {known}"
+    )
+
+
+def _shelves(region: str) -> list[Path]:
+    """The folders of a region's models that have a latest one."""
+    here = Path()
+    links = (link for shelf in _SHELVES for link in here.glob(f"{shelf.format(region)}/{LATEST}"))
+    return sorted({link.parent for link in links if link.is_dir()})
+
+
+def models_of(name: str) -> list[Path]:
+    """Return the model that a name is of, as `find_model` does, or all that a run published.
+
+    Raises:
+        InputError: there is no such model or run.
+    """
+    runs = [] if Path(name).exists() else runs_here()
+    matches = [run for run in runs if name in {run.run, run.name}]
+    if not matches:
+        return [find_model(name)]
+    published = published_models(_opened(find_run(name)))
+    if not published:
+        raise InputError(f"the run {name!r} has published no model")
+    return list(published.values())
+
+
+def _model_of_run(name: str, run: str, region: str) -> Path:
+    try:
+        opened = _opened(find_run(run))
+    except InputError as error:
+        raise InputError(f"{name!r} is no model's folder; as RUN/REGION: {error}") from None
+    published = published_models(opened)
+    if region not in published:
+        raise InputError(
+            f"the run {opened.run_id!r} has published no model of {region!r}"
+            f"{did_you_mean(region, published)}; regions: {_listed(published) or 'none'}"
+        )
+    return published[region]
+
+
+def published_models(run: Run) -> dict[str, Path]:
+    """Return the folder of each model that a run published, by region."""
+    from trialfleet.workflows.plan.folder import RunFolder
+    from trialfleet.workflows.plan.graph import graph_of
+
+    files = RunFolder(run.folder)
+    records = {r.name: files.region(r.slug).published for r in graph_of(run.study).regions}
+    return {
+        region: Path(read_json(record)["path"])
+        for region, record in records.items()
+        if record.exists()
+    }
+
+
+def _opened(folder: Path) -> Run:
+    from trialfleet.workflows.run.run import Run
+
+    return Run(folder)

@@ -1,0 +1,369 @@
+"""A run: submit it, watch it, stop it, go on with it, read what it found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.files import read_json, typed
+from trialfleet.sections import did_you_mean
+from trialfleet.workflows.dagman import job_queue, mend
+from trialfleet.workflows.dagman.health import faults
+from trialfleet.workflows.dagman.mend import alone
+from trialfleet.workflows.models.shelf import adopt
+from trialfleet.workflows.plan import pool_choices
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import autoscale_of
+from trialfleet.workflows.plan.outlook import Outlook, outlook
+from trialfleet.workflows.plan.planning import command_of, write_plan
+from trialfleet.workflows.plan.run_ids import claim_run, default_folder
+from trialfleet.workflows.run import dry_start
+from trialfleet.workflows.status.causes import failed_attempts
+from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
+from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
+from trialfleet.workflows.status.storage import check_ours
+from trialfleet.workflows.study.file import load_frozen, load_study
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.study.trainer_command import check_program
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.aws.account import Surroundings
+    from trialfleet.optimizer.stored_trials import StoredTrial
+
+_POLL_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord(Job):
+    """One trial of a region and its job, as the study knows them.
+
+    Attributes:
+        state: where it stands, as `TrialState` has it.
+        value: the objective's metric, of a complete trial.
+        params: what the trial was given, constants left out.
+        metrics: all that it reported.
+        seconds: the time that its training took, by the trainer's own word.
+        error: why it failed, or was given up; while it runs: why its last attempt failed, if one
+            has.
+    """
+
+    region: str
+    trial: int
+    node: str
+    state: TrialState
+    value: float | None
+    params: dict[str, Any]
+    metrics: dict[str, float]
+    seconds: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSettings:
+    """The best settings of a region.
+
+    Attributes:
+        stage: where the region stands.
+        value: the objective's metric of the trial that had them.
+        final: the metrics of their full training; None until it is done.
+        published: the folder of the published model; None until it is.
+    """
+
+    region: str
+    stage: Stage
+    trial: int
+    value: float
+    params: dict[str, Any]
+    final: dict[str, float] | None
+    published: str | None
+
+
+class Run:
+    """One execution of a study over all its regions, in a folder of its own.
+
+    Args:
+        folder: the run's folder, made by `plan`.
+
+    Raises:
+        InputError: the folder holds no run.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self._files = open_run(Path(folder))
+        self._reader = StatusReader(self._files)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        """Where the run stands, as a notebook shows it."""
+        from trialfleet.workflows.run.console import as_html, run_view
+
+        return as_html(run_view(self.status()))
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self._files.root
+
+    @property
+    def report(self) -> Path:
+        """The report for people; it is there once the run has ended."""
+        return self._files.report_page
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return load_frozen(self._files.study).run
+
+    @property
+    def study(self) -> Study:
+        """The resolved study that the run froze."""
+        return load_frozen(self._files.study).study
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the plan chose where the study left it open, and why."""
+        return load_frozen(self._files.study).notes
+
+    def outlook(self) -> Outlook:
+        """Return what the pool, as it is now, has for the run's trials."""
+        return outlook(self._files)
+
+    def check(self) -> dry_start.Checked:
+        """Start the trainer once, as a job by itself that costs nothing of the budget.
+
+        Raises:
+            InputError: the run was submitted before, or the trainer fails; with its last words.
+            PoolError: HTCondor is out of reach or refuses the job.
+        """
+        with alone(self._files):
+            state = self.status().state
+            if state is not RunState.PLANNED:
+                raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
+            if why := self.outlook().hopeless:
+                raise InputError(f"{why}; so the trainer can't be started either")
+            return dry_start.check(self._files)
+
+    def submit(self, *, anyway: bool = False) -> str:
+        """Hand the run to HTCondor and return DAGMan's job id.
+
+        Args:
+            anyway: also where no slot of the pool can run a trial: others are to come.
+
+        Raises:
+            InputError: the run was submitted before, or no slot of the pool can run a trial.
+            PoolError: HTCondor is out of reach or refuses.
+        """
+        with alone(self._files):
+            state = self.status().state
+            if state is not RunState.PLANNED:
+                raise InputError(
+                    f"{str(self.folder)!r} was submitted before and is {state}; "
+                    "a run that isn't over goes on with: trialfleet resume"
+                )
+            check_ours(load_frozen(self._files.study), self._files)
+            if not anyway and (why := self.outlook().hopeless):
+                raise InputError(
+                    f"{why}. Change the study's resources or accelerator and plan anew; or, if "
+                    f"such slots are to come: trialfleet submit {typed(self.folder)} --anyway"
+                )
+            return mend.submit(self._files)
+
+    def resume(self) -> str:
+        """Have a run go on, whatever it stands at; finished trials stay finished.
+
+        A run that goes on already is left alone, but for what is wrong with it: that is mended now.
+
+        Returns:
+            The job id of its DAGMan.
+
+        Raises:
+            InputError: the run is done.
+            PoolError: HTCondor is out of reach or refuses.
+        """
+        with alone(self._files):
+            check_ours(load_frozen(self._files.study), self._files)
+            queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
+            if queued.root is None:
+                if self.status().state is RunState.DONE:
+                    raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
+                return mend.submit(self._files)
+            for fault in faults(self._files, queued.ads, time.time()):
+                if fault.is_sure:
+                    mend.mend(self._files, fault.by_person())
+                    if not fault.has_parent:
+                        break  # the whole run begins anew
+            return job_queue.look_up(self._files).root or queued.root
+
+    def stop(self) -> RunStatus:
+        """Remove the run's jobs, DAGMan writing what a resume needs, and write the report.
+
+        Raises:
+            InputError: the run isn't under way.
+            PoolError: HTCondor is out of reach, or jobs are still there after a minute.
+        """
+        with alone(self._files):
+            queued = job_queue.look_up(self._files)
+            if queued.root is None and self.status().state is not RunState.LOST:
+                raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
+            mend.stop(self._files)
+        self._write_report()
+        return self.status()
+
+    def _write_report(self) -> None:
+        """Write the report of a run that did not come to write its own."""
+        from trialfleet.workflows.scripts.report_node import write_report
+
+        with suppress(OptimizerError, OSError):  # `trialfleet report` says what is wrong
+            write_report(self._files, datetime.now(UTC))
+
+    def status(self) -> RunStatus:
+        """Return where the run stands.
+
+        Raises:
+            OptimizerError: the study's storage can't be read.
+        """
+        return self._reader.read()
+
+    def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
+        """Yield the status again and again, every so many seconds, the last when the run ended."""
+        while True:
+            status = self.status()
+            yield status
+            if status.ended:
+                return
+            time.sleep(every)
+
+    def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
+        """Wait until the run has ended and return how."""
+        for status in self.watch():
+            if progress:
+                progress(status)
+        return status
+
+    def trials(self, region: str | None = None) -> list[TrialRecord]:
+        """Return the trials of all regions, or of one.
+
+        Raises:
+            InputError: there is no such region.
+        """
+        names = list(self._reader.regions)
+        if region is not None and region not in names:
+            near = did_you_mean(region, names)
+            raise InputError(f"no region {region!r} in this run{near}; regions: {', '.join(names)}")
+        chosen = names if region is None else [region]
+        trials = [(name, trial) for name in chosen for trial in self._reader.trials(name)]
+        if all(trial.state.is_finished() for _, trial in trials):
+            return [_record(name, trial, {}) for name, trial in trials]
+        unfinished = self._reader.look().unfinished
+        return [_record(name, trial, unfinished[name]) for name, trial in trials]
+
+    def best(self) -> list[BestSettings]:
+        """Return the best settings of each region that has a complete trial."""
+        records = {(r.region, r.trial): r for r in self.trials()}
+        return [
+            _best(self._files, region, records[region.name, region.best_trial])
+            for region in self.status().regions
+            if region.best_trial is not None
+        ]
+
+
+def _record(region: str, trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> TrialRecord:
+    attributes = trial.user_attrs
+    return TrialRecord(
+        region=region,
+        trial=trial.number,
+        node=attributes["node"],
+        state=trial_state(trial.state.name, attributes["node"], unfinished),
+        value=trial.value if trial.state.name == "COMPLETE" else None,
+        params=attributes["params"],
+        metrics=attributes.get("metrics", {}),
+        seconds=attributes.get("seconds"),
+        error=attributes.get("error") or _last_error(trial),
+        attempts=attributes.get("attempts") or 0,
+        **(attributes.get("job") or {}),  # a trial that was told before jobs were recorded has none
+    )
+
+
+def _last_error(trial: StoredTrial) -> str | None:
+    """Why the last attempt at a trial that isn't finished failed, if one has."""
+    attempts = [] if trial.state.is_finished() else failed_attempts([trial])
+    return attempts[-1].error if attempts else None
+
+
+def _best(files: RunFolder, status: RegionStatus, record: TrialRecord) -> BestSettings:
+    region = files.region(status.slug)
+    published = region.published.exists()
+    assert record.value is not None, "the best trial is complete"
+    return BestSettings(
+        region=record.region,
+        stage=status.stage,
+        trial=record.trial,
+        value=record.value,
+        params=record.params,
+        final=read_json(region.best.result)["metrics"] if published else None,
+        published=read_json(region.published)["path"] if published else None,
+    )
+
+
+def plan(
+    study: Study | str | PathLike[str],
+    *,
+    run: str | None = None,
+    out: str | PathLike[str] | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> Run:
+    """Write a run's folder and return the run, not yet submitted.
+
+    Args:
+        study: a resolved study, or the path of a study file.
+        run: the run's id; default: the time, with a number behind it where another run has that.
+        out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
+        notice: told, a line each, what else was done: the models of an earlier release moved.
+
+    Raises:
+        InputError: the study, the id or the folder can't be used.
+        FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
+    """
+    if not isinstance(study, Study):
+        study = load_study(study)
+    pool = pool_choices.look()
+    study, notes = pool_choices.settle(study, pool)
+    if pool.on_this_machine:
+        check_program(command_of(study)[0], pool.job_path)
+    aws = _surroundings(study)
+    if (moved := adopt(study)) and notice:
+        notice(moved)
+    place = None if out is None else Path(out)
+    if run is not None:
+        place = place or default_folder(study, run)
+        return Run(write_plan(study, run=run, out=place, aws=aws, notes=notes).root)
+    try:
+        run, place = claim_run(study, place)
+    except OSError as error:
+        raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
+    try:
+        return Run(write_plan(study, run=run, out=place, aws=aws, notes=notes).root)
+    except BaseException:
+        if out is None:
+            with suppress(OSError):  # it isn't empty, and so is another's, or whole
+                place.rmdir()
+        raise
+
+
+def _surroundings(study: Study) -> Surroundings | None:
+    """Where the run's autoscaler is to find AWS, as this process does; None where it has none."""
+    if study.fleet is None or autoscale_of(study) == "off":
+        return None
+    from trialfleet.infra.fleet.aws import account as surroundings
+
+    return surroundings.look(study.fleet.home)

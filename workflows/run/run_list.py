@@ -1,0 +1,111 @@
+"""The runs that there are: where each stands, when it began and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.run.console import duration, state_text
+from trialfleet.workflows.run.finding import FoundRun
+from trialfleet.workflows.status.states import RunState
+from trialfleet.workflows.status.status import StatusReader, last_finished, open_run
+from trialfleet.workflows.study.file import load_frozen
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedRun:
+    """A run among others.
+
+    Attributes:
+        study: the study's name.
+        run: the run's id.
+        folder: its folder.
+        state: where it stands; None where that can't be read.
+        published: regions whose model is published.
+        regions: regions that it has.
+        began: when it was planned.
+        seconds: the time from then to its end, or until now while it is under way; None where no
+            end was noted, or nothing has begun.
+        trouble: why it can't be read.
+    """
+
+    study: str
+    run: str
+    folder: str
+    state: RunState | None
+    published: int = 0
+    regions: int = 0
+    began: datetime | None = None
+    seconds: float | None = None
+    trouble: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        began = self.began.isoformat(timespec="seconds") if self.began else None
+        return {**asdict(self), "began": began}
+
+
+def list_runs(found: Iterable[FoundRun]) -> list[ListedRun]:
+    """Return where each run stands; one that can't be read is listed with the reason."""
+    return [_listed(run) for run in found]
+
+
+def _listed(found: FoundRun) -> ListedRun:
+    try:
+        folder = open_run(found.folder)
+        return _read(folder)
+    except InputError as error:
+        place = str(found.folder)
+        return ListedRun(
+            study=found.study, run=found.run, folder=place, state=None, trouble=str(error)
+        )
+
+
+def _read(folder: RunFolder) -> ListedRun:
+    frozen = load_frozen(folder.study)
+    state = StatusReader(folder).state()
+    slugs = [region.slug for region in graph_of(frozen.study).regions]
+    return ListedRun(
+        study=frozen.study.name,
+        run=frozen.run,
+        folder=str(folder.root),
+        state=state,
+        published=sum(folder.region(slug).published.exists() for slug in slugs),
+        regions=len(slugs),
+        began=frozen.created,
+        seconds=_seconds(folder, state, frozen.created),
+    )
+
+
+def _seconds(folder: RunFolder, state: RunState, began: datetime) -> float | None:
+    if state is RunState.PLANNED:
+        return None
+    is_under_way = state in {RunState.RUNNING, RunState.HELD}
+    end = datetime.now(UTC) if is_under_way else last_finished(folder)
+    return (end - began).total_seconds() if end else None
+
+
+def runs_table(runs: Iterable[ListedRun]) -> Table:
+    """The runs, a row each."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("study", "run", "", "published", "began", "took"):
+        table.add_column(name, overflow="fold")
+    for run in runs:
+        began = f"{run.began.astimezone():%Y-%m-%d %H:%M}" if run.began else ""
+        table.add_row(
+            Text(run.study),
+            Text(run.run),
+            state_text(run.state) if run.state else Text("can't be read", "red"),
+            f"{run.published} of {run.regions}" if run.state else "",
+            began,
+            duration(run.seconds),
+        )
+    return table

@@ -1,0 +1,93 @@
+"""The fleet's autoscaler, joined to what it needs; as a node of a run's graph, or by hand.
+
+`python -m trialfleet.workflows.scripts.fleet_node RUN` is the program of the graph's node `fleet`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.infra.fleet.aws import account as surroundings
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.lifecycle import supplies
+from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool.provisioning import Graph
+from trialfleet.infra.fleet.scaling import trial_jobs
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Progress
+from trialfleet.infra.fleet.scaling.loop import LONGEST_PAUSE, Loop
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.status import open_run
+from trialfleet.workflows.study.file import load_frozen
+
+
+def loop(
+    aws: Aws,
+    fleet: Fleet,
+    *,
+    run: str = "",
+    folder: RunFolder | None = None,
+    graph: Graph | None = None,
+    progress: Progress = lambda _: None,
+) -> Loop:
+    """Return the autoscaler of a fleet as a loop, not started yet; see `Loop`.
+
+    Args:
+        aws: the account.
+        fleet: which fleet.
+        run: the run that pays for it; empty: none.
+        folder: the run's folder, where it is known: for the report, and to tell runs of one name
+            apart.
+        graph: the graph whose provisioner this is, if it is one.
+        progress: told what is done, a line each.
+    """
+    own = str(folder.root) if folder else ""
+    ways = Connections(
+        supplies=supplies.gather,
+        choose=choice.candidates,
+        look=partial(pool_nodes.look, folder=own),
+        end=partial(trial_jobs.end, folder=own),
+    )
+    planned = load_frozen(folder.study).created if folder else None
+    autoscaler = Autoscaler(aws, fleet, ways, run=run, planned=planned, progress=progress)
+    return Loop(
+        autoscaler,
+        fleet=fleet.called,
+        run=run,
+        report=folder.fleet_state if folder else None,
+        graph=graph,
+        progress=progress,
+        longest_pause=min(LONGEST_PAUSE, fleet.lease_minutes * 60 / 4),
+    )
+
+
+def main() -> None:
+    """Scale the fleet of a run until its graph is done."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    arguments = parser.parse_args()
+    try:
+        folder = open_run(arguments.run)
+        frozen = load_frozen(folder.study)
+        fleet = frozen.study.fleet
+        if fleet is None:
+            raise InputError(f"{folder.study}: the study has no fleet")
+        graph = Graph() if fleet.autoscale == "provisioner" else None
+        aws = surroundings.read(folder.aws).enter()
+        loop(aws, fleet, run=frozen.run, folder=folder, graph=graph, progress=_say).run()
+    except TrialfleetError as error:
+        print(error, file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""What became of an attempt at a trial: its exit, its result.json, its hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trialfleet.infra.fleet.scaling.money import NO_MONEY
+from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.plan.folder import TrialFolder
+
+EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
+# What a shell says, that of RUN/start too: a command can't be executed, or isn't found.
+EXITS_NO_COMMAND = frozenset({126, 127})
+
+# What DAGMan says for an exit code where there was none.
+JOB_UNSUBMITTED, JOB_REMOVED, NO_JOB = -1001, -1002, -1004
+
+# Holds that another attempt with the same parameters would meet again: a limit of the submit file
+# (periodic_hold), memory, and the two time limits, that of trainer.minutes among them. HTCondor's
+# manual, "Hold Reason Codes".
+_LIMIT_HOLDS = frozenset({3, 34, 46, 47})
+_BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's own words behind a removal's reason
+_TAIL = 300  # characters of an error that are worth keeping
+_LAST_BYTES = 8192  # of standard error that are looked at
+_LARGEST_RESULT = 1_000_000  # bytes; hundreds of metrics are a hundredth of it
+_LONGEST_NAME = 100  # characters of a metric's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete:
+    """The attempt succeeded."""
+
+    metrics: dict[str, float]
+    seconds: float | None
+    device: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The attempt failed.
+
+    Attributes:
+        error: why.
+        final: another with the same parameters would fail too.
+        never_began: the trainer's command could not be run.
+    """
+
+    error: str
+    final: bool
+    never_began: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpaid:
+    """The fleet's autoscaler ended the attempt: nothing pays for it any more."""
+
+    error: str
+
+
+def judge(folder: TrialFolder, return_code: int, metric: str) -> Complete | Failed | Unpaid:
+    """Return the outcome of a job that ended.
+
+    Args:
+        folder: the trial's folder, with what the job left.
+        return_code: what DAGMan gives a POST script: the exit code, minus the signal's number, or
+            a number below -999 for a job that was removed.
+        metric: the objective's metric, which a result must have.
+    """
+    if return_code == 0:
+        return _judge_result(folder.result, metric)
+    if return_code == EXIT_UNTRAINABLE:
+        return Failed(error=_own_words(folder) or "these parameters can't be trained", final=True)
+    if return_code < -999:
+        return _judge_removed(folder.log)
+    how = f"signal {-return_code}" if return_code < 0 else f"exit code {return_code}"
+    said = _own_words(folder)
+    never_began = return_code in EXITS_NO_COMMAND
+    error = f"{how}: {said}" if said else how
+    return Failed(error=error, final=never_began, never_began=never_began)
+
+
+class _NoResultError(ValueError):
+    """JSON of another shape than a result's."""
+
+
+def _judge_result(path: Path, metric: str) -> Complete | Failed:
+    try:
+        result = _load(path)
+    except _NoResultError as error:
+        return Failed(error=_line(f"{error}; {_shape(metric)}"), final=False)
+    except ValueError as error:
+        return Failed(error=_line(error), final=False)
+    if result.get("status") != "complete":
+        said = _line(result.get("error") or "") or _line(_why_not_complete(result, metric))
+        return Failed(error=said, final=True)
+    given = result["metrics"]
+    if _number(given.get(metric)) is None:
+        return Failed(error=_line(_why_no_objective(result, metric)), final=True)
+    return Complete(
+        metrics=_finite_metrics(given, metric),
+        seconds=_at_least_zero(_number(result.get("seconds"))),
+        device=_line(result["device"]) if result.get("device") else None,
+    )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Return a trial's result, "metrics" a dict in it; what a job left may be anything.
+
+    Raises:
+        ValueError: it can't be used, in words.
+    """
+    text = _read(path)
+    if not text.strip():
+        raise ValueError("exited without writing result.json")
+    try:
+        result = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"result.json is not JSON ({error}): {text[:80]}") from error
+    usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
+    if not usable:
+        raise _NoResultError(f"result.json is no result: {text[:80]}")
+    return {"metrics": {}, **result}
+
+
+def _read(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise ValueError("result.json is missing, or not a file")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_RESULT + 1)
+        if len(content) > _LARGEST_RESULT:
+            raise ValueError(f"result.json is larger than {_LARGEST_RESULT:,} bytes")
+        return content.decode()
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"result.json can't be read: {error}") from error
+
+
+def _shape(metric: str) -> str:
+    return f'result.json must be like {{"status": "complete", "metrics": {{"{metric}": 0.5}}}}'
+
+
+def _beside(result: dict[str, Any], metric: str) -> str:
+    """What is wrong where the objective's number isn't where it belongs."""
+    found = _number(result.get(metric)) is not None and metric not in result["metrics"]
+    return f', and {metric!r} stands beside "metrics", not in it' if found else ""
+
+
+def _why_not_complete(result: dict[str, Any], metric: str) -> str:
+    status = result.get("status")
+    shown = repr(status) if isinstance(status, str) else _line(status)
+    has = f"has status {shown}" if "status" in result else "has no status"
+    return f"result.json {has}{_beside(result, metric)}; {_shape(metric)}"
+
+
+def _why_no_objective(result: dict[str, Any], metric: str) -> str:
+    given = result["metrics"]
+    value = given.get(metric)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{metric} is {_line(value)}"
+    there = ", ".join(sorted(_finite_metrics(given))) or "none"
+    beside = _beside(result, metric)
+    hint = f"{beside}; {_shape(metric)}" if beside else ""
+    return f"the result has no number {metric!r}; it has: {there}{hint}"
+
+
+def _finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
+    """The finite ones by their cleaned names; no other takes the objective's name."""
+    metrics = {}
+    for name, value in given.items():
+        number, key = _number(value), name if name == objective else _line(name)
+        if number is None or not key or len(name) > _LONGEST_NAME:
+            continue
+        if name == objective or key != objective:
+            metrics[key] = number
+    return metrics
+
+
+def _number(value: Any) -> float | None:
+    """`value` if it is a number that a float holds and is finite."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _at_least_zero(number: float | None) -> float | None:
+    return number if number is not None and number >= 0 else None
+
+
+def _line(value: Any) -> str:
+    """The beginning of `_clean(value)`."""
+    return _clean(value)[:_TAIL]
+
+
+def _clean(value: Any) -> str:
+    """`value` as one line that a page, a terminal and a database can take."""
+    try:
+        text = str(value)
+    except RecursionError:
+        text = f"a deep {type(value).__name__}"
+    return " ".join(str(clean(text)).split())
+
+
+def _own_words(folder: TrialFolder) -> str:
+    """What the trainer said of its failure: in its result, or last on standard error."""
+    try:
+        said = _load(folder.result).get("error")
+    except ValueError:
+        said = None
+    return _line(said or "") or last_line(folder.err)
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a file that isn't blank, cleaned, shortened; "" if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+            tail = file.read(_LAST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    for line in reversed(tail.splitlines()):
+        if words := _clean(line):
+            return words[-_TAIL:]
+    return ""
+
+
+def _judge_removed(log: Path) -> Failed | Unpaid:
+    """A removed job was held before, as the submit file removes it then; or somebody removed it."""
+    import htcondor2
+
+    reason, removal, code = "", "", None
+    try:
+        for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
+            if event.type == htcondor2.JobEventType.SUBMIT:
+                reason, removal, code = "", "", None
+            elif event.type == htcondor2.JobEventType.JOB_HELD:
+                reason, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
+            elif event.type == htcondor2.JobEventType.JOB_ABORTED:
+                removal = str(event.get("Reason", ""))
+    except htcondor2.HTCondorException as error:
+        words = _line(f"the job was removed; its log can't be read: {error}")
+        return Failed(error=words, final=False)
+    if NO_MONEY in removal:
+        words = removal[removal.index(NO_MONEY) :]
+        return Unpaid(error=_line(_BY_USER.sub("", words)))
+    words = _line(reason or removal) or "the job was removed"
+    return Failed(error=words, final=code in _LIMIT_HOLDS)

@@ -1,0 +1,185 @@
+"""Publishing a region's model: MODELS/STUDY/REGION/RUN-ID, and `latest` beside it."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import platform
+import shutil
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import InputError
+from trialfleet.files import read_json, sync, write_json
+from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.models.latest import PROVENANCE, shelf_lock, switch_to_newest
+from trialfleet.workflows.models.shelf import BESIDE, shelf_of
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.scripts.outcome import Complete, judge
+from trialfleet.workflows.study.file import FrozenStudy
+from trialfleet.workflows.study.spec import Study
+
+METRICS = "metrics.json"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A published model.
+
+    Attributes:
+        path: its folder: the trainer's model files, metrics.json and provenance.json.
+        not_latest: why `latest` is another run's model; None where it is this one.
+    """
+
+    path: Path
+    not_latest: str | None
+
+
+def publish(frozen: FrozenStudy, slug: str, best: TrialFolder) -> Publication:
+    """Publish what the full training left; doing it twice is doing it once.
+
+    `latest` is switched to it unless the model of a run that was planned later is published. A link
+    in model/ to a file of model/ is published as that file.
+
+    Args:
+        frozen: the run's id, its time and its study.
+        slug: the region's name in the publish folder.
+        best: the folder of the full training, complete.
+
+    Raises:
+        InputError: the place is another run's, or model/ holds what can't be published.
+        OSError: the publish folder can't be written.
+    """
+    _check_model(best.model)
+    shelf = shelf_of(frozen.study, slug)
+    shelf.mkdir(parents=True, exist_ok=True)
+    published = shelf / frozen.run
+    with shelf_lock(shelf):
+        for left in shelf.glob(f"{BESIDE}*"):  # by one that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        _put(published, frozen, best)
+        return Publication(published, switch_to_newest(published, frozen.created))
+
+
+def _put(published: Path, frozen: FrozenStudy, best: TrialFolder) -> None:
+    """Make `published` whole in one step; leave it where an attempt before this one put it."""
+    beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
+    try:
+        _fill(beside, frozen, best)
+        if not published.exists():
+            beside.replace(published)
+        elif not _same(beside, published):
+            raise InputError(
+                f"{str(published)!r} exists already from another run of the same id; "
+                "plan with another --run-id, or move that folder away and resume this run"
+            )
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    sync(published.parent)
+
+
+def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder) -> None:
+    result = _result(frozen.study, best)
+    shutil.copytree(best.model, folder, dirs_exist_ok=True)
+    folder.chmod(0o755)  # a temporary folder is its owner's alone
+    write_json(folder / METRICS, result.metrics)
+    write_json(folder / PROVENANCE, provenance(frozen, best))
+    _sync_tree(folder)
+
+
+def _check_model(model: Path) -> None:
+    for path in [model, *sorted(model.rglob("*"))]:
+        if path.is_symlink():
+            _check_link(path, model)
+        elif not (path.is_dir() or path.is_file()):
+            raise InputError(f"{str(path)!r} is no file and no folder, so it can't be published")
+    for name in (METRICS, PROVENANCE):
+        if os.path.lexists(model / name):
+            raise InputError(
+                f"{str(model / name)!r} can't be published: that name is trialfleet's in the "
+                "published folder; have the trainer name its file otherwise"
+            )
+
+
+def _check_link(link: Path, model: Path) -> None:
+    """Elsewhere a link would be broken; followed, it could publish any file of this machine."""
+    if not (link.is_file() and link.resolve().is_relative_to(model.resolve())):
+        raise InputError(
+            f"{str(link)!r} links to {str(link.readlink())!r}; "
+            "model/ may have links to its own files only"
+        )
+
+
+def _same(new: Path, old: Path) -> bool:
+    """Whether two published folders tell the same training; versions may differ between attempts.
+
+    A seeded training of another run may be told by the same parameters and metrics: the model's
+    own bytes decide.
+    """
+    files = _files(new)
+    if _files(old) != files or _origin(new) != _origin(old):
+        return False
+    own = files - {Path(PROVENANCE)}
+    return all(filecmp.cmp(new / name, old / name, shallow=False) for name in own)
+
+
+def _files(root: Path) -> set[Path]:
+    return {path.relative_to(root) for path in root.rglob("*") if path.is_file()}
+
+
+def _origin(published: Path) -> dict[str, Any] | None:
+    try:
+        return {**read_json(published / PROVENANCE), "versions": None}
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _result(study: Study, best: TrialFolder) -> Complete:
+    outcome = judge(best, 0, study.objective.metric)
+    if not isinstance(outcome, Complete):
+        raise InputError(f"{best.result} can't be published: {outcome.error}")
+    return outcome
+
+
+def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
+    """Return where a model comes from: enough to train it again.
+
+    Raises:
+        InputError: there is no complete result in `best`.
+        OSError: what the full training was told, or left, can't be read.
+    """
+    trial, result = read_json(best.trial_json), _result(frozen.study, best)
+    return {
+        "schema": 1,
+        "study": frozen.study.name,
+        "run": frozen.run,
+        "created": frozen.created.isoformat(),
+        "region": trial["region"],
+        "trial": trial["trial"],
+        "params": trial["params"],
+        "seed": trial["seed"],
+        "objective": trial["objective"],
+        "data": read_json(best.data_checksums),  # as they were when the training was asked for
+        "device": result.device,
+        "seconds": result.seconds,
+        "versions": {
+            "trialfleet": version("trialfleet"),
+            "python": platform.python_version(),
+            **_trainer_versions(best),
+        },
+    }
+
+
+def _trainer_versions(best: TrialFolder) -> dict[str, str]:
+    given = read_json(best.result).get("versions")
+    if not isinstance(given, dict):
+        return {}
+    return {clean(name): clean(value) for name, value in given.items() if isinstance(value, str)}
+
+
+def _sync_tree(root: Path) -> None:
+    for path in [*root.rglob("*"), root]:
+        sync(path)

@@ -1,0 +1,65 @@
+"""The program of a region's publish node: copying and hashing a model takes no time of others'.
+
+`python -m trialfleet.workflows.scripts.publish_node RUN SLUG`, a job of HTCondor's local universe.
+Doing it twice is doing it once. Exits 0, or as the region's graph is told to stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.files import write_json
+from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.models.shelf import adopt
+from trialfleet.workflows.output import say
+from trialfleet.workflows.plan.disk_space import when_there_is_space
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import EXITS
+from trialfleet.workflows.scripts.publish import publish
+from trialfleet.workflows.status.status import open_run
+from trialfleet.workflows.study.file import load_frozen
+
+
+def publish_region(folder: RunFolder, slug: str) -> int:
+    """Publish a region's model; return the job's exit code, `stop` with the reason stored.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    files = folder.region(slug)
+    if files.published.exists():  # since then a person may have moved `latest`
+        print(f"{slug}: published already")
+        return EXITS["done"]
+    try:
+        frozen = load_frozen(folder.study)
+        if moved := adopt(frozen.study):
+            print(moved)
+        published = publish(frozen, slug, files.best)
+    except (InputError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
+        reason = f"the model can't be published: {error}"
+        write_json(files.stopped, {"reason": reason})
+        print(f"{slug}: failed: {reason}")
+        return EXITS["stop"]
+    told = {"path": str(published.path), "not_latest": published.not_latest}
+    write_json(files.published, told)
+    print(f"{slug}: published {published.path}", published.not_latest or "", sep="\n")
+    return EXITS["done"]
+
+
+def main() -> None:
+    """Publish a region's model."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("slug", help="the region's name in its folder")
+    arguments = parser.parse_args()
+    folder = open_run(arguments.run)
+    sys.exit(when_there_is_space(lambda: publish_region(folder, arguments.slug), say))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Writing a run's report: `python -m trialfleet.workflows.scripts.report_node RUN`.
+
+The graph's last node runs this after everything else, whatever happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.workflows.output import say
+from trialfleet.workflows.plan.disk_space import when_there_is_space
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import RegionGraph, graph_of
+from trialfleet.workflows.plan.planning import EXITS
+from trialfleet.workflows.report import (
+    RegionSource,
+    Report,
+    ReportSource,
+    build_report,
+    render_page,
+)
+from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.job_log import read_job
+from trialfleet.workflows.status.states import Stage, TrialState
+from trialfleet.workflows.status.status import RegionStatus, StatusReader, open_run
+from trialfleet.workflows.status.storage import storage_url, study_name
+from trialfleet.workflows.study.file import FrozenStudy, load_frozen
+
+
+def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
+    """Return the report of a run as it stands now."""
+    return build_report(_source(folder, load_frozen(folder.study), finished))
+
+
+def write_report(folder: RunFolder, finished: datetime | None) -> Report:
+    """Write report.html and report.json and return the report.
+
+    Args:
+        folder: the run's folder.
+        finished: when the run ended; None while it runs.
+    """
+    report = read_report(folder, finished)
+    write_json(folder.report_data, report.to_json())
+    write_atomic(folder.report_page, render_page(report))
+    return report
+
+
+def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -> ReportSource:
+    study = frozen.study
+    look = StatusReader(folder).look()
+    standing = {region.name: region for region in look.status.regions}
+    return ReportSource(
+        study=study.name,
+        run=frozen.run,
+        metric=study.objective.metric,
+        direction=study.objective.direction,
+        report_metric=study.compared_metric,
+        report_direction=study.report_direction,
+        regions=[
+            _region(folder, frozen, region, standing[region.name], look.unfinished[region.name])
+            for region in graph_of(study).regions
+        ],
+        storage_url=storage_url(folder, study),
+        created=frozen.created,
+        finished=finished,
+        notice=_notice(folder),
+    )
+
+
+def _notice(folder: RunFolder) -> str:
+    """Why trials ended before their budget was used up, where that was for want of money."""
+    unpaid = spending.refusal(folder, "tune")
+    return f"Trials ended early: {unpaid}." if unpaid else ""
+
+
+def _region(
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    region: RegionGraph,
+    status: RegionStatus,
+    unfinished: Mapping[str, TrialState],
+) -> RegionSource:
+    files = folder.region(region.slug)
+    space = frozen.study.space_of(region.name)
+    return RegionSource(
+        name=region.name,
+        slug=region.slug,
+        study_name=study_name(frozen.study, frozen.run, region.name),
+        stage=status.stage,
+        unfinished=unfinished,
+        published=Path(status.published) if status.published else None,
+        not_latest=status.not_latest,
+        stopped=status.reason,
+        final=read_json(files.best.result)["metrics"] if status.published else None,
+        final_job=read_job(files.best.log),
+        defaults=space.active(space.defaults()),
+        budget_trials=region.trials,
+        folder=files.root,
+    )
+
+
+def main() -> None:
+    """Write the report and exit 0 if every region has what the study asked for."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    arguments = parser.parse_args()
+    try:
+        folder = open_run(arguments.run)
+        report = when_there_is_space(lambda: write_report(folder, datetime.now(UTC)), say)
+    except TrialfleetError as error:
+        sys.exit(str(error))
+    undone = [region.name for region in report.regions if not Stage(region.status).is_good]
+    worse = [region.name for region in report.regions if region.worse is not None]
+    told = f"report written; not done: {', '.join(undone) or 'none'}"
+    print(told + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))
+    sys.exit(EXITS["undone"] if undone else EXITS["done"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Why attempts at a region's trials fail: the cause that most had, or the latest.
+
+The study keeps a word on each attempt that failed, also of a trial that is tried again or completes
+later. Errors that differ in figures alone (a value, an address, a job's folder) are one cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from trialfleet.files import read_json, write_json
+from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
+from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    AnyTrial = FrozenTrial | StoredTrial
+
+_FIGURES = re.compile(
+    r"(?<!exit code )(?<!signal )(?<!\d)(0x[0-9a-f]+|\d+(\.\d+)?(e[-+]?\d+)?)", re.IGNORECASE
+)
+ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
+
+
+def kind_of(error: str) -> str:
+    """Return an error without its figures."""
+    return _FIGURES.sub("#", error)
+
+
+class FailedAttempt(NamedTuple):
+    """One attempt that failed: when, at which node, and why."""
+
+    time: str
+    node: str
+    error: str
+
+    @property
+    def kind(self) -> str:
+        """What attempts have in common that failed alike."""
+        return kind_of(self.error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why attempts failed.
+
+    Attributes:
+        error: in the words of the latest of those attempts.
+        attempts: how many failed so.
+        of: how many failed in all.
+        log: what the latest of them wrote on standard error, or HTCondor's log of it.
+    """
+
+    error: str
+    attempts: int
+    of: int
+    log: str
+
+    @property
+    def kind(self) -> str:
+        """What attempts have in common that failed alike."""
+        return kind_of(self.error)
+
+    def __str__(self) -> str:
+        """In a line."""
+        if self.of == 1:
+            return f"an attempt failed: {self.error}; see {self.log}"
+        return f"{self.attempts} of {self.of} failed attempts: {self.error}; see {self.log}"
+
+
+def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:
+    """Return the failed attempts at trials, oldest first."""
+    return sorted(attempt for trial in trials for attempt in _of(trial))
+
+
+def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
+    told = trial.user_attrs
+    for noted in told.get(FAILURES, {}).values():
+        yield FailedAttempt(str(noted["time"]), str(told["node"]), str(noted["error"]))
+
+
+def cause_of(
+    trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
+) -> Cause | None:
+    """Return why attempts at a region's trials failed; None where none did.
+
+    Args:
+        trials: the region's.
+        folder: its folder.
+        failed: the cause that most attempts had, the later one among equals; else the latest.
+    """
+    attempts = sorted([*failed_attempts(trials), *_of_final(folder)])
+    if not attempts:
+        return None
+    counts = Counter(attempt.kind for attempt in reversed(attempts))
+    kind = counts.most_common(1)[0][0] if failed else attempts[-1].kind
+    alike = [attempt for attempt in attempts if attempt.kind == kind]
+    return Cause(
+        error=alike[-1].error,
+        attempts=len(alike),
+        of=len(attempts),
+        log=log_of(_place(folder, alike[-1].node)),
+    )
+
+
+def note_final_failure(final: TrialFolder, node: str, *, attempt: int, error: str) -> None:
+    """Keep why an attempt at a full training failed; noting it again changes nothing."""
+    noted = _noted(final)
+    known = noted.get(str(attempt), {})
+    if known.get("error") != error:
+        when = datetime.now(UTC).isoformat(timespec="milliseconds")
+        noted[str(attempt)] = {"time": when, "node": node, "error": error}
+        write_json(final.failures, noted)
+
+
+def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
+    noted = _noted(folder.best).values()
+    return [FailedAttempt(each["time"], each["node"], each["error"]) for each in noted]
+
+
+def _noted(final: TrialFolder) -> dict[str, dict[str, str]]:
+    noted: dict[str, dict[str, str]] = read_json(final.failures) if final.failures.exists() else {}
+    return noted
+
+
+def _place(folder: RegionFolder, node: str) -> TrialFolder:
+    trial = folder.trial(node)
+    return trial if trial.root.is_dir() else folder.best
+
+
+def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
+    """Return why no trial of a run can succeed; None where one did, or they failed differently.
+
+    Told by the first of them, so that it stays the same while others follow.
+    """
+    trials = [trial for own, _ in regions for trial in own]
+    attempts = failed_attempts(trials)
+    if any(trial.state.name == "COMPLETE" for trial in trials) or not all_alike(attempts):
+        return None
+    first = attempts[0]
+    folder = next(folder for own, folder in regions if first in failed_attempts(own))
+    return (
+        f"no trial has completed: all attempts so far failed alike: {first.error}; "
+        f"see {log_of(folder.trial(first.node))}"
+    )
+
+
+def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
+    """Whether enough attempts failed, and all for the same cause."""
+    return len(attempts) >= ENOUGH and len({attempt.kind for attempt in attempts}) == 1
+
+
+def log_of(trial: TrialFolder) -> str:
+    """Return the path of what a trial's last attempt wrote on standard error; else of its log."""
+    has_words = trial.err.is_file() and trial.err.stat().st_size > 0
+    return str(trial.err if has_words else trial.log)

@@ -1,0 +1,89 @@
+"""Where one region of a run stands, by its files, its DAGMan and the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.files import read_json
+from trialfleet.workflows.dagman.files import NodeStatus
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.plan.graph import RegionGraph
+from trialfleet.workflows.status.states import RunState, TrialState, unfinished_state
+
+if TYPE_CHECKING:
+    from trialfleet.optimizer.stored_trials import StoredTrial
+
+_REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
+
+
+def unfinished_of(
+    trials: list[StoredTrial], state: RunState, queued: QueuedRun | None
+) -> dict[str, TrialState]:
+    """Return the words for a region's trials that are asked and not told, by their nodes."""
+    running = queued.running if queued else frozenset()
+    held = {job.node for job in queued.held} if queued else set()
+    nodes = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]
+    return {
+        node: unfinished_state(state, running=node in running, held=node in held) for node in nodes
+    }
+
+
+def state_of(
+    files: RegionFolder,
+    region: RegionGraph,
+    queued: QueuedRun | None,
+    node: NodeStatus | None,
+    run_state: RunState,
+) -> RunState:
+    """Return where a region stands in a run that stands at `run_state`."""
+    if files.is_done:
+        return RunState.DONE
+    if queued and region.slug in queued.regions:
+        return RunState.RUNNING
+    if files.stopped.exists():
+        return RunState.FAILED if gave_up(files) else RunState.STOPPED
+    if node and node.failed:
+        return RunState.STOPPED
+    return RunState.WAITING if run_state is RunState.RUNNING else run_state
+
+
+def gave_up(files: RegionFolder) -> bool:
+    """Return whether a region failed by itself; its DAGMan was not removed."""
+    return files.stopped.exists() and not read_json(files.stopped).get("removed")
+
+
+def reason_of(files: RegionFolder, node: NodeStatus | None, state: RunState) -> str | None:
+    """Return why a region ended early: its own words, else DAGMan's."""
+    if files.stopped.exists() and state in {RunState.FAILED, RunState.STOPPED}:
+        return noted(files.stopped, "reason")
+    if state is RunState.STOPPED and node and node.failed:
+        if _REMOVED in node.details:
+            return "its jobs were removed"
+        return f"its DAGMan ended: {node.details or 'no details'}; see {files.scripts_log}"
+    return None
+
+
+def phase_of(
+    files: RegionFolder, region: RegionGraph, queued: QueuedRun | None, finished: int
+) -> str:
+    """Return what a region is at: waiting, trials, best, publish or done."""
+    if files.is_done:
+        return "done"
+    if queued and region.best in queued.running | queued.idle:
+        return "best"
+    if finished >= region.trials and region.publishes:
+        return "publish" if _has_content(files.best.result) else "best"
+    return (
+        "trials" if finished or files.dag.with_name("region.dag.condor.sub").exists() else "waiting"
+    )
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def noted(path: Path, key: str) -> str | None:
+    """Return what is noted in a JSON file under a key; None where there is no such file."""
+    return str(read_json(path)[key]) if path.exists() else None

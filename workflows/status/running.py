@@ -1,0 +1,95 @@
+"""The trials that run now, and how far each has come.
+
+While a job runs, its `progress.jsonl` is where it executes: HTCondor brings it when the job ends.
+On the access point's own machine, as in the embedded pool, it is read there. Elsewhere `trial.py`
+has HTCondor carry the last report in the job's ad, which comes with the news of what a job uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trialfleet.workflows.dagman.job_queue import STEP, VALUE, QueuedRun
+from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
+from trialfleet.workflows.plan.graph import RegionGraph
+from trialfleet.workflows.status.job_log import sandbox_of
+from trialfleet.workflows.status.progress import last_report
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTrial:
+    """A trial, or a full training, whose job runs now.
+
+    Attributes:
+        node: its DAG node.
+        slot: where it runs, as HTCondor names it: `slot1_1@host`.
+        started: since when, in Unix seconds.
+        step: the last step that it reported, where that is known.
+        value: the objective's metric in that report, if it was in it.
+    """
+
+    node: str
+    slot: str | None
+    started: float | None
+    step: int | None
+    value: float | None
+
+
+def running_trials(
+    files: RegionFolder, region: RegionGraph, queued: QueuedRun | None, metric: str
+) -> tuple[RunningTrial, ...]:
+    """Return how far each of a region's running trials has come, by node.
+
+    Args:
+        files: the region's folder.
+        region: its nodes.
+        queued: what the job queue says of the run; None if it is out of reach.
+        metric: the objective's.
+    """
+    jobs = queued.running_jobs if queued else {}
+    places = {node: files.trial(node) for node in region.trial_nodes} | {region.best: files.best}
+    return tuple(
+        _running_trial(node, places[node], jobs[node], metric)
+        for node in sorted(places.keys() & jobs.keys())
+    )
+
+
+def _running_trial(
+    node: str, place: TrialFolder, ad: Mapping[str, Any], metric: str
+) -> RunningTrial:
+    step, value = _report_here(place, metric) or _report_in(ad)
+    started = ad.get("JobCurrentStartExecutingDate")
+    return RunningTrial(
+        node=node,
+        slot=str(ad["RemoteHost"]) if "RemoteHost" in ad else None,
+        started=None if started is None else float(started),
+        step=step,
+        value=value,
+    )
+
+
+def _report_here(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
+    """The last report of a job that executes on this machine."""
+    sandbox = sandbox_of(place.log)
+    if sandbox is None or not _is_of(sandbox, place):
+        return None
+    return last_report(sandbox / place.progress.name, metric)
+
+
+def _is_of(sandbox: Path, place: TrialFolder) -> bool:
+    """Whether the job's folder is on this machine: another may have one of the same name."""
+    try:
+        ours = place.trial_json.read_bytes()
+        return (sandbox / place.trial_json.name).read_bytes() == ours
+    except OSError:
+        return False
+
+
+def _report_in(ad: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    step, value = ad.get(STEP), ad.get(VALUE)
+    if not isinstance(step, int):
+        return None, None
+    return step, float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,96 @@
+"""A run's money: what its fleet has cost so far, and whether it pays for anything more.
+
+The fleet's autoscaler decides that, and says so by the reason with which it removes trials' jobs
+from the queue. The first that is told is noted in the run's folder, so that no other is begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trialfleet.files import read_json, write_json
+from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.plan.folder import RunFolder
+
+Mode = Literal["tune", "final"]
+
+
+def note(folder: RunFolder, mode: Mode, reason: str) -> None:
+    """Note that nothing pays for a run's trials any more, or (`final`) for its full trainings."""
+    if refusal(folder, mode) is None:
+        write_json(folder.unpaid, _noted(folder) | {mode: reason})
+
+
+def refusal(folder: RunFolder, mode: Mode) -> str | None:
+    """Return why no trial, or no full training, may be begun for want of money; None if it may."""
+    noted = _noted(folder)
+    reason: str | None = noted.get(mode) or noted.get("final")
+    return reason
+
+
+def _noted(folder: RunFolder) -> dict[str, str]:
+    noted: dict[str, str] = read_json(folder.unpaid) if folder.unpaid.exists() else {}
+    return noted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """What a run's fleet costs, by its autoscaler's last word.
+
+    Attributes:
+        spent: USD of all its nodes since the run began.
+        cap: `price_cap.run`; None: there is none.
+        left: what is left of it; None without one.
+        reserve: what of the cap is kept for the full trainings, in USD; None without one.
+        ended: why trials, or the full trainings too, have ended for want of money.
+        trouble: why the autoscaler does not get on, if it doesn't.
+    """
+
+    spent: float
+    cap: float | None
+    left: float | None
+    reserve: float | None
+    ended: str | None
+    trouble: str | None
+
+    def __str__(self) -> str:
+        """The money in words."""
+        of = f" of {self.cap:.2f}, {self.left:.2f} left" if self.cap is not None else ""
+        return f"{self.spent:.2f} USD spent{of}"
+
+
+def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending | None:
+    """Return what a run's fleet costs; None while no autoscaler has told anything of it."""
+    told = _told(folder, run, fleet) if fleet else None
+    if fleet is None or told is None:
+        return None
+    step: dict[str, Any] = told.get("step") or {}
+    spent, cap = float(step.get("spent", 0.0)), fleet.price_cap.run
+    return Spending(
+        spent=spent,
+        cap=cap,
+        left=None if cap is None else max(0.0, cap - spent),
+        reserve=None if cap is None else cap * fleet.price_cap.reserve,
+        ended=refusal(folder, "tune") or step.get("stopped") or None,
+        trouble=_trouble(told),
+    )
+
+
+def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
+    """Return what the autoscaler of a run's fleet last said of trials that it can't give a node."""
+    told = _told(folder, run, fleet) or {}
+    return tuple(map(str, (told.get("step") or {}).get("notes") or ()))
+
+
+def _told(folder: RunFolder, run: str, fleet: Fleet) -> dict[str, Any] | None:
+    """The last report of the autoscaler, if it was one of this run."""
+    reports = map(read_report, (folder.fleet_state, default_report(fleet.called)))
+    return next((one for one in reports if one is not None and one.get("run") == run), None)
+
+
+def _trouble(told: dict[str, Any]) -> str | None:
+    if told.get("state") == "waiting":
+        return "waits for the end of another autoscaler of this fleet"
+    return str(told.get("error")) if told.get("state") == "failing" else None

@@ -1,0 +1,387 @@
+"""Where a run stands: DAGMan's word, the job queue's and the study's, joined.
+
+Each says what it alone knows. The study: which trials are finished, with which values. The queue:
+which run, wait for a slot or are on hold. DAGMan: whether the graph is under way, and how it ended.
+None of the three has to be reachable, so that a run can be read after its pool has gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import InputError, PoolError
+from trialfleet.files import read_json
+from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
+from trialfleet.workflows.dagman.health import faults
+from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun, look_up
+from trialfleet.workflows.dagman.mend import mends
+from trialfleet.workflows.models.latest import why_not_latest
+from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import RegionGraph, graph_of
+from trialfleet.workflows.status.causes import Cause, cause_of, why_all_fail
+from trialfleet.workflows.status.region_state import (
+    gave_up,
+    noted,
+    phase_of,
+    reason_of,
+    state_of,
+    unfinished_of,
+)
+from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.status.running import RunningTrial, running_trials
+from trialfleet.workflows.status.spending import Spending, read_spending
+from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of, trial_state
+from trialfleet.workflows.status.time_left import seconds_left, seconds_left_of_run
+from trialfleet.workflows.status.waiting import Waiting
+from trialfleet.workflows.study.file import FrozenStudy, NoRunError, load_frozen
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionStatus:
+    """Where a region stands.
+
+    Attributes:
+        stage: the same in the one word that every view shows.
+        phase: "waiting", "trials", "best", "publish" or "done".
+        done: trials that completed.
+        failed: trials that failed for good.
+        pruned: trials that were given up through no fault of their own.
+        running: trials whose job runs now.
+        running_trials: how far each has come, and the full training where that runs.
+        queued: trials whose job waits for a slot, or whose parameters are just chosen.
+        on_hold: trials whose job is on hold.
+        interrupted: trials that ran when the run ended; `resume` trains them again.
+        budget: trials that the region may run.
+        best: the best value of the objective so far.
+        best_trial: the number of that trial.
+        seconds_left: estimate of the time until the last trial ends; None while there is no basis.
+        reason: why the region ended early.
+        published: folder of the published model.
+        not_latest: why `latest` is another run's model, if it is.
+        cause: why attempts failed, if any did: what most had of a region that failed, else the
+            latest.
+    """
+
+    name: str
+    slug: str
+    state: RunState
+    stage: Stage
+    phase: str
+    done: int
+    failed: int
+    pruned: int
+    running: int
+    queued: int
+    on_hold: int
+    interrupted: int
+    budget: int
+    best: float | None
+    best_trial: int | None
+    seconds_left: float | None
+    reason: str | None
+    published: str | None
+    not_latest: str | None = None
+    running_trials: tuple[RunningTrial, ...] = ()
+    cause: Cause | None = None
+
+    @property
+    def finished(self) -> int:
+        """Trials that are over, whatever became of them."""
+        return self.done + self.failed + self.pruned
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """Where a run stands.
+
+    Attributes:
+        root: the job id of its DAGMan, while that is in the queue.
+        notice: what a reader should know first, e.g. that HTCondor is out of reach.
+        held: jobs on hold, with their reasons.
+        troubles: what keeps a part of it from going on at this moment.
+        mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
+        money: what the run's fleet costs; None without a fleet that an autoscaler scales.
+    """
+
+    run: str
+    study: str
+    folder: str
+    state: RunState
+    root: str | None
+    metric: str
+    direction: str
+    regions: tuple[RegionStatus, ...]
+    held: tuple[HeldJob, ...] = ()
+    troubles: tuple[str, ...] = ()
+    mends: tuple[dict[str, Any], ...] = ()
+    notice: str | None = None
+    seconds_left: float | None = None
+    money: Spending | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen unless somebody does something."""
+        return self.state not in _UNDER_WAY
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the status as plain data."""
+        return {"schema": 1, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run at one moment.
+
+    Attributes:
+        status: where it stands.
+        unfinished: the words for trials that are asked and not told: by region, then by node.
+    """
+
+    status: RunStatus
+    unfinished: Mapping[str, Mapping[str, TrialState]]
+
+
+class StatusReader:
+    """Reads a run's status again and again; finished trials are fetched from the storage once.
+
+    Reads only: any number of readers may look at a run while it runs.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._frozen: FrozenStudy = load_frozen(folder.study)
+        self._metric = self._frozen.study.objective.metric
+        self._graph = graph_of(self._frozen.study)
+        self._trials = RunTrials(folder, self._frozen)
+        self._waiting = Waiting(folder, self._frozen)
+
+    def read(self) -> RunStatus:
+        """Return where the run stands now; what can't be reached is said in the notice."""
+        return self.look().status
+
+    def look(self) -> Look:
+        """Return where the run and its unfinished trials stand at one moment."""
+        queued, queue_notice = self._look_up()
+        trials, study_notice = self._trials.all()
+        found = faults(self._folder, queued.ads, time.time()) if queued else []
+        state = self._state(queued, is_lost=any(fault.job is None for fault in found))
+        nodes = read_node_status(self._folder.dag_files.node_status)
+        states = {
+            region.slug: state_of(
+                self._folder.region(region.slug), region, queued, nodes.get(region.slug), state
+            )
+            for region in self._graph.regions
+        }
+        unfinished = {
+            region.name: unfinished_of(trials[region.name], states[region.slug], queued)
+            for region in self._graph.regions
+        }
+        regions = tuple(
+            self._region(
+                region,
+                trials[region.name],
+                unfinished[region.name],
+                queued,
+                nodes.get(region.slug),
+                states[region.slug],
+            )
+            for region in self._graph.regions
+        )
+        objective = self._frozen.study.objective
+        is_running = state is RunState.RUNNING
+        status = RunStatus(
+            run=self._frozen.run,
+            study=self._frozen.study.name,
+            folder=str(self._folder.root),
+            state=state,
+            root=queued.root if queued else None,
+            metric=objective.metric,
+            direction=objective.direction,
+            regions=regions,
+            held=queued.held if queued else (),
+            notice="; ".join(
+                filter(None, [queue_notice, study_notice, self._space(), self._all_fail(trials)])
+            )
+            or None,
+            troubles=(
+                *(str(fault) for fault in found if fault.is_sure),
+                *self._restarts(),
+                *(self._waiting.why(queued) if queued else ()),
+            ),
+            mends=tuple(mends(self._folder)),
+            seconds_left=seconds_left_of_run(regions, _begun(trials)) if is_running else None,
+            money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
+        )
+        return Look(status, unfinished)
+
+    def state(self) -> RunState:
+        """Return where the run as a whole stands now, without a look at its trials."""
+        queued, _ = self._look_up()
+        found = faults(self._folder, queued.ads, time.time()) if queued else []
+        return self._state(queued, is_lost=any(fault.job is None for fault in found))
+
+    def _look_up(self) -> tuple[QueuedRun | None, str | None]:
+        try:
+            return look_up(self._folder), None
+        except PoolError as error:
+            return None, f"the job queue can't be read: {error}"
+
+    def _restarts(self) -> tuple[str, ...]:
+        """The regions that wait for another DAGMan."""
+        files = {region.slug: self._folder.region(region.slug) for region in self._graph.regions}
+        return tuple(
+            f"{slug}: another DAGMan takes over: {noted(region.restart, 'reason')}"
+            for slug, region in files.items()
+            if region.restart.exists()
+        )
+
+    def _all_fail(self, trials: dict[str, list[StoredTrial]]) -> str | None:
+        return why_all_fail(
+            [(trials[r.name], self._folder.region(r.slug)) for r in self._graph.regions]
+        )
+
+    def _space(self) -> str | None:
+        free = free_bytes(self._folder.root)
+        if free >= RESERVE:
+            return None
+        return (
+            f"no space: {free >> 20} MB are free for {self._folder.root}; "
+            f"no trial begins with less than {RESERVE >> 20} MB"
+        )
+
+    def _state(self, queued: QueuedRun | None, *, is_lost: bool) -> RunState:
+        if queued and queued.root:
+            return RunState.HELD if queued.root_held else RunState.RUNNING
+        regions = [self._folder.region(region.slug) for region in self._graph.regions]
+        if not any(files.submit.exists() for files in self._folder.all_dags()):
+            return RunState.PLANNED
+        if is_lost:
+            return RunState.LOST
+        if all(files.is_done for files in regions):
+            return RunState.DONE
+        if queued is None and not self._ended_by_itself():
+            return RunState.UNKNOWN
+        given_up = all(gave_up(files) or files.is_done for files in regions)
+        return RunState.FAILED if given_up else RunState.STOPPED
+
+    def _ended_by_itself(self) -> bool:
+        """Whether the last DAGMan came to its end: it removes its lock then."""
+        files = self._folder.dag_files
+        return exit_code(files) is not None and not files.lock.exists()
+
+    def _region(
+        self,
+        region: RegionGraph,
+        trials: list[StoredTrial],
+        unfinished: Mapping[str, TrialState],
+        queued: QueuedRun | None,
+        node: NodeStatus | None,
+        state: RunState,
+    ) -> RegionStatus:
+        files = self._folder.region(region.slug)
+        words = [
+            trial_state(t.state.name, str(t.user_attrs.get("node")), unfinished) for t in trials
+        ]
+        count = Counter(words)
+        best = self._best([t for t in trials if t.state.name == "COMPLETE"])
+        phase = phase_of(files, region, queued, sum(t.state.is_finished() for t in trials))
+        published = noted(files.published, "path")
+        is_tuning = state is RunState.RUNNING and phase == "trials"
+        hours = self._frozen.study.budget_of(region.name).hours
+        return RegionStatus(
+            name=region.name,
+            slug=region.slug,
+            state=state,
+            stage=stage_of(state, phase, published=published is not None),
+            phase=phase,
+            done=count[TrialState.COMPLETE],
+            failed=count[TrialState.FAILED],
+            pruned=count[TrialState.PRUNED],
+            running=count[TrialState.RUNNING],
+            queued=count[TrialState.QUEUED],
+            on_hold=count[TrialState.HELD],
+            interrupted=count[TrialState.INTERRUPTED],
+            budget=region.trials,
+            best=best.value if best else None,
+            best_trial=best.number if best else None,
+            seconds_left=seconds_left(trials, region.trials, hours) if is_tuning else None,
+            reason=reason_of(files, node, state),
+            published=published,
+            not_latest=why_not_latest(files.published),
+            running_trials=running_trials(files, region, queued, self._metric),
+            cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
+        )
+
+    def _best(self, complete: list[StoredTrial]) -> StoredTrial | None:
+        sign = 1 if self._frozen.study.objective.direction == "minimize" else -1
+        return min(complete, key=lambda t: (sign * (t.value or 0.0), t.number), default=None)
+
+    @property
+    def regions(self) -> list[str]:
+        """The true names of the run's regions."""
+        return [region.name for region in self._graph.regions]
+
+    def trials(self, region: str) -> list[StoredTrial]:
+        """Return a region's trials; none while its study has not begun.
+
+        Raises:
+            OptimizerError: the storage can't be read.
+        """
+        return self._trials.of(region)
+
+
+_UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
+
+
+def open_run(path: Path) -> RunFolder:
+    """Return the run in a folder, by the name under which it was planned.
+
+    Its jobs carry that name; another spelling, or a link to it, means the same run.
+
+    Raises:
+        InputError: the folder holds no run, or was moved since it was planned.
+    """
+    folder = RunFolder(path.absolute())
+    planned = _planned(folder, str(path))
+    if not planned.is_dir() or not planned.samefile(path):
+        raise InputError(
+            f"{str(path)!r} was planned as {str(planned)!r}, and its files name each other so; "
+            "move it back, or plan the study anew"
+        )
+    return RunFolder(planned)
+
+
+def _planned(folder: RunFolder, given: str) -> Path:
+    """Where a run lay when it was planned."""
+    why = f"it has no {folder.study.name}"
+    if folder.study.exists():
+        try:
+            return Path(load_frozen(folder.study).folder)
+        except NoRunError as error:
+            why = str(error)
+    raise InputError(
+        f"{given!r} is no run's folder ({why}); "
+        "make one with: trialfleet plan STUDY, or see those in ./runs"
+    )
+
+
+def last_finished(folder: RunFolder) -> datetime | None:
+    """Return when a run ended, by the report of its last node; None if that never ran."""
+    if not folder.report_data.exists():
+        return None
+    finished = read_json(folder.report_data)["finished"]
+    return datetime.fromisoformat(finished) if finished else None
+
+
+def _begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
+    """When the first trial of all regions was asked for, in Unix seconds."""
+    asked = (t.datetime_start for each in trials.values() for t in each if t.datetime_start)
+    return min((moment.timestamp() for moment in asked), default=None)

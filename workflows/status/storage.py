@@ -1,0 +1,96 @@
+"""Where a run's studies are stored, under which names, and who writes them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import InputError
+from trialfleet.optimizer.stored_trials import Read, reader_of_file, reader_of_url
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.study.file import FrozenStudy, load_frozen
+from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+    from trialfleet.optimizer.ownership import Owner, Ownership
+
+
+def storage_url(folder: RunFolder, study: Study) -> str:
+    """Return the RDB URL of a run's studies: the study's own, or a file in the run's folder."""
+    from trialfleet.optimizer.storage_url import sqlite_url
+
+    return study.storage or sqlite_url(folder.database)
+
+
+def trials_reader(folder: RunFolder, study: Study) -> Read:
+    """Return what reads the trials of a run's studies, by a study's name; see `stored_trials`."""
+    return reader_of_url(study.storage) if study.storage else reader_of_file(folder.database)
+
+
+def run_name(study: Study, run: str) -> str:
+    """Return the name of a run: unique among all runs that share a storage."""
+    return f"{study.name}/{run}"
+
+
+def study_name(study: Study, run: str, region: str) -> str:
+    """Return the name of a region's Optuna study: unique among all runs that share a storage."""
+    return f"{run_name(study, run)}/{region}"
+
+
+def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: BaseStorage) -> Ownership:
+    """Return the right to write a run's studies, for this machine and the run's folder."""
+    from trialfleet.optimizer.ownership import Ownership, here
+
+    return Ownership(storage, run_name(frozen.study, frozen.run), here(folder.root))
+
+
+def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
+    """Return what a person is told when another manager owns the run."""
+    return (
+        f"the studies of {run_name(frozen.study, frozen.run)!r} are written by another manager: "
+        f"{owner}; if that one is gone for good: trialfleet takeover "
+        f"{shlex.quote(str(folder.root))}; if not, plan with another --run-id"
+    )
+
+
+def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
+    """Claim a run's studies in a storage that other machines use too.
+
+    Raises:
+        InputError: another manager owns them.
+        OptimizerError: the storage can't be used.
+    """
+    if not frozen.study.storage:
+        return  # it lies in the run's folder; the service looks before it writes
+    with _opened(frozen, folder) as storage:
+        if owner := ownership_of(frozen, folder, storage).other():
+            raise InputError(not_ours(frozen, folder, owner))
+
+
+def take_over(folder: RunFolder) -> Owner | None:
+    """Make this machine, with the run's folder, the owner of a run's studies.
+
+    Returns:
+        Who owned them before, None if nobody did.
+
+    Raises:
+        OptimizerError: the storage can't be used.
+    """
+    frozen = load_frozen(folder.study)
+    with _opened(frozen, folder) as storage:
+        return ownership_of(frozen, folder, storage).take_over()
+
+
+@contextmanager
+def _opened(frozen: FrozenStudy, folder: RunFolder) -> Iterator[BaseStorage]:
+    from trialfleet.optimizer.storage import close_storage, open_storage
+
+    storage = open_storage(storage_url(folder, frozen.study))
+    try:
+        yield storage
+    finally:
+        close_storage(storage)

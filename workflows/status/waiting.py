@@ -1,0 +1,76 @@
+"""Why the jobs of a run that wait will wait for ever, as the pool is now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from trialfleet.errors import PoolError
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.health import IDLE
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.plan import access_point
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.matching import pool_slots, prospects
+from trialfleet.workflows.status.spending import scaling_notes
+from trialfleet.workflows.study.file import FrozenStudy
+
+_LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
+_JUST_SUBMITTED = 10.0  # seconds that a job of the access point waits for its turn anyway
+_VANILLA = 5  # JobUniverse
+
+
+class Waiting:
+    """Looks now and then at what a run's jobs wait for.
+
+    Args:
+        folder: the run's.
+        frozen: its study.
+    """
+
+    def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
+        self._folder = folder
+        self._frozen = frozen
+        self._looked = float("-inf")
+        self._found: tuple[str, ...] = ()
+
+    def why(self, queued: QueuedRun) -> tuple[str, ...]:
+        """Return what keeps waiting jobs from starting, if anything does, a line each."""
+        if time.monotonic() - self._looked >= _LOOK_EVERY:
+            try:
+                self._found = self._look(queued)
+            except PoolError:  # the queue answered a moment ago: the next look may do better
+                self._found = ()
+            self._looked = time.monotonic()
+        return self._found
+
+    def _look(self, queued: QueuedRun) -> tuple[str, ...]:
+        idle = [ad for ad in queued.ads if ad["JobStatus"] == IDLE]
+        return (*access_point.why_closed(_long_idle(idle)), *self._trials(queued, idle))
+
+    def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
+        """All trials of a run ask for the same: while one runs, the others wait for their turn."""
+        waits = any(ad["JobUniverse"] == _VANILLA for ad in idle)
+        if not waits or queued.running:
+            return ()
+        if fleet := self._frozen.study.fleet:  # what its nodes can't hold, its autoscaler knows
+            notes = scaling_notes(self._folder, self._frozen.run, fleet)
+            return tuple(f"trials wait: {note}" for note in notes)
+        job = job_queue.one_idle(self._folder)
+        found = prospects(job, pool_slots()) if job is not None else None
+        stuck = found is not None and (found.hopeless or not found.slots or found.unwilling)
+        return (f"trials wait: {found}",) if stuck else ()
+
+
+def _long_idle(idle: list[dict[str, Any]]) -> list[int]:
+    """The universes of the access point's own jobs that have waited for some time."""
+    now = time.time()
+    return sorted(
+        {
+            ad["JobUniverse"]
+            for ad in idle
+            if ad["JobUniverse"] in access_point.UNIVERSES
+            and now - ad["EnteredCurrentStatus"] > _JUST_SUBMITTED
+            and ad.get("JobCoolDownExpiration", 0) < now
+        }
+    )

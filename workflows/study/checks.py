@@ -1,0 +1,166 @@
+"""What one value of a study file may be, each said in words that a person can act on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from trialfleet.sections import matches, not_empty, one_line, refusal, schema_of
+from trialfleet.workflows.names import check_region_name
+from trialfleet.workflows.render import has_macro, needs_escape
+
+URL_PREFIXES = ("s3://",)
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+MAX_SHARES = 16
+SHARE_ROUNDING = 0.02  # 0.33 is a third, and 0.3 is none
+GPUS = (
+    "must be a whole number of GPUs, or 1/N of one for N trials on a GPU: "
+    f"0.5, 0.25 or 1/3, down to 1/{MAX_SHARES}"
+)
+S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
+
+
+def transferable(value: str) -> str:
+    """Return `value` when HTCondor's list of files to transfer, which has no quoting, can hold it.
+
+    Raises:
+        ValueError: the list would be read differently.
+    """
+    if "," in value or value != value.strip() or needs_escape(value):
+        raise ValueError(
+            f"{value!r} can't be sent by HTCondor's file transfer: no comma, double quote, "
+            "backslash, macro such as $(X) or $$, or blank at an end"
+        )
+    return one_line(value)
+
+
+def _expression(value: str) -> str:
+    """A ClassAd expression, checked by HTCondor's own parser."""
+    import classad2
+
+    one_line(value)
+    if has_macro(value):
+        raise ValueError(f"{value!r}: $(X), $X(…) and $$ would be expanded by the submit file")
+    try:
+        classad2.ExprTree(value)
+    except Exception as error:
+        raise ValueError(f"{value!r} is not a ClassAd expression") from error
+    return value
+
+
+def _local(value: str) -> str:
+    if SCHEME.match(value):
+        raise ValueError(f"{value!r} is a URL; name a file or folder of this machine")
+    return value
+
+
+def _data_place(value: str) -> str:
+    scheme = SCHEME.match(value)
+    if scheme and scheme[0] not in URL_PREFIXES:
+        raise ValueError(f"{scheme[0]} is not supported; give a path or an s3://BUCKET/KEY URL")
+    if scheme and not S3_OBJECT.fullmatch(value):
+        raise ValueError(f"{value!r} names no object; write s3://BUCKET/KEY")
+    return value
+
+
+def _in_quotes(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise refusal("a region's name is text; put it in quotes")
+    return value
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_words(value: Any) -> Any:
+    """A command given as one text is split into words as a shell would; nothing is expanded."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return shlex.split(one_line(value))
+    except ValueError as error:
+        raise ValueError(f"{value!r} can't be split into words: {error}") from error
+
+
+def _at_least_a_word(value: list[str]) -> list[str]:
+    if not value or not value[0]:
+        raise refusal("must be a program and its arguments, such as [python3, train.py]")
+    return value
+
+
+def _at_least_a_second(value: float) -> float:
+    if value < 1 / 60:
+        raise refusal("must be a second (0.017) or more")
+    return value
+
+
+def _gpus(value: Any) -> int | float:
+    """Whole GPUs; or a share 1/N, in text or as a number that people have rounded."""
+    fraction = re.fullmatch(r"1 ?/ ?([1-9][0-9]?)", value) if isinstance(value, str) else None
+    gpus = 1 / int(fraction[1]) if fraction else value
+    if isinstance(gpus, bool) or not isinstance(gpus, int | float):
+        raise refusal(GPUS)
+    if gpus >= 1 and float(gpus).is_integer():
+        return int(gpus)
+    if 1 / (MAX_SHARES + 0.5) < gpus < 1 / 1.5:
+        shares = round(1 / gpus)
+        if abs(gpus * shares - 1) <= SHARE_ROUNDING:
+            return 1 / shares
+    raise refusal(GPUS)
+
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+_METRIC = r"[A-Za-z_][A-Za-z0-9_.@/-]{0,63}"
+_OR_LIST = str | list[str]
+
+Accelerator = Literal["auto", "gpu", "cpu"]
+FileName = Annotated[str, AfterValidator(not_empty), AfterValidator(transferable)]
+LocalFile = Annotated[FileName, AfterValidator(_local)]
+DataPlace = Annotated[FileName, AfterValidator(_data_place)]
+LocalFiles = Annotated[list[LocalFile], BeforeValidator(_as_list, json_schema_input_type=_OR_LIST)]
+DataPlaces = Annotated[list[DataPlace], BeforeValidator(_as_list, json_schema_input_type=_OR_LIST)]
+Command = Annotated[
+    list[Annotated[str, AfterValidator(one_line)]],
+    AfterValidator(_at_least_a_word),
+    BeforeValidator(_as_words, json_schema_input_type=_OR_LIST),
+]
+Gpus = Annotated[
+    int | float,
+    BeforeValidator(_gpus),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 0.51},
+                {"type": "string", "pattern": "^1 ?/ ?[0-9]{1,2}$"},
+            ]
+        }
+    ),
+]
+Expression = Annotated[str, AfterValidator(not_empty), AfterValidator(_expression)]
+RegionName = Annotated[str, BeforeValidator(_in_quotes), AfterValidator(check_region_name)]
+StudyName = Annotated[
+    str,
+    BeforeValidator(
+        matches(_NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first")
+    ),
+    schema_of(_NAME),
+]
+MetricName = Annotated[
+    str,
+    BeforeValidator(
+        matches(
+            _METRIC,
+            "a name such as val_auc: a letter or '_' first, then letters, digits or _ . @ / -; "
+            "64 at most",
+        )
+    ),
+    schema_of(_METRIC),
+]
+Minutes = Annotated[
+    float, AfterValidator(_at_least_a_second), Field(json_schema_extra={"minimum": 1 / 60})
+]

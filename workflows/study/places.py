@@ -1,0 +1,236 @@
+"""Where a study's files, data and results lie: relative names made absolute, and looked for.
+
+Everything here takes the study file's folder and raises `UnusableStudyError` with the key at fault.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from trialfleet.errors import InputError
+from trialfleet.sections import did_you_mean
+from trialfleet.workflows.names import check_region_name
+from trialfleet.workflows.study.checks import URL_PREFIXES, transferable
+
+Keys = tuple[str | int, ...]
+PLACEHOLDER = "{region}"
+MOST_REGIONS = 10_000  # each is a DAGMan of its own and a folder per trial
+_URL_MARKS = "%/:?#[]@!&'()*+;=~"
+
+
+class Problem(NamedTuple):
+    """What is wrong with a study, and at which key."""
+
+    keys: Keys
+    message: str
+
+    def __str__(self) -> str:
+        """`key.key: message`."""
+        return f"{'.'.join(map(str, self.keys))}: {self.message}"
+
+
+class UnusableStudyError(InputError):
+    """A study is well-formed but can't be run as it is; `problems` name the keys at fault."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
+    """Return the absolute path of a file or folder that is to be sent.
+
+    Args:
+        name: as the study gives it.
+        folder: what it is relative to.
+        keys: where the study gives it.
+        whose: beginning of a message.
+
+    Raises:
+        UnusableStudyError: it isn't there, can't be read, or can't be sent under its name.
+    """
+    path = (folder / name).absolute()
+    try:
+        transferable(str(path))
+        fault = _fault(path, folder)
+    except (OSError, ValueError) as error:
+        raise UnusableStudyError(Problem(keys, f"{whose}{error}")) from error
+    if fault:
+        hint = "" if path.exists() else _placeholder_hint(name)
+        raise UnusableStudyError(Problem(keys, f"{whose}{str(path)!r} {fault}{hint}"))
+    return str(path)
+
+
+def sandbox_name(place: str) -> str:
+    """Return the name that a data file or URL has in a trial's sandbox."""
+    return Path(place).name  # of a URL too: HTCondor keeps its last part as it is, %20 and all
+
+
+def named_program(name: str, folder: Path) -> str:
+    """Return a program as a trial calls it: a path absolute, a name as it is.
+
+    Links are kept: a virtual environment is known by the link to its Python.
+    """
+    return str((folder / name).absolute()) if "/" in name else name
+
+
+def _fault(path: Path, folder: Path) -> str | None:
+    if not path.exists():
+        return "does not exist"
+    if path.name in {"", ".."} or folder.resolve().is_relative_to(path.resolve()):
+        return "holds the study itself; name what a trial needs of it"
+    if not (path.is_file() or path.is_dir()):
+        return "is neither a file nor a folder"
+    readable = os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
+    return None if readable else "can't be read"
+
+
+def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) -> list[str]:
+    """Return the paths and URLs of a region's data.
+
+    Args:
+        region: its name, which stands for `{region}`; percent-encoded in a URL.
+        patterns: as the study gives them.
+        folder: what paths are relative to.
+        keys: where the study gives them.
+
+    Raises:
+        UnusableStudyError: a file doesn't exist, or a URL has another placeholder.
+    """
+    return [
+        _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
+        if pattern.startswith(URL_PREFIXES)
+        else existing(
+            pattern.replace(PLACEHOLDER, region),
+            folder,
+            (*keys, index),
+            whose=f"region {region!r}: ",
+        )
+        for index, pattern in enumerate(patterns)
+    ]
+
+
+def _object_url(url: str, keys: Keys) -> str:
+    if hint := _placeholder_hint(url):
+        raise UnusableStudyError(Problem(keys, f"{url!r}{hint}"))
+    return quote(url, safe=_URL_MARKS)
+
+
+def _placeholder_hint(name: str) -> str:
+    found = re.search(r"\{[^{}]*\}", name)
+    if not found or found[0] == PLACEHOLDER:
+        return ""
+    guess = did_you_mean(found[0], [PLACEHOLDER])
+    return f"; {found[0]} is no placeholder{guess}, the only one is {PLACEHOLDER}"
+
+
+def too_many_regions(count: int) -> str | None:
+    """What is wrong with so many regions."""
+    if count <= MOST_REGIONS:
+        return None
+    return (
+        f"has {count:,} regions; a study has {MOST_REGIONS:,} at most: make several studies of it"
+    )
+
+
+def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
+    """Return a data file per region, named after what the pattern's one `*` matched.
+
+    Raises:
+        UnusableStudyError: the pattern has none or several `*`, matches nothing, or a name is no
+            region's.
+    """
+    if pattern.count("*") != 1:
+        text = f"{pattern!r} needs exactly one '*': it names the region"
+        raise UnusableStudyError(Problem(keys, text))
+    head, after = pattern.split("*")
+    before = head if head.startswith("/") else f"{folder.absolute()}/{head}"
+    found = sorted(glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"))  # noqa: PTH207
+    if not found:
+        raise UnusableStudyError(
+            Problem(keys, f"no file matches {str(folder.absolute() / pattern)!r}")
+        )
+    if problem := too_many_regions(len(found)):
+        raise UnusableStudyError(Problem(keys, problem))
+    regions: dict[str, str] = {}
+    for file in found:
+        name = file[len(before) : len(file) - len(after)]
+        try:
+            regions[check_region_name(name)] = existing(file, folder, keys)
+        except ValueError as error:
+            raise UnusableStudyError(Problem(keys, f"{file!r}: {error}")) from error
+    return regions
+
+
+def writable_folder(name: str, folder: Path, keys: Keys) -> str:
+    """Return the absolute path of a folder that can be made, or be written to if it is there.
+
+    Raises:
+        UnusableStudyError: it is a file, in a file, or nothing may be written there.
+    """
+    path = (folder / name).absolute()
+    try:
+        near = next(p for p in (path, *path.parents) if os.path.lexists(p))
+        usable = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise UnusableStudyError(Problem(keys, str(error))) from error
+    if not usable:
+        why = "you may not write there" if near.is_dir() else "it is no folder"
+        where = f"name another folder with {'.'.join(map(str, keys))}: …"
+        raise UnusableStudyError(
+            Problem(keys, f"{str(path)!r} needs {str(near)!r}: {why}; {where}")
+        )
+    return str(path)
+
+
+def check_storage(url: str) -> str:
+    """Return the URL of a storage that trialfleet uses.
+
+    Raises:
+        ValueError: it is no such URL; the message never repeats it, as it may hold a password.
+    """
+    from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage
+
+    parsed = parse_storage(url if url.isprintable() else "")
+    if parsed.get_backend_name() == "sqlite":
+        _check_sqlite(parsed.drivername, parsed.host, parsed.database)
+    elif parsed.drivername != "postgresql+psycopg":
+        raise ValueError(f"{parsed.drivername}:// is not supported; write {STORAGE_FORMS}")
+    elif not parsed.database:
+        raise ValueError(f"names no database; write {STORAGE_FORMS}")
+    return url
+
+
+def _check_sqlite(driver: str, host: str | None, database: str | None) -> None:
+    if driver not in {"sqlite", "sqlite+pysqlite"}:
+        raise ValueError(f"{driver}:// is not supported; write sqlite:///PATH")
+    if host:
+        raise ValueError("a SQLite file is given by three slashes and its path: sqlite:///PATH")
+    if not database or database.startswith((":memory:", "file:")):
+        raise ValueError("trials of a run need a SQLite file on a disk: sqlite:///PATH")
+
+
+def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
+    """Return a storage's URL with an absolute path, whoever's current folder it is read from.
+
+    Raises:
+        UnusableStudyError: the folder of a SQLite file doesn't exist or can't be written to.
+    """
+    from sqlalchemy import make_url
+
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return url
+    path = (folder / parsed.database).absolute()
+    if not path.parent.is_dir() or path.is_dir():
+        raise UnusableStudyError(
+            Problem(keys, f"{str(path)!r} needs an existing folder to be a file in")
+        )
+    writable_folder(str(path.parent), folder, keys)
+    return parsed.set(database=str(path)).render_as_string(hide_password=False)

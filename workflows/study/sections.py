@@ -1,0 +1,146 @@
+"""The tables of a study file, each a frozen pydantic model."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trialfleet.optimizer.space import Entry
+from trialfleet.sections import Section, Size, refuse
+from trialfleet.workflows.study.checks import (
+    Command,
+    DataPlaces,
+    Expression,
+    FileName,
+    Gpus,
+    LocalFile,
+    LocalFiles,
+    MetricName,
+    Minutes,
+)
+
+
+class Objective(Section):
+    """What is optimised: a metric of the trainer's result, and whether more of it is better."""
+
+    metric: MetricName
+    direction: Literal["minimize", "maximize"]
+
+
+class Budget(Section):
+    """How much a region may spend, and how its trials are spread."""
+
+    trials: int = Field(20, ge=1, le=10_000, description="Trials of a region, failed ones too.")
+    lanes: int = Field(4, ge=1, le=1_000, description="Trials of a region in parallel.")
+    startup_trials: int | None = Field(
+        None,
+        ge=1,
+        description="Trials spread over the space before the model leads (default: two for each "
+        "parameter, at least 5, at most 10 and a third of the trials).",
+    )
+    hours: float | None = Field(
+        None, gt=0, description="After so long since its first trial a region asks for no more."
+    )
+    failures: int | None = Field(
+        None,
+        ge=0,
+        description="With more trials than this failed for good, a region stops "
+        "(default: a quarter of its trials, at least 3).",
+    )
+
+    @model_validator(mode="after")
+    def _startup_is_a_part(self) -> Self:
+        if problem := startup_problem(self.startup_trials, self.trials):
+            refuse("Budget", [(("startup_trials",), problem, self.startup_trials)])
+        return self
+
+    @property
+    def startup(self) -> int:
+        """Trials before the Gaussian process leads; a study that is resolved says how many.
+
+        One that an earlier release froze doesn't, and goes on as it began.
+        """
+        return min(self.startup_trials or 10, self.trials)
+
+    @property
+    def failures_allowed(self) -> int:
+        """Trials that may fail for good before the region stops."""
+        return max(3, self.trials // 4) if self.failures is None else self.failures
+
+
+def startup_problem(startup: int | None, trials: int) -> str | None:
+    """What is wrong with so many start-up trials."""
+    if startup is None or startup <= trials:
+        return None
+    return f"must be at most trials, which is {trials}"
+
+
+class BudgetOverride(Section):
+    """A region's own budget where it differs from the study's; null is the study's figure."""
+
+    trials: int | None = Field(None, ge=1, le=10_000)
+    lanes: int | None = Field(None, ge=1, le=1_000)
+    startup_trials: int | None = Field(None, ge=1)
+    hours: float | None = Field(None, gt=0)
+    failures: int | None = Field(None, ge=0)
+
+
+class Region(Section):
+    """A region's own data, and where it differs from the study."""
+
+    data: DataPlaces | None = Field(None, description="Paths or s3:// URLs; default: study's data.")
+    search_space: dict[str, Entry] | None = Field(
+        None, description="Parameters and constants that replace the study's of the same name."
+    )
+    budget: BudgetOverride | None = None
+    priority: int = Field(0, ge=-1_000, le=1_000, description="Higher runs first.")
+
+
+class RegionGlob(Section):
+    """Regions from data files: each file that matches is a region named after what `*` matched."""
+
+    glob: LocalFile
+
+
+class Trainer(Section):
+    """The program of a trial: any command that keeps the trial's contract."""
+
+    command: Command = Field(description="The program and its arguments, in a list or a line.")
+    files: LocalFiles = Field([], description="Files and folders to send along.")
+    minutes: Minutes | None = Field(
+        None,
+        description="A trial that runs longer has failed for good: it is not tried again, for the "
+        "same settings would take as long.",
+    )
+
+
+class Resources(Section):
+    """What one trial asks of a slot."""
+
+    cpus: int = Field(1, ge=1)
+    memory: Size = "2GB"
+    disk: Size = "2GB"
+    gpus: Gpus = Field(1, description="With accelerator: gpu. 0.5 or 1/2: two trials share a GPU.")
+    requirements: Expression | None = Field(
+        None,
+        description='A ClassAd expression, such as OpSysAndVer == "Debian13" && Memory >= 64000.',
+    )
+    rank: Expression | None = Field(None, description="A ClassAd expression: higher is preferred.")
+
+    @property
+    def trials_per_gpu(self) -> int:
+        """How many trials share a GPU; 1 where each has one or several of its own."""
+        return max(1, round(1 / self.gpus))
+
+    @property
+    def whole_gpus(self) -> int:
+        """How many GPUs a trial sees: one also where it has a share of it."""
+        return max(1, int(self.gpus))
+
+
+class S3Keys(Section):
+    """Files on the access point with which HTCondor signs s3:// URLs for the nodes."""
+
+    access_key_id_file: FileName
+    secret_access_key_file: FileName

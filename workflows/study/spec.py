@@ -1,0 +1,398 @@
+"""What a study is: regions, data, search space, objective, budget, trainer, resources.
+
+`Study` is what a `study.yaml` holds, validated. `Study.resolve` turns it into its normal form, in
+which every region stands by name with its own data and overrides and every path is absolute; the
+normal form is itself a valid study, and is what a run freezes in `RUN/study.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.optimizer.space import SearchSpace
+from trialfleet.optimizer.startup import default_startup
+from trialfleet.sections import OneLine, Section, refusal, refuse
+from trialfleet.workflows.study.checks import (
+    URL_PREFIXES,
+    Accelerator,
+    DataPlaces,
+    MetricName,
+    RegionName,
+    StudyName,
+)
+from trialfleet.workflows.study.places import (
+    Keys,
+    Problem,
+    UnusableStudyError,
+    absolute_storage,
+    check_storage,
+    existing,
+    named_program,
+    region_data,
+    regions_of_glob,
+    sandbox_name,
+    too_many_regions,
+    writable_folder,
+)
+from trialfleet.workflows.study.sections import (
+    Budget,
+    BudgetOverride,
+    Objective,
+    Region,
+    RegionGlob,
+    Resources,
+    S3Keys,
+    Trainer,
+    startup_problem,
+)
+from trialfleet.workflows.study.table_options import TableOptions
+from trialfleet.workflows.study.trainer_command import command_problems
+
+__all__ = ["URL_PREFIXES", "Budget", "Region", "RegionGlob", "Resources", "Study", "Trainer"]
+
+
+NO_MODELS = "none"  # as `publish`; a folder of that name is ./none
+
+RegionList = Annotated[list[RegionName], Field(min_length=1)]
+RegionTable = Annotated[dict[RegionName, Region | None], Field(min_length=1)]
+_LISTED: TypeAdapter[list[str]] = TypeAdapter(RegionList)
+_TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
+
+
+def _regions(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
+    """One of three forms, told apart by their shape: a union would report errors of each."""
+    if isinstance(value, RegionGlob):
+        return value
+    if not isinstance(value, list | Mapping) or not value:
+        raise refusal(
+            "must be a list of one or more names, a table of names, or {glob: a path with one *}"
+        )
+    if problem := too_many_regions(len(value)):
+        raise refusal(problem)
+    if isinstance(value, list):
+        names = _LISTED.validate_python(value)
+        _refuse_doubled(names)
+        return names
+    return (RegionGlob.model_validate if _is_glob(value) else _TABLE.validate_python)(value)
+
+
+def _is_glob(table: Mapping[str, Any]) -> bool:
+    """A region may be called `glob`: then a table stands there, or nothing beside other regions."""
+    pattern = table.get("glob", {})
+    return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
+
+
+def _refuse_doubled(names: list[str]) -> None:
+    first = {name: i for i, name in reversed(list(enumerate(names)))}
+    doubled = [(i, name) for i, name in enumerate(names) if first[name] != i]
+    if doubled:
+        refuse("regions", [((i,), f"region {name!r} is listed twice", name) for i, name in doubled])
+
+
+def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
+    """`tabular` or a table: a union would report errors of both."""
+    if value == "tabular":
+        return value
+    if not isinstance(value, Mapping | Trainer):
+        raise refusal("must be tabular, or a table {command: …, files: …}")
+    return Trainer.model_validate(value)
+
+
+def _storage(value: Any) -> str:
+    """Errors of type `storage_url` are told without the value: it may hold a password."""
+    try:
+        return check_storage(str(value))
+    except ValueError as error:
+        raise PydanticCustomError("storage_url", "{text}", {"text": str(error)}) from None
+
+
+class Study(Section):
+    """A study file."""
+
+    name: StudyName
+    regions: Annotated[RegionList | RegionGlob | RegionTable, WrapValidator(_regions)]
+    data: DataPlaces = Field([], description="Paths or s3:// URLs; {region} is the region's name.")
+    s3: S3Keys | None = Field(None, description="Needed where data has s3:// URLs.")
+    objective: Objective
+    report_metric: MetricName | None = Field(
+        None, description="Metric in which tuned and default settings are compared."
+    )
+    report_direction: Literal["minimize", "maximize"] | None = Field(
+        None, description="Which way report_metric is better (default: as the objective)."
+    )
+    search_space: SearchSpace
+    budget: Budget = Budget()
+    parallel_regions: int | None = Field(None, ge=1, description="Regions that run at once.")
+    trainer: Annotated[Literal["tabular"] | Trainer, WrapValidator(_trainer)] = Field(
+        description="'tabular' is the reference trainer; or a command and its files."
+    )
+    target: OneLine | None = Field(
+        None, description="With trainer: tabular: the column of the CSV or Parquet to predict."
+    )
+    table: TableOptions | None = Field(
+        None, description="With trainer: tabular: how CSV and Parquet files are read."
+    )
+    resources: Resources = Resources()
+    accelerator: Accelerator = Field(
+        "auto", description="auto: gpu where the fleet or a slot of the pool has one, else cpu."
+    )
+    python: OneLine | None = Field(
+        None,
+        description="What `python3` in a trial is: a path on the nodes, or a name on their PATH "
+        "(default: with a pool on this machine alone, the Python that plans the run).",
+    )
+    retries: int = Field(2, ge=0, le=100, description="Further attempts at a trial that fails.")
+    storage: Annotated[str, BeforeValidator(_storage)] | None = Field(
+        None,
+        repr=False,  # it may hold a password
+        description="Optuna RDB URL: sqlite:///PATH, or "
+        "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE (default: RUN/study.db).",
+    )
+    publish: OneLine = Field(
+        "models",
+        description="Folder of the published models, STUDY/REGION/RUN-ID in it; none: the trials "
+        "alone, no full training and no model.",
+    )
+    seed: int = Field(0, ge=0, lt=2**31)
+    fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
+
+    @model_validator(mode="after")
+    def _report_has_one_direction(self) -> Self:
+        own, objective = self.report_direction, self.objective
+        if own is None:
+            return self
+        if self.report_metric is None:
+            refuse(
+                "Study", [(("report_direction",), "names no metric: give report_metric too", own)]
+            )
+        if self.report_metric == objective.metric and own != objective.direction:
+            text = f"{objective.metric!r} is the objective, which is to be {objective.direction}d"
+            refuse("Study", [(("report_direction",), text, own)])
+        return self
+
+    @model_validator(mode="after")
+    def _tables_are_for_tabular(self) -> Self:
+        if self.trainer != "tabular":
+            given = [name for name in ("target", "table") if getattr(self, name) is not None]
+            text = "goes with trainer: tabular; leave it out, your trainer reads its own data"
+            if given:
+                refuse("Study", [((name,), text, {}) for name in given])
+        return self
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the best settings are trained in full and published."""
+        return self.publish != NO_MODELS
+
+    @property
+    def shares(self) -> int | None:
+        """The number of trials that share a GPU; None for trials that have none."""
+        return shares_of(self.accelerator, self.resources, self.fleet)
+
+    # -- the normal form ---------------------------------------------------------------------
+
+    def resolve(self, folder: Path) -> Study:
+        """Return the normal form: regions by name, paths absolute.
+
+        Args:
+            folder: what relative paths are relative to: the study file's folder.
+
+        Raises:
+            InputError: a file doesn't exist or can't be used, a glob matches none, or a region's
+                overrides don't go with the study; names the key.
+        """
+        regions = self._resolve_regions(folder)
+        resolved = self.model_copy(
+            update={
+                "regions": regions,
+                "data": [],
+                "s3": self._resolve_keys(regions, folder),
+                "trainer": self._resolve_trainer(folder),
+                "python": self.python and named_program(self.python, folder),
+                "storage": self.storage and absolute_storage(self.storage, folder, ("storage",)),
+                "publish": self._resolve_publish(folder),
+                "fleet": self.fleet and studys_fleet(self.fleet, self.name, self.shares),
+            }
+        )
+        resolved._check_command(folder)
+        for name in regions:
+            resolved.space_of(name)  # an override may break the space
+            resolved._check_startup(name)
+        startups = {name: resolved._with_startup(name) for name in regions}
+        return resolved.model_copy(update={"regions": startups})
+
+    def _resolve_regions(self, folder: Path) -> dict[str, Region]:
+        if isinstance(self.regions, RegionGlob):
+            if self.data:
+                text = "with regions: {glob: …} the files that match are the data; leave data out"
+                raise UnusableStudyError(Problem(("data",), text))
+            found = regions_of_glob(self.regions.glob, folder, ("regions", "glob"))
+            return {name: Region(data=[file]) for name, file in found.items()}
+        table = self.regions if isinstance(self.regions, dict) else dict.fromkeys(self.regions)
+        return {
+            name: self._resolve_region(name, region or Region(), folder)
+            for name, region in table.items()
+        }
+
+    def _resolve_region(self, name: str, region: Region, folder: Path) -> Region:
+        patterns = self.data if region.data is None else region.data
+        data = region_data(name, patterns, folder, self._data_keys(name))
+        return region.model_copy(update={"data": data})
+
+    def _resolve_publish(self, folder: Path) -> str:
+        return writable_folder(self.publish, folder, ("publish",)) if self.publishes else NO_MODELS
+
+    def _resolve_trainer(self, folder: Path) -> Literal["tabular"] | Trainer:
+        if not isinstance(self.trainer, Trainer):
+            return self.trainer
+        place: Keys = ("trainer", "files")
+        files = [existing(file, folder, (*place, i)) for i, file in enumerate(self.trainer.files)]
+        return self.trainer.model_copy(update={"files": files})
+
+    def _resolve_keys(self, regions: Mapping[str, Region], folder: Path) -> S3Keys | None:
+        if self.s3:
+            return S3Keys(**{key: existing(file, folder, ("s3", key)) for key, file in self.s3})
+        for name, region in regions.items():
+            for place in region.data or []:
+                if place.startswith(URL_PREFIXES):
+                    raise UnusableStudyError(
+                        Problem(
+                            self._data_keys(name),
+                            f"{place!r} needs s3: {{access_key_id_file: …, "
+                            "secret_access_key_file: …}, with which HTCondor signs it",
+                        )
+                    )
+        return None
+
+    def _data_keys(self, region: str) -> Keys:
+        own = self.regions.get(region) if isinstance(self.regions, dict) else None
+        return ("data",) if own is None or own.data is None else ("regions", region, "data")
+
+    def _check_command(self, folder: Path) -> None:
+        """Whether a trial finds in its sandbox what the trainer's command names."""
+        if not isinstance(self.trainer, Trainer):
+            return
+        data = {sandbox_name(place) for name in self.region_table for place in self.data_of(name)}
+        wrong = command_problems(self.trainer.command, self.trainer.files, data, folder)
+        if problems := [Problem(("trainer", "command", i), text) for i, text in wrong]:
+            raise UnusableStudyError(*problems)
+
+    def _check_startup(self, region: str) -> None:
+        own = self.region(region).budget
+        if own and (problem := startup_problem(own.startup_trials, self.budget_of(region).trials)):
+            keys = ("regions", region, "budget", "startup_trials")
+            raise UnusableStudyError(Problem(keys, problem))
+
+    def _with_startup(self, name: str) -> Region:
+        """A region that says how many start-up trials it has: later releases may differ."""
+        region, budget = self.region(name), self.budget_of(name)
+        if budget.startup_trials is not None:
+            return region
+        tuned = [entry for entry in self.space_of(name).parameters.values() if entry.count != 1]
+        own = region.budget or BudgetOverride()
+        startup = default_startup(budget.trials, len(tuned))
+        told = own.model_copy(update={"startup_trials": startup})
+        return region.model_copy(update={"budget": told})
+
+    # -- a region of the normal form ---------------------------------------------------------
+
+    @property
+    def region_table(self) -> dict[str, Region]:
+        """The regions of a resolved study, by name."""
+        assert isinstance(self.regions, dict), "the study is not resolved"
+        return {name: region or Region() for name, region in self.regions.items()}
+
+    @property
+    def compared_metric(self) -> str:
+        """The metric in which tuned and default settings are compared."""
+        return self.report_metric or self.objective.metric
+
+    def region(self, name: str) -> Region:
+        """One of `region_table`, which itself is made anew each time."""
+        assert isinstance(self.regions, dict), "the study is not resolved"
+        return self.regions[name] or Region()
+
+    def data_of(self, region: str) -> list[str]:
+        """Absolute paths and URLs of a region's data."""
+        return self.region(region).data or []
+
+    def space_of(self, region: str) -> SearchSpace:
+        """The search space of a region: the study's, with the region's entries in their places.
+
+        Raises:
+            InputError: the region's entries make a space that can't be searched; names the keys.
+        """
+        own = self.region(region).search_space
+        if not own:
+            return self.search_space
+        try:
+            return SearchSpace.model_validate({**self.search_space.root, **own})
+        except ValidationError as error:
+            raise UnusableStudyError(*_space_problems(error, region, own)) from error
+
+    def budget_of(self, region: str) -> Budget:
+        """The budget of a region: the study's, with the region's own figures in their places."""
+        own = self.region(region).budget
+        return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
+
+
+def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | None) -> int | None:
+    """Return how many of a study's trials share a GPU; None for trials that have none.
+
+    Where the choice is left to the pool, the study's fleet brings the pool's GPUs.
+    """
+    if accelerator == "auto":
+        accelerator = "gpu" if fleet and fleet.brings_gpus else "cpu"
+    return resources.trials_per_gpu if accelerator == "gpu" else None
+
+
+def studys_fleet(fleet: Fleet, study: str, shares: int | None) -> Fleet:
+    """Return a study's fleet, with what it takes from the study where it has none of its own.
+
+    Args:
+        fleet: as the study has it.
+        study: its name, which becomes the fleet's.
+        shares: how many of its trials share a GPU; None: they want none.
+
+    Raises:
+        UnusableStudyError: the fleet shares GPUs otherwise than the trials ask, which would wait
+            for ever.
+    """
+    if shares and fleet.trials_per_gpu not in {None, shares}:
+        text = (
+            f"is {fleet.trials_per_gpu}, and resources.gpus asks for {shares} trial(s) on a GPU; "
+            "leave it out"
+        )
+        raise UnusableStudyError(Problem(("fleet", "trials_per_gpu"), text))
+    name = study.lower().replace("_", "-")[:32].strip("-")
+    return fleet.model_copy(
+        update={
+            "name": name if fleet.name is None else fleet.name,
+            "trials_per_gpu": fleet.trials_per_gpu or shares,
+        }
+    )
+
+
+def _space_problems(error: ValidationError, region: str, own: Mapping[str, Any]) -> list[Problem]:
+    """The problems of a region's space, each at the entry of the region's or the study's file."""
+    problems = []
+    for detail in error.errors(include_url=False):
+        place = detail["loc"]
+        at_region = not place or place[0] in own
+        keys: Keys = ("regions", region, "search_space") if at_region else ("search_space",)
+        problems.append(Problem((*keys, *place), f"region {region!r}: {detail['msg']}"))
+    return problems

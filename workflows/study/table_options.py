@@ -1,0 +1,81 @@
+"""The study's `table:` section: how `trainer: tabular` reads the files of its regions."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from trialfleet.sections import Section, not_empty, refusal, refuse
+
+DEFAULT_SHARES = [0.7, 0.15, 0.15]
+NULL_VALUES = ["NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"]
+_ROUNDING = 1e-6
+
+ColumnName = Annotated[str, AfterValidator(not_empty)]
+Role = Literal["numeric", "categorical", "ignore"]
+
+
+def _shares(value: list[float]) -> list[float]:
+    wrong_size = len(value) != 3 or min(value) <= 0
+    if wrong_size or not math.isclose(sum(value), 1, abs_tol=_ROUNDING):
+        raise refusal(
+            "must be three shares above 0 that add up to 1: to train, to validate, to test, such "
+            f"as {DEFAULT_SHARES}"
+        )
+    return value
+
+
+Shares = Annotated[list[float], AfterValidator(_shares)]
+
+
+class Split(Section):
+    """Which rows are to train, to validate and to test: by chance, by time, or by a column."""
+
+    random: Shares | None = Field(
+        None, description="Shares of the rows to train, validate, test; drawn by the study's seed."
+    )
+    time: ColumnName | None = Field(
+        None, description="A column of dates or numbers: the oldest rows train, the latest test."
+    )
+    shares: Shares | None = Field(
+        None, description=f"With time: shares to train, validate, test (default: {DEFAULT_SHARES})."
+    )
+    column: ColumnName | None = Field(
+        None, description="A column that says train, validation or test in each row."
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        ways = [name for name in ("random", "time", "column") if getattr(self, name) is not None]
+        if len(ways) != 1:
+            given = f"has {' and '.join(ways)}" if ways else "has none of them"
+            text = f"must have exactly one of random, time and column; it {given}"
+            refuse("Split", [((), text, None)])
+        if self.shares is not None and self.time is None:
+            text = "goes with time; with random the shares are its value"
+            refuse("Split", [(("shares",), text, self.shares)])
+        return self
+
+    @property
+    def own_columns(self) -> list[str]:
+        """The columns that deal out the rows."""
+        return [name for name in (self.time, self.column) if name is not None]
+
+
+class TableOptions(Section):
+    """How the regions' CSV and Parquet files are read."""
+
+    task: Literal["auto", "classification", "regression"] = Field(
+        "auto",
+        description="auto: classification where the target is text, boolean or has few whole "
+        "numbers.",
+    )
+    columns: dict[ColumnName, Role] = Field(
+        {}, description="What columns are, where what is inferred is not what they are."
+    )
+    split: Split = Split(random=DEFAULT_SHARES)
+    null_values: list[str] = Field(
+        NULL_VALUES, description="Texts that stand for a missing value, as an empty cell does."
+    )
