@@ -18,8 +18,7 @@ from tests.fleet.moto_account import (
     fleet,
 )
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.aws import identity, images, network
-from trialfleet.infra.fleet.aws import launch_template as template
+from trialfleet.infra.fleet.aws import identity, images, launch_template, network
 from trialfleet.infra.fleet.instances import inventory, launch
 from trialfleet.infra.fleet.instances.launch import Launched
 from trialfleet.infra.fleet.lifecycle.up import Prepared
@@ -34,11 +33,13 @@ def ready(cloud: Account, spec: Fleet) -> Prepared:
     places = network.places(cloud.aws, spec)
     group = network.ensure(cloud.aws, spec, HOME, places[HOME].vpc)
     image = images.find(cloud.aws, spec, HOME, "x86_64")
-    wanted = template.definition(spec, image, group, "#!/bin/true")
+    wanted = launch_template.definition(spec, image, group, "#!/bin/true")
     return Prepared(
         profile=identity.ensure(cloud.aws, spec, POLICY, TRUST),
         places=places,
-        templates={(HOME, "x86_64"): template.ensure(cloud.aws, spec, HOME, "x86_64", wanted)},
+        templates={
+            (HOME, "x86_64"): launch_template.ensure(cloud.aws, spec, HOME, "x86_64", wanted)
+        },
     )
 
 
@@ -254,8 +255,10 @@ def test_a_request_whose_parts_have_changed_meanwhile_has_another_name(cloud: Ac
     ask(cloud, [candidate(HOME + "a", price=0.41)])
     spec, (region, at) = fleet(), (HOME, NOON)
     made = ready(cloud, spec)
-    other = template.definition(spec, images.find(cloud.aws, spec, region, "x86_64"), "sg", "#!")
-    changed = {(HOME, "x86_64"): template.ensure(cloud.aws, spec, region, "x86_64", other)}
+    other = launch_template.definition(
+        spec, images.find(cloud.aws, spec, region, "x86_64"), "sg", "#!"
+    )
+    changed = {(HOME, "x86_64"): launch_template.ensure(cloud.aws, spec, region, "x86_64", other)}
     for run, prepared in (("r1", replace(made, templates=changed)), ("r2", made)):
         launch.launch(cloud.aws, spec, prepared, [A], 1, run, print, now=at)
     names = [body["ClientToken"] for body in cloud.faults.asked("RunInstances")]

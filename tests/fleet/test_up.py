@@ -22,8 +22,7 @@ from tests.fleet.moto_account import (
     supplies,
 )
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet.aws import images
-from trialfleet.infra.fleet.aws import launch_template as template
+from trialfleet.infra.fleet.aws import images, launch_template
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory, lease
 from trialfleet.infra.fleet.instances.launch import Launched
@@ -273,7 +272,7 @@ def test_the_key_pair_and_the_disk_are_the_fleets(cloud: Account) -> None:
 
 def test_a_disk_is_never_smaller_than_the_images(cloud: Account) -> None:
     image = images.Image(id=IMAGE, root="/dev/xvda", root_gib=60)
-    wanted = template.definition(fleet(disk="10GB"), image, "sg-1", "")
+    wanted = launch_template.definition(fleet(disk="10GB"), image, "sg-1", "")
     assert wanted["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 60
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.node_stand_ins import Bench
+from tests.processes import is_alive
 from trialfleet.nodes.bootstrap import configuration, packages, settings
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
@@ -93,15 +93,7 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(
     with pytest.raises(StepError, match="no end after"):
         Machine(bench.root).run("slow", seconds=0.5)
     child = int(bench.text("child"))
-    wait_for(lambda: has_ended(child))  # SIGKILL takes a moment
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or waits for nothing but its parent."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    wait_for(lambda: not is_alive(child))  # SIGKILL takes a moment
 
 
 def test_a_program_that_leaves_a_daemon_behind_is_over_when_it_ends(bench: Bench) -> None:

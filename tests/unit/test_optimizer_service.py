@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import is_alive
 from trialfleet.optimizer import client
 
 pytestmark = pytest.mark.slow
@@ -157,13 +158,6 @@ def end(run: Run) -> None:
         if (process.info["cmdline"] or [])[1:3] == command:
             process.kill()
             wait_until(lambda pid=process.pid: not is_alive(pid))  # type: ignore[misc]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:

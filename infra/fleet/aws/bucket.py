@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet.aws import retries as waiting
-from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws import retries, tags
 from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of, or_none
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -71,7 +70,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
         else:
             if not found:
                 _make(s3, name, fleet.home)
-            waiting.patiently(lambda: _settle(s3, fleet, name), waiting.on("NoSuchBucket"))
+            retries.patiently(lambda: _settle(s3, fleet, name), retries.on("NoSuchBucket"))
     return name
 
 
@@ -84,9 +83,9 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
-            waiting.patiently(
+            retries.patiently(
                 lambda: s3.put_object(Bucket=bucket, Key=key, Body=data),
-                waiting.on("NoSuchBucket"),
+                retries.on("NoSuchBucket"),
             )
 
 
@@ -160,12 +159,12 @@ def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
 def _make(s3: S3Client, name: str, aws_region: str) -> None:
     where: CreateBucketConfigurationTypeDef = {"LocationConstraint": aws_region}  # type: ignore[typeddict-item]
     settings: Any = {} if aws_region == "us-east-1" else {"CreateBucketConfiguration": where}
-    deleting = waiting.on("OperationAborted")  # the one of that name is still being deleted
+    deleting = retries.on("OperationAborted")  # the one of that name is still being deleted
 
     def make() -> object:
         return s3.create_bucket(Bucket=name, **settings)
 
-    or_none(lambda: waiting.patiently(make, deleting, waiting.LATER), "BucketAlreadyOwnedByYou")
+    or_none(lambda: retries.patiently(make, deleting, retries.LATER), "BucketAlreadyOwnedByYou")
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.aws import retries as waiting
-from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws import retries, tags
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -104,9 +103,9 @@ def _ensure_policy(iam: IAMClient, name: str, policy: Document) -> None:
     found = or_none(lambda: iam.get_role_policy(RoleName=name, PolicyName=POLICY), MISSING)
     if found is None or found["PolicyDocument"] != policy:
         text = json.dumps(policy)
-        waiting.patiently(
+        retries.patiently(
             lambda: iam.put_role_policy(RoleName=name, PolicyName=POLICY, PolicyDocument=text),
-            waiting.on(MISSING),
+            retries.on(MISSING),
         )
 
 
@@ -119,9 +118,9 @@ def _ensure_profile(iam: IAMClient, fleet: Fleet, name: str) -> None:
     else:
         _check_ours(fleet, found.get("Tags"), f"instance profile {name}")
     if not found["Roles"]:
-        waiting.patiently(
+        retries.patiently(
             lambda: iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name),
-            waiting.on(MISSING),
+            retries.on(MISSING),
         )
 
 
@@ -143,4 +142,4 @@ def _delete_profile(iam: IAMClient, name: str) -> None:
 def _delete_role(iam: IAMClient, name: str) -> None:
     for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
         iam.delete_role_policy(RoleName=name, PolicyName=policy)
-    waiting.patiently(lambda: iam.delete_role(RoleName=name), waiting.on("DeleteConflict"))
+    retries.patiently(lambda: iam.delete_role(RoleName=name), retries.on("DeleteConflict"))

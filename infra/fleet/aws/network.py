@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet.aws import retries as waiting
-from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws import retries, tags
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.spec import names
@@ -199,8 +198,8 @@ def _let_in(ec2: EC2Client, group: str, port: int) -> None:
     def allow() -> object:
         return ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[members])
 
-    is_new = waiting.on("InvalidGroup.NotFound")
-    or_none(lambda: waiting.patiently(allow, is_new), "InvalidPermission.Duplicate")
+    is_new = retries.on("InvalidGroup.NotFound")
+    or_none(lambda: retries.patiently(allow, is_new), "InvalidPermission.Duplicate")
 
 
 def _groups(card: NetworkInterfaceTypeDef) -> list[str]:
@@ -232,5 +231,5 @@ def _delete(ec2: EC2Client, group: str) -> None:
     def delete() -> object:
         return ec2.delete_security_group(GroupId=group)
 
-    in_use = waiting.on("DependencyViolation")
-    or_none(lambda: waiting.patiently(delete, in_use, waiting.LATER), "InvalidGroup.NotFound")
+    in_use = retries.on("DependencyViolation")
+    or_none(lambda: retries.patiently(delete, in_use, retries.LATER), "InvalidGroup.NotFound")

@@ -12,8 +12,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, TrialfleetError
-from trialfleet.infra.fleet.aws import bucket, identity, network, tags, token_store
-from trialfleet.infra.fleet.aws import launch_template as template
+from trialfleet.infra.fleet.aws import bucket, identity, launch_template, network, tags, token_store
 from trialfleet.infra.fleet.aws.clients import DENIED, Aws, code_of, explained
 from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.choice import instance_types, prices
@@ -93,7 +92,7 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
         FleetError: there is no template yet.
         ClientError: AWS's answer to the dry run, which is never another.
     """
-    made = template.templates(aws, fleet, aws_region)
+    made = launch_template.templates(aws, fleet, aws_region)
     if not made:
         raise FleetError("it takes the launch template that `up` makes")
     architecture = made[0]["LaunchTemplateName"].rpartition("-")[2]

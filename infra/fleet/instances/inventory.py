@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.infra.fleet.aws import bucket, identity, network, tags, token_store
-from trialfleet.infra.fleet.aws import launch_template as template
+from trialfleet.infra.fleet.aws import bucket, identity, launch_template, network, tags, token_store
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -116,7 +115,8 @@ def _regional(aws: Aws, fleet: Fleet, aws_region: str) -> list[Resource]:
     with asking(f"what the fleet has in {aws_region}"):
         kinds = {
             "launch template": [
-                found["LaunchTemplateId"] for found in template.templates(aws, fleet, aws_region)
+                found["LaunchTemplateId"]
+                for found in launch_template.templates(aws, fleet, aws_region)
             ],
             "security group": network.groups(aws, fleet, aws_region),
         }

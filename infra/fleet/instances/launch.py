@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 from botocore.exceptions import ClientError
 
-from trialfleet.infra.fleet.aws import retries as waiting
-from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws import retries, tags
 from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of
 from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.network import RegionNetwork
@@ -220,7 +219,7 @@ class _Order:
         request = self._described(candidate, count, name)
         ec2 = self._aws.ec2(candidate.aws_region)
         ec2.meta.events.register_first("needs-retry.ec2.RunInstances", _take_as_answer, "capacity")
-        answer = waiting.patiently(lambda: ec2.run_instances(**request), _is_new, waiting.LATER)
+        answer = retries.patiently(lambda: ec2.run_instances(**request), _is_new, retries.LATER)
         return [
             inventory.described(instance, candidate.aws_region) for instance in answer["Instances"]
         ]
@@ -284,7 +283,7 @@ class _Order:
             made.extend(instance for instance in found if instance.launch == name)
             return bool(made)
 
-        waiting.until(there)
+        retries.until(there)
         return made
 
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from trialfleet.errors import FleetError, TrialfleetError
-from trialfleet.infra.fleet.aws import bucket, identity, network, token_store
-from trialfleet.infra.fleet.aws import launch_template as template
-from trialfleet.infra.fleet.aws import retries as waiting
+from trialfleet.infra.fleet.aws import (
+    bucket,
+    identity,
+    launch_template,
+    network,
+    retries,
+    token_store,
+)
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.batches import at_once
@@ -77,7 +82,7 @@ def _wait(aws: Aws, fleet: Fleet, progress: Progress) -> bool:
         return all(instance.state == "terminated" for instance in found)
 
     progress("waiting for the instances to be gone")
-    return waiting.until(gone, TERMINATION)
+    return retries.until(gone, TERMINATION)
 
 
 def _delete(aws: Aws, fleet: Fleet, progress: Progress) -> list[str]:
@@ -88,7 +93,7 @@ def _delete(aws: Aws, fleet: Fleet, progress: Progress) -> list[str]:
             (f"{what} in {aws_region}", lambda step=step, at=aws_region: step(aws, fleet, at))
             for aws_region in fleet.aws_regions
             for what, step in (
-                ("launch templates", template.remove),
+                ("launch templates", launch_template.remove),
                 ("security group", network.remove),
             )
         ),

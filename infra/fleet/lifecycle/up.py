@@ -11,9 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet.aws import bucket, identity, images, network, token_store
-from trialfleet.infra.fleet.aws import launch_template as template
-from trialfleet.infra.fleet.aws import retries as waiting
+from trialfleet.infra.fleet.aws import (
+    bucket,
+    identity,
+    images,
+    launch_template,
+    network,
+    retries,
+    token_store,
+)
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.network import RegionNetwork
@@ -170,7 +176,7 @@ def up(
         if pause is None or len(living) >= wanted or not any(r.passes for r in refusals):
             break
         progress(f"{len(living)} of {wanted} nodes; asking again in {pause:.0f} s")
-        waiting.sleep(pause)
+        retries.sleep(pause)
     if wanted and not living:
         raise FleetError("no node could be had:\n" + "\n".join(f"  {why}" for why in refusals))
     return Launched(instances=living, refusals=refusals)
@@ -241,5 +247,5 @@ def _template(
     aws: Aws, fleet: Fleet, aws_region: str, architecture: str, group: str, user_data: str
 ) -> Template:
     image = images.find(aws, fleet, aws_region, architecture)
-    wanted = template.definition(fleet, image, group, user_data)
-    return template.ensure(aws, fleet, aws_region, architecture, wanted)
+    wanted = launch_template.definition(fleet, image, group, user_data)
+    return launch_template.ensure(aws, fleet, aws_region, architecture, wanted)
