@@ -175,11 +175,8 @@ def handles(pid: int, number: signal.Signals) -> bool:
 
 def waits_for_a_reply(pid: int) -> bool:
     """Return whether a client has sent its request: it sleeps with a socket open."""
-    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    is_connected = any(link.startswith("socket:") for link in links)
-    return (
-        is_connected and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-    )
+    process = psutil.Process(pid)  # /proc by hand trips over a descriptor that is closed meanwhile
+    return process.status() == psutil.STATUS_SLEEPING and bool(process.net_connections("unix"))
 
 
 # ---------------------------------------------------------------- requests
