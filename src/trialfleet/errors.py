@@ -14,6 +14,7 @@ where to look. Mistakes of the program itself are plain `AssertionError`s and ne
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # An "@" in any URL but an S3 object's: user and password, and perhaps more of it behind a "?".
 _WITH_PASSWORD = re.compile(
@@ -33,6 +34,12 @@ class TrialfleetError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names of a list and how many there are besides: `a, b and 3 more`."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def printable(text: str) -> str:

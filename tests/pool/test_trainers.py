@@ -142,6 +142,20 @@ def test_a_trainer_that_cant_be_started_ends_the_run_long_before_its_budget(
     assert "./fit: not found" in run.report.read_text()
 
 
+@pytest.mark.usefixtures("pool")
+def test_a_trainer_that_always_crashes_ends_the_run_long_before_its_budget(
+    make_run: MakeRun,
+) -> None:
+    run = make_run({"mood": "fails"}, regions=["A", "B"], budget={"trials": 40, "lanes": 2})
+    run.submit()
+    status = run.wait()
+    assert status.state is RunState.FAILED
+    for region in status.regions:
+        assert "no trial can succeed: all attempts so far failed alike: " in str(region.reason)
+        assert region.failed + region.interrupted <= 4
+    assert sum(len(record.error or "") > 0 for record in run.trials()) < 10
+
+
 # -- checkpoints ---
 
 

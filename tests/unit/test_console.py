@@ -94,3 +94,26 @@ def test_after_a_failure_of_the_trainer_another_run_is_the_next_step(make_run: M
     assert "next: trialfleet resume" not in text
     text = printed(run_view(replace(status, regions=(lost,))), 160)
     assert "next: trialfleet resume" in text
+
+
+def test_what_is_true_of_many_regions_is_said_once(make_run: MakeRun) -> None:
+    status = make_run(regions=["A", "B", "C", "D"]).status()
+    reasons = [f"no trial can succeed: exit code 1: lr {n}; see /runs/{n}/err" for n in "123"]
+    reasons.append("something else")
+    lost = tuple(
+        replace(region, state=RunState.FAILED, stage=Stage.FAILED, reason=reason)
+        for region, reason in zip(status.regions, reasons, strict=True)
+    )
+    text = printed(run_view(replace(status, state=RunState.FAILED, regions=lost)), 160)
+    assert text.count("no trial can succeed") == 1
+    assert "3 of 4 regions (A, B, C): failed: no trial can succeed: exit code 1: lr 1;" in text
+    assert "D: failed: something else" in text
+
+
+def test_a_cause_that_the_reason_names_is_not_said_again(make_run: MakeRun) -> None:
+    status = make_run().status()
+    (region,) = status.regions
+    cause = Cause(error="exit code 1: KeyError: 'lat'", attempts=6, of=6, log="err")
+    reason = f"no trial can succeed: {cause.error}; see err"
+    lost = replace(region, stage=Stage.FAILED, reason=reason, cause=cause)
+    assert printed(run_view(replace(status, regions=(lost,))), 160).count("KeyError") == 1

@@ -74,6 +74,18 @@ def test_a_run_is_found_by_its_id_a_beginning_of_it_and_its_study(
     assert find_run(name) == Path("runs") / found
 
 
+def test_a_run_that_was_never_submitted_is_nobodys_newest(here: Path) -> None:
+    (here / "runs/stores/2026-11-20T11-00-00/study.dag.condor.sub").touch()
+    by_hand = here / "runs/flights/2026-11-19T10-00-00/regions/A"
+    by_hand.mkdir(parents=True)
+    assert find_run(None) == Path("runs/stores/2026-11-20T11-00-00")
+    assert find_run(None, planned=True) == Path("runs/flights/nightly")
+    assert find_run("flights") == Path("runs/flights/nightly"), "all of them are only planned"
+    (by_hand / "region.dag.condor.sub").touch()
+    assert find_run("flights") == Path("runs/flights/2026-11-19T10-00-00")
+    assert find_run("flights", planned=True) == Path("runs/flights/nightly")
+
+
 def test_a_folder_is_taken_as_it_is(here: Path) -> None:
     (here / "stores").mkdir()  # the study's own folder
     assert find_run("stores") == Path("runs/stores/nightly")

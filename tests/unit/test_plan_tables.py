@@ -353,3 +353,12 @@ def test_the_command_line_ends_with_2_and_no_traceback(place: Path) -> None:
     result = CliRunner().invoke(main, [*command, "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["regions"][0]["table"]["target"] == "churned"
+
+
+def test_settings_are_compared_on_rows_that_chose_none_of_them(place: Path) -> None:
+    assert study(place).compared_metric == "test_auc"
+    assert study(place, report_metric="val_auc").compared_metric == "val_auc"
+    objective = {"metric": "test_auc", "direction": "maximize"}
+    assert study(place, objective=objective).compared_metric == "test_auc"
+    own = {"command": ["./fit"], "files": []}
+    assert study(place, trainer=own, target=None).compared_metric == "val_auc"

@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.workflows.output import say
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run.run import Run
@@ -17,12 +18,21 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def run_called(name: str | None) -> Run:
-    """Return the run of this name, or the newest; see `finding.find_run`."""
+def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
+    """Return the run of this name, or the newest; see `finding.find_run`.
+
+    Args:
+        name: what was typed, if anything.
+        planned: whether a run that is not submitted yet is meant.
+        quiet: else the run is named on standard error where nobody has named it.
+    """
     from trialfleet.workflows.run.finding import find_run
     from trialfleet.workflows.run.run import Run
 
-    return Run(find_run(name))
+    run = Run(find_run(name, planned=planned))
+    if name is None and not quiet:
+        say(f"{run.study.name}/{run.run_id}", err=True)
+    return run
 
 
 def _completed_by(names: Callable[[click.Context], Iterable[str]]) -> Complete:
@@ -59,14 +69,17 @@ def _models(_: click.Context) -> Iterable[str]:
     return next(filter(None, found), [])
 
 
+completed_by_runs = _completed_by(_runs)
+
+
 def run_argument(command: Command) -> Command:
     """A RUN that may be left out: the newest then."""
-    return click.argument("run", required=False, shell_complete=_completed_by(_runs))(command)
+    return click.argument("run", required=False, shell_complete=completed_by_runs)(command)
 
 
 def run_to_name(command: Command) -> Command:
     """A RUN that has to be named."""
-    return click.argument("run", shell_complete=_completed_by(_runs))(command)
+    return click.argument("run", shell_complete=completed_by_runs)(command)
 
 
 def region_option(command: Command) -> Command:

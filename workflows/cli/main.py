@@ -72,6 +72,7 @@ for command in (
     run_commands.status,
     run_commands.stop,
     run_commands.resume,
+    run_commands.remove,
     run_commands.supervise,
     result_commands.best,
     result_commands.trials,

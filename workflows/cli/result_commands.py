@@ -27,7 +27,7 @@ def best(run: str | None, as_json: bool) -> None:
     """Show the best settings of each region of RUN."""
     from trialfleet.workflows.run.console import best_table
 
-    opened = run_called(run)
+    opened = run_called(run, quiet=as_json)
     found = opened.best()
     if as_json:
         print_json([asdict(entry) for entry in found])
@@ -47,7 +47,7 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
     from trialfleet.workflows.cli.trial_csv import write_csv
     from trialfleet.workflows.run.console import trials_table
 
-    opened = run_called(run)
+    opened = run_called(run, quiet=as_json or as_csv)
     records = opened.trials(region)
     if as_json:
         print_json([asdict(record) for record in records])
@@ -67,7 +67,7 @@ def report(run: str | None) -> None:
     from trialfleet.workflows.scripts.report_node import write_report
     from trialfleet.workflows.status.status import last_finished, open_run
 
-    opened = run_called(run)
+    opened = run_called(run, quiet=False)
     folder = open_run(opened.folder)
     finished = last_finished(folder) if opened.status().ended else None
     console().print(summary_table(write_report(folder, finished)))

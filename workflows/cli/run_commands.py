@@ -7,8 +7,14 @@ from pathlib import Path
 
 import click
 
+from trialfleet.errors import InputError
 from trialfleet.files import typed
-from trialfleet.workflows.cli.arguments import anyway_option, run_argument, run_called
+from trialfleet.workflows.cli.arguments import (
+    anyway_option,
+    completed_by_runs,
+    run_argument,
+    run_called,
+)
 from trialfleet.workflows.cli.watching import handed_over, watch_to_the_end
 from trialfleet.workflows.output import console, json_option, print_json, say
 
@@ -44,7 +50,7 @@ def runs(show_all: bool, as_json: bool) -> None:
 @anyway_option
 def submit(run: str | None, anyway: bool) -> None:
     """Hand a planned RUN to HTCondor."""
-    planned = run_called(run)
+    planned = run_called(run, planned=True)
     say(f"submitted as job {handed_over(planned, partial(planned.submit, anyway=anyway))}")
     say(f"next: trialfleet status {typed(planned.folder)} --watch")
 
@@ -76,6 +82,29 @@ def stop(run: str | None) -> None:
     say(stopped.state)
     if stopped.state.can_resume:
         say(f"next: trialfleet resume {typed(opened.folder)}")
+
+
+@click.command()
+@click.argument("names", metavar="RUN...", nargs=-1, shell_complete=completed_by_runs)
+@click.option("--planned", is_flag=True, help="All runs in ./runs that were never submitted.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
+    """Delete the folders of runs that have ended; the models that they published stay."""
+    from trialfleet.workflows.run.finding import find_run, runs_here
+    from trialfleet.workflows.run.run import Run
+
+    folders = [find_run(name) for name in names]
+    folders += [run.folder for run in runs_here() if planned and not run.submitted]
+    if not folders and not planned:
+        raise InputError("name the runs to remove, or give --planned; there are: trialfleet runs")
+    opened = [Run(folder) for folder in dict.fromkeys(folders)]
+    for run in opened:
+        say(f"{run.study.name}/{run.run_id}  {run.status().state}  {run.folder}")
+    if opened and not yes:
+        click.confirm(f"Remove {len(opened)} run(s)?", abort=True)
+    for run in opened:
+        run.remove()
+    say(f"removed {len(opened)} run(s)")
 
 
 @click.command()

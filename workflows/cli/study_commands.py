@@ -106,7 +106,13 @@ def run(study: Path, out: Path | None, run_id: str | None, checks: bool, anyway:
     say(plan_text(planned, planned.outlook()))
     if checks:
         _check(planned)
-    say(f"submitted as job {handed_over(planned, partial(planned.submit, anyway=anyway))}")
+    try:
+        job = handed_over(planned, partial(planned.submit, anyway=anyway))
+    except InputError:  # it was made for this alone
+        if not there:
+            planned.remove()
+        raise
+    say(f"submitted as job {job}")
     watch_to_the_end(planned)
 
 

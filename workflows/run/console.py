@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trialfleet.errors import first_of
 from trialfleet.files import typed
 from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.status.causes import SEE, kind_of
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
 
@@ -40,6 +42,7 @@ _COLORS: dict[str, str] = {
 _SHOWN_REGIONS = 45
 _SHOWN_MENDS = 3
 _SHOWN_STEPS = 4
+_SHOWN_NAMES = 3
 _WIDE = 120  # columns of a terminal
 
 
@@ -56,19 +59,8 @@ def run_view(status: RunStatus) -> RenderableType:
         parts.append(Text(status.notice, "yellow"))
     parts += [Text(line, color) for line, color in _money(status)]
     parts += [
-        Text.assemble((f"{region.name} {region.stage}: ", "red"), region.reason)
-        for region in status.regions
-        if region.reason
-    ]
-    parts += [
-        Text.assemble((f"{region.name}: ", "yellow"), str(region.cause))
-        for region in status.regions
-        if region.cause
-    ]
-    parts += [
-        Text(f"{region.name}: {region.not_latest}", "yellow")
-        for region in status.regions
-        if region.not_latest
+        Text.assemble((f"{names}: ", color), text)
+        for (text, color), names in _alike(status, _words_of).items()
     ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
@@ -76,6 +68,41 @@ def run_view(status: RunStatus) -> RenderableType:
     if status.state.can_resume:
         parts += [Text(line) for line in _next(status)]
     return Group(*parts)
+
+
+def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
+    """What a person should know of a region: words and their colours."""
+    if region.reason:
+        yield f"{region.stage}: {region.reason}", "red"
+    if region.cause and region.cause.error not in (region.reason or ""):
+        yield str(region.cause), "yellow"
+    if region.not_latest:
+        yield region.not_latest, "yellow"
+
+
+def _alike(
+    status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
+) -> dict[tuple[str, str], str]:
+    """What is to be said of regions, once for all of which it is true but for paths and figures.
+
+    Returns:
+        By the first region's words and their colour, the names of those regions.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    regions: dict[str, list[str]] = {}
+    for region in status.regions:
+        for text, color in words_of(region):
+            kind = kind_of(text.partition(SEE)[0])
+            first.setdefault(kind, (text, color))
+            regions.setdefault(kind, []).append(region.name)
+    return {first[kind]: _named(names, len(status.regions)) for kind, names in regions.items()}
+
+
+def _named(names: list[str], of: int) -> str:
+    if len(names) == 1:
+        return names[0]
+    which = "" if len(names) == of else f" ({first_of(names, _SHOWN_NAMES)})"
+    return f"{len(names)} of {of} regions{which}"
 
 
 def _next(status: RunStatus) -> list[str]:
@@ -197,8 +224,8 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
     def show(status: RunStatus) -> None:
         for of, line in _lines(status):
             show_change(of, line)
-        for of, line in _causes(status):
-            if of not in shown:  # once for each error, not for each attempt
+        for of, line in _once(status):
+            if of not in shown:
                 show_change(of, line)
 
     return show
@@ -221,18 +248,18 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield held.job, f"held: {held.node} (job {held.job}): {held.reason}"
 
 
-def _causes(status: RunStatus) -> Iterator[tuple[str, str]]:
+def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
+    """What is said of the first region of which it is true: what it is, and a line."""
     for region in status.regions:
-        if cause := region.cause:
-            yield f"{region.slug}: {cause.kind}", f"{region.name}: {cause}"
+        for text, _ in _words_of(region):
+            yield kind_of(text.partition(SEE)[0]), f"{region.name}: {text}"
 
 
 def _region_line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f", best {metric} {region.best:.5g}"
     failed = f", {region.failed} failed" if region.failed else ""
-    why = f" ({region.reason})" if region.reason else ""
     trials = f"{region.finished}/{region.budget} trials"
-    return f"{region.name}: {region.stage}{why}: {trials}{failed}{best}"
+    return f"{region.name}: {region.stage}: {trials}{failed}{best}"
 
 
 def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> Table:

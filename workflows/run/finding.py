@@ -48,6 +48,12 @@ class FoundRun:
         """What tells it from all others: STUDY/RUN-ID."""
         return f"{self.study}/{self.run}" if self.study else self.run
 
+    @property
+    def submitted(self) -> bool:
+        """Whether HTCondor has been given it, or one of its regions."""
+        graphs = ("study.dag.condor.sub", "regions/*/region.dag.condor.sub")
+        return any(True for graph in graphs for _ in self.folder.glob(graph))
+
 
 def runs_here() -> list[FoundRun]:
     """Return the runs in `./runs`, the newest first."""
@@ -78,12 +84,14 @@ def _planned(folder: Path) -> float | None:
         return None
 
 
-def find_run(name: str | None) -> Path:
+def find_run(name: str | None, *, planned: bool = False) -> Path:
     """Return the folder of a run.
 
     Args:
         name: its folder, its id, a beginning that no other id has, STUDY/RUN-ID, or the name of a
             study, which stands for its newest run; None for the newest of all.
+        planned: whether the newest is the newest that was planned and not submitted, where there
+            is one; else a run that was submitted comes before those.
 
     Raises:
         InputError: there is no such run, or more than one; names those that there are.
@@ -95,8 +103,8 @@ def find_run(name: str | None) -> Path:
                 f"no run named, and none in {str(RUNS.absolute())!r}; "
                 "name a run's folder, or make one with: trialfleet plan STUDY"
             )
-        return runs[0].folder
-    matches = [] if _is_place(name) else _called(name, runs)
+        return _newest(runs, planned=planned).folder
+    matches = [] if _is_place(name) else _called(name, runs, planned=planned)
     if len(matches) == 1:
         return matches[0].folder
     if matches:
@@ -115,12 +123,17 @@ def _is_place(name: str) -> bool:
     return place.is_absolute() or name.startswith(".") or (place / "study.dag").exists()
 
 
-def _called(name: str, runs: list[FoundRun]) -> list[FoundRun]:
+def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
+    """The newest of some runs, newest first, that nobody has named."""
+    return next((run for run in runs if run.submitted is not planned), runs[0])
+
+
+def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:
     """The runs that a name means: by id, else the newest of a study, else by a beginning."""
-    of_study = [run for run in runs if run.study == name][:1]
+    of_study = [run for run in runs if run.study == name]
     return (
         [run for run in runs if name in {run.run, run.name}]
-        or of_study
+        or ([_newest(of_study, planned=planned)] if of_study else [])
         or [run for run in runs if run.run.startswith(name) or run.name.startswith(name)]
     )
 

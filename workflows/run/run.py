@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -174,7 +175,7 @@ class Run:
             if not anyway and (why := self.outlook().hopeless):
                 raise InputError(
                     f"{why}. Change the study's resources or accelerator and plan anew; or, if "
-                    f"such slots are to come: trialfleet submit {typed(self.folder)} --anyway"
+                    "such slots are to come, give --anyway"
                 )
             return mend.submit(self._files)
 
@@ -187,15 +188,14 @@ class Run:
             The job id of its DAGMan.
 
         Raises:
-            InputError: the run is done.
+            InputError: the run is done, or no region of it has anything left to try.
             PoolError: HTCondor is out of reach or refuses.
         """
         with alone(self._files):
             check_ours(load_frozen(self._files.study), self._files)
             queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
             if queued.root is None:
-                if self.status().state is RunState.DONE:
-                    raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
+                self._check_unfinished(self.status())
                 return mend.submit(self._files)
             for fault in faults(self._files, queued.ads, time.time()):
                 if fault.is_sure:
@@ -203,6 +203,54 @@ class Run:
                     if not fault.has_parent:
                         break  # the whole run begins anew
             return job_queue.look_up(self._files).root or queued.root
+
+    def _check_unfinished(self, status: RunStatus) -> None:
+        """Refuse to resume what would start nothing.
+
+        Raises:
+            InputError: so it is, and why.
+        """
+        if status.state is RunState.DONE:
+            raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
+        unfinished = [r for r in status.regions if r.stage not in {Stage.PUBLISHED, Stage.TUNED}]
+        whys = {region.name: self._why_over(region) for region in unfinished}
+        if status.state is RunState.FAILED and all(whys.values()):
+            told = "\n".join(f"  {name}: {why}" for name, why in whys.items())
+            raise InputError(
+                f"{str(self.folder)!r} has nothing left to try:\n{told}\n"
+                "mend what fails, then start another run: trialfleet run STUDY --check"
+            )
+
+    def _why_over(self, region: RegionStatus) -> str | None:
+        """Why a region that isn't finished will get no further trial, if so."""
+        allowed = self.study.budget_of(region.name).failures_allowed
+        if region.failed > allowed:
+            return f"{region.failed} trials failed for good; budget.failures allows {allowed}"
+        if region.finished >= region.budget and not region.done:
+            return f"no trial completed, and all {region.budget} are over"
+        return None
+
+    def remove(self) -> None:
+        """Delete the run's folder; models that it has published stay.
+
+        Raises:
+            InputError: the run is under way, or may be.
+        """
+        with alone(self._files):
+            status = self.status()
+            if not status.ended:
+                why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
+                raise InputError(
+                    f"{str(self.folder)!r} is {status.state}{why}; a run is removed once it has "
+                    f"ended: trialfleet stop {typed(self.folder)}"
+                )
+            # Renamed first: a part of a run looks like a run. The names may lie there from a
+            # removal that was killed.
+            for left in self.folder.parent.glob(".*.removed"):
+                shutil.rmtree(left)
+            aside = self.folder.with_name(f".{self.folder.name}.removed")
+            self.folder.rename(aside)
+            shutil.rmtree(aside)
 
     def stop(self) -> RunStatus:
         """Remove the run's jobs, DAGMan writing what a resume needs, and write the report.

@@ -47,6 +47,7 @@ from trialfleet.workflows.plan.planning import EXITS
 from trialfleet.workflows.plan.table_found import source_of_table
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.scripts.conduct import conduct_of
+from trialfleet.workflows.scripts.giving_up import why_give_up
 from trialfleet.workflows.scripts.outcome import (
     JOB_REMOVED,
     JOB_UNSUBMITTED,
@@ -57,12 +58,8 @@ from trialfleet.workflows.scripts.outcome import (
     judge,
 )
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.causes import (
-    all_alike,
-    failed_attempts,
-    log_of,
-    note_final_failure,
-)
+from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure
+from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import Stage
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.status.storage import not_ours, ownership_of, storage_url, study_name
@@ -98,6 +95,7 @@ class NodeScripts:
         self._ownership = ownership_of(frozen, folder, self._storage)
         self._owner: Owner | None = None  # as last seen
         self._studies: dict[str, RegionStudy] = {}
+        self._trials = RunTrials(folder, frozen)
         self._checksums = DataChecksums(folder.checksums)
         self._warm = not self._model_leads()  # what no trial follows need not be loaded
         self._operations: dict[str, Callable[..., Reply]] = {
@@ -215,15 +213,35 @@ class NodeScripts:
             return self._tell_complete(slug, node, outcome, conduct)
         study = self._study_of(slug)
         study.note_failure(node, attempt=int(retry) + 1, error=outcome.error)
-        if not outcome.final and int(retry) < int(most):
-            return self._try_again(node, outcome, retry, most)
-        study.tell_failed(node, error=outcome.error, **conduct)
+        is_last = outcome.final or int(retry) == int(most)
+        if is_last:
+            study.tell_failed(node, error=outcome.error, **conduct)
         if stopped := study.stopped():
             return self._stop(slug, stopped.reason)
-        if outcome.never_began and _nothing_else_happened(study):
-            why = f"the trainer can't be started: {outcome.error}; see {log_of(place)}"
+        if why := self._why_give_up(slug, never_began=outcome.never_began):
             return self._stop(slug, why)
+        if not is_last:
+            return self._try_again(node, outcome, retry, most)
         return Reply(EXITS["done"], f"{node}: failed for good: {outcome.error}")
+
+    def _why_give_up(self, slug: str, *, never_began: bool) -> str | None:
+        """Why none of a region's trials can succeed, if so.
+
+        A trainer that can't be started is judged by its region: others may have another trainer's
+        files. Any other error needs all of the run to have come to nothing.
+        """
+        own = self._study_of(slug).trials()
+        if any(trial.state == TrialState.COMPLETE for trial in own):
+            return None
+        if never_began:
+            why = why_give_up([(own, self._folder.region(slug))])
+            return why and f"the trainer can't be started: {why}"
+        found, notice = self._trials.all()
+        if notice:
+            return None
+        all_regions = self._regions.values()
+        why = why_give_up([(found[r.name], self._folder.region(r.slug)) for r in all_regions])
+        return why and f"no trial can succeed: all attempts so far failed alike: {why}"
 
     def _give_up(self, slug: str, node: str, outcome: Unpaid, conduct: Conduct) -> Reply:
         spending.note(self._folder, "tune", outcome.error)
@@ -318,7 +336,7 @@ class NodeScripts:
         if not outcome.final and int(retry) < int(most):
             return self._try_again(node, outcome, retry, most)
         words = f"the full training of the best settings failed: {outcome.error}"
-        return self._stop(slug, f"{words}; see {log_of(place)}")
+        return self._stop(slug, f"{words}{SEE}{log_of(place)}")
 
     # -- both --------------------------------------------------------------------------------------
 
@@ -378,13 +396,6 @@ class NodeScripts:
     def _stop(self, slug: str, reason: str) -> Reply:
         write_json(self._folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self._regions[slug].name}: failed: {reason}")
-
-
-def _nothing_else_happened(study: RegionStudy) -> bool:
-    """Whether enough attempts at a region's trials failed, all alike, and none had a result."""
-    trials = study.trials()
-    has_result = any(trial.state == TrialState.COMPLETE for trial in trials)
-    return not has_result and all_alike(failed_attempts(trials))
 
 
 def _without_job(node: str, return_code: int, asked: int) -> Reply | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _FIGURES = re.compile(
     r"(?<!exit code )(?<!signal )(?<!\d)(0x[0-9a-f]+|\d+(\.\d+)?(e[-+]?\d+)?)", re.IGNORECASE
 )
+SEE = "; see "  # before the path of a log, at the end of a reason
 ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
 
 
@@ -70,8 +71,8 @@ class Cause:
     def __str__(self) -> str:
         """In a line."""
         if self.of == 1:
-            return f"an attempt failed: {self.error}; see {self.log}"
-        return f"{self.attempts} of {self.of} failed attempts: {self.error}; see {self.log}"
+            return f"an attempt failed: {self.error}{SEE}{self.log}"
+        return f"{self.attempts} of {self.of} failed attempts: {self.error}{SEE}{self.log}"
 
 
 def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:
@@ -146,8 +147,8 @@ def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> 
     first = attempts[0]
     folder = next(folder for own, folder in regions if first in failed_attempts(own))
     return (
-        f"no trial has completed: all attempts so far failed alike: {first.error}; "
-        f"see {log_of(folder.trial(first.node))}"
+        f"no trial has completed: all attempts so far failed alike: {first.error}"
+        f"{SEE}{log_of(folder.trial(first.node))}"
     )
 
 

@@ -244,9 +244,11 @@ class StatusReader:
         )
 
     def _all_fail(self, trials: dict[str, list[StoredTrial]]) -> str | None:
-        return why_all_fail(
-            [(trials[r.name], self._folder.region(r.slug)) for r in self._graph.regions]
-        )
+        """Why no trial can succeed, until regions are given up for it and say so themselves."""
+        files = {r.name: self._folder.region(r.slug) for r in self._graph.regions}
+        if any(region.stopped.exists() for region in files.values()):
+            return None
+        return why_all_fail([(trials[name], region) for name, region in files.items()])
 
     def _space(self) -> str | None:
         free = free_bytes(self._folder.root)

@@ -129,7 +129,10 @@ class Study(Section):
     s3: S3Keys | None = Field(None, description="Needed where data has s3:// URLs.")
     objective: Objective
     report_metric: MetricName | None = Field(
-        None, description="Metric in which tuned and default settings are compared."
+        None,
+        description="Metric in which tuned and default settings are compared (default: the "
+        "objective's; with trainer: tabular, of val_NAME it is test_NAME, by which no trial was "
+        "chosen).",
     )
     report_direction: Literal["minimize", "maximize"] | None = Field(
         None, description="Which way report_metric is better (default: as the objective)."
@@ -318,8 +321,15 @@ class Study(Section):
 
     @property
     def compared_metric(self) -> str:
-        """The metric in which tuned and default settings are compared."""
-        return self.report_metric or self.objective.metric
+        """The metric in which tuned and default settings are compared.
+
+        The best of many trials looks better than it is on the rows by which it was chosen; the
+        reference trainer measures each trial on others, too.
+        """
+        metric = self.objective.metric
+        if self.trainer == "tabular" and metric.startswith("val_"):
+            metric = "test_" + metric.removeprefix("val_")
+        return self.report_metric or metric
 
     def region(self, name: str) -> Region:
         """One of `region_table`, which itself is made anew each time."""
