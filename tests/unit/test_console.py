@@ -106,8 +106,8 @@ def test_what_is_true_of_many_regions_is_said_once(make_run: MakeRun) -> None:
     )
     text = printed(run_view(replace(status, state=RunState.FAILED, regions=lost)), 160)
     assert text.count("no trial can succeed") == 1
-    assert "3 of 4 regions (A, B, C): failed: no trial can succeed: exit code 1: lr 1;" in text
-    assert "D: failed: something else" in text
+    assert "3 of 4 regions (A, B, C) failed: no trial can succeed: exit code 1: lr 1;" in text
+    assert "D failed: something else" in text
 
 
 def test_a_cause_that_the_reason_names_is_not_said_again(make_run: MakeRun) -> None:

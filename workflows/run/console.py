@@ -59,7 +59,7 @@ def run_view(status: RunStatus) -> RenderableType:
         parts.append(Text(status.notice, "yellow"))
     parts += [Text(line, color) for line, color in _money(status)]
     parts += [
-        Text.assemble((f"{names}: ", color), text)
+        Text.assemble((names, color), text)
         for (text, color), names in _alike(status, _words_of).items()
     ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
@@ -71,13 +71,13 @@ def run_view(status: RunStatus) -> RenderableType:
 
 
 def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
-    """What a person should know of a region: words and their colours."""
+    """What a person should know of a region: what follows its name, and the name's colour."""
     if region.reason:
-        yield f"{region.stage}: {region.reason}", "red"
+        yield f" {region.stage}: {region.reason}", "red"
     if region.cause and region.cause.error not in (region.reason or ""):
-        yield str(region.cause), "yellow"
+        yield f": {region.cause}", "yellow"
     if region.not_latest:
-        yield region.not_latest, "yellow"
+        yield f": {region.not_latest}", "yellow"
 
 
 def _alike(
@@ -252,7 +252,7 @@ def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
     """What is said of the first region of which it is true: what it is, and a line."""
     for region in status.regions:
         for text, _ in _words_of(region):
-            yield kind_of(text.partition(SEE)[0]), f"{region.name}: {text}"
+            yield kind_of(text.partition(SEE)[0]), f"{region.name}{text}"
 
 
 def _region_line(region: RegionStatus, metric: str) -> str:
