@@ -10,10 +10,9 @@ import re
 from dataclasses import dataclass
 
 from trialfleet.errors import InputError
-from trialfleet.infra.pool.config import templates
 from trialfleet.infra.pool.joining import NODE_IDENTITY, PORT, TRUST_DOMAIN
+from trialfleet.render import render_template
 
-TEMPLATE = "manager.conf.j2"
 KEY = "trialfleet"  # the file in HTCondor's folder of keys that signs the nodes' tokens
 OWN_ADDRESS = "$(IP_ADDRESS)"  # HTCondor's word for the address of the machine it runs on
 USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}", re.IGNORECASE)
@@ -68,17 +67,14 @@ def check_user(user: str) -> None:
 
 def render(settings: ManagerSettings) -> str:
     """Return the text of the manager's configuration file."""
-    return (
-        templates()
-        .get_template(TEMPLATE)
-        .render(
-            user=settings.user,
-            address=settings.address or OWN_ADDRESS,
-            own_address=OWN_ADDRESS,
-            forwarded=settings.forwarded,
-            port=settings.port,
-            domain=TRUST_DOMAIN,
-            node=NODE_IDENTITY,
-            key=KEY,
-        )
+    return render_template(
+        "condor/manager.conf.j2",
+        user=settings.user,
+        address=settings.address or OWN_ADDRESS,
+        own_address=OWN_ADDRESS,
+        forwarded=settings.forwarded,
+        port=settings.port,
+        domain=TRUST_DOMAIN,
+        node=NODE_IDENTITY,
+        key=KEY,
     )

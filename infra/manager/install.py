@@ -33,11 +33,11 @@ from trialfleet.infra.manager.actions import (
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.versions import LEAST, usable_installation
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.config import templates
 from trialfleet.infra.pool.environment import surroundings
 from trialfleet.infra.pool.htcondor_package import Progress
 from trialfleet.infra.pool.joining import PORT
 from trialfleet.infra.pool.processes import wait_until
+from trialfleet.render import render_template
 
 CONFIG_NAME = "50-trialfleet-manager.conf"
 SERVICE = "condor"
@@ -202,7 +202,7 @@ def configuration(settings: ManagerSettings, machine: Machine) -> Iterator[Actio
     yield Action(f"make the key that signs tokens, {key}", key.is_file, lambda: make_key(key))
     yield file(machine.at("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
     sysctl = machine.at("/etc/sysctl.d/60-trialfleet.conf")
-    yield file(sysctl, template("sysctl.conf.j2", values=KEEPALIVE))
+    yield file(sysctl, render_template("manager/sysctl.conf.j2", values=KEEPALIVE))
     yield command(
         ["sysctl", "--quiet", f"--load={sysctl}"],
         machine.run,
@@ -232,16 +232,19 @@ def token(machine: Machine, group: int) -> Iterator[Action]:
         lambda: tokens.write(machine.run(tokens.command()).strip(), path),
     )
     units = machine.at("/etc/systemd/system")
-    service = template("trialfleet-token.service.j2", **renewal())
+    service = render_template("manager/trialfleet-token.service.j2", **renewal())
     yield file(units / RENEWAL, service)
-    yield file(units / TIMER, template("trialfleet-token.timer.j2", days=tokens.LIFETIME_DAYS))
+    yield file(
+        units / TIMER,
+        render_template("manager/trialfleet-token.timer.j2", days=tokens.LIFETIME_DAYS),
+    )
 
 
 def supervisor(settings: ManagerSettings, machine: Machine) -> Action:
     """Return what has systemd run the supervisor of the user's runs."""
     program = shlex.join([sys.executable, "-I", "-m", "trialfleet.workflows.dagman.supervisor"])
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
-    text = template("trialfleet-supervisor.service.j2", **values)
+    text = render_template("manager/trialfleet-supervisor.service.j2", **values)
     return file(machine.at("/etc/systemd/system") / SUPERVISOR, text)
 
 
@@ -344,8 +347,3 @@ def wait_for_answer(machine: Machine) -> None:
             f"{', '.join(sorted(silent)) or 'the job queue'} doesn't answer within"
             f" {machine.seconds:.0f} s: look at `journalctl -u {SERVICE}` and into /var/log/condor"
         )
-
-
-def template(name: str, **values: object) -> str:
-    """Return a file for the machine, rendered."""
-    return templates("manager").get_template(name).render(values)

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
 from trialfleet.infra.pool.htcondor_package import Installation
+from trialfleet.render import render_template
 
-if TYPE_CHECKING:
-    import jinja2
-
-TEMPLATE = "embedded.conf.j2"
-TEMPLATES = Path(__file__).parents[2] / "templates"
 KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # A job has this variable, so that the pool's processes can be told from others (see `processes`).
 MARK = "TRIALFLEET_POOL_PROCESS"
@@ -93,54 +87,31 @@ def check_knob(name: str, value: str) -> None:
         raise InputError(f"the value of {name} is not one line: {value!r}")
 
 
-def templates(folder: str = "condor") -> jinja2.Environment:
-    """Return the templates of what machines are set up by; a name that is missing is an error.
-
-    Args:
-        folder: theirs below trialfleet's templates; by default that of HTCondor's configurations.
-    """
-    import jinja2  # a pool is asked for its state without it
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES / folder),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  none of them is HTML
-    )
-
-
 def render(settings: PoolSettings) -> str:
     """Return the text of the pool's configuration file."""
     installation = settings.installation
-    return (
-        templates()
-        .get_template(TEMPLATE)
-        .render(
-            folder=settings.folder,
-            release=installation.release,
-            bin=installation.bin,
-            sbin=installation.sbin,
-            library=installation.library,
-            libexec=installation.libexec,
-            account=settings.account,
-            port=settings.port,
-            root=settings.root,
-            cpus=settings.cpus or max(LEAST_CPUS, len(os.sched_getaffinity(0))),
-            memory_mb=settings.memory_mb,
-            job_environment=job_environment(settings.file),
-            knobs=settings.knobs,
-            extra=settings.extra.strip(),
-        )
+    return render_template(
+        "condor/embedded.conf.j2",
+        folder=settings.folder,
+        release=installation.release,
+        bin=installation.bin,
+        sbin=installation.sbin,
+        library=installation.library,
+        libexec=installation.libexec,
+        account=settings.account,
+        port=settings.port,
+        root=settings.root,
+        cpus=settings.cpus or max(LEAST_CPUS, len(os.sched_getaffinity(0))),
+        memory_mb=settings.memory_mb,
+        job_environment=job_environment(settings.file),
+        knobs=settings.knobs,
+        extra=settings.extra.strip(),
     )
 
 
 def supervise_script(settings: PoolSettings) -> str:
     """Return the text of the program by which condor_master runs the supervisor of runs."""
-    values = {"folder": str(settings.folder), "python": sys.executable}
-    quoted = {name: shlex.quote(value) for name, value in values.items()}
-    return templates().get_template("supervise.j2").render(quoted)
+    return render_template("condor/supervise.j2", folder=settings.folder, python=sys.executable)
 
 
 def job_environment(config: Path) -> str:

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trialfleet import Run, Study, plan
+from trialfleet.render import needs_escape
 from trialfleet.workflows.names import TURNING, region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
-from trialfleet.workflows.render import needs_escape
 
 pytestmark = pytest.mark.usefixtures("pool")
 few = settings(

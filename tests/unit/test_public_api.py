@@ -241,9 +241,18 @@ def test_folders_at_the_top_are_imported_as_trialfleets() -> None:
 
 
 ALLOWED = {
-    "workflows": {"workflows", "optimizer", "infra", "nodes", "errors", "files", "sections"},
+    "workflows": {
+        "workflows",
+        "optimizer",
+        "infra",
+        "nodes",
+        "errors",
+        "files",
+        "render",
+        "sections",
+    },
     "optimizer": {"optimizer", "errors", "files", "sections"},
-    "infra": {"infra", "errors", "files", "sections", "templates"},
+    "infra": {"infra", "errors", "files", "render", "sections"},
     "nodes": {"nodes"},
 }
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 
 from tests.unit.study_texts import MINIMAL, REGIONS, error_of, with_line, write
+from trialfleet.render import needs_escape
 from trialfleet.workflows.names import TURNING
-from trialfleet.workflows.render import needs_escape
 from trialfleet.workflows.study.file import FrozenStudy, dump_frozen, load_frozen, load_study
 from trialfleet.workflows.study.places import region_data
 from trialfleet.workflows.study.spec import Budget

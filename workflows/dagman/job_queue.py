@@ -18,6 +18,7 @@ from typing import Any
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.render import classad_string
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman.health import (
     HELD,
@@ -28,7 +29,6 @@ from trialfleet.workflows.dagman.health import (
     is_dagman,
 )
 from trialfleet.workflows.plan.folder import DagFiles, RunFolder
-from trialfleet.workflows.render import classad_string
 
 # What `trial.py` sets in the job's ad; of that kind are the names that HTCondor lets a job set.
 STEP, VALUE = "ChirpTrialfleetStep", "ChirpTrialfleetValue"

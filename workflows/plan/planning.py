@@ -25,12 +25,12 @@ from trialfleet.errors import InputError
 from trialfleet.files import sync, typed, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.optimizer.client import EXIT_NO_SERVICE
+from trialfleet.render import needs_escape, render_template
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, autoscale_of, graph_of
 from trialfleet.workflows.plan.run_ids import published_already
-from trialfleet.workflows.render import needs_escape, render
 from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.file import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -279,16 +279,20 @@ def _texts(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Pa
     texts = {
         folder.study: dump_frozen(frozen),
         folder.dag: _study_dag(folder, frozen, graph),
-        folder.study_config: render("dag/dagman.conf.j2", whole_graph=True),
-        folder.region_config: render("dag/dagman.conf.j2", whole_graph=False),
-        folder.optimizer_submit: render(
+        folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
+        folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),
+        folder.optimizer_submit: render_template(
             "submit/optimizer.sub.j2", run=frozen.run, root=folder.root
         ),
-        folder.publish_submit: render("submit/publish.sub.j2", run=frozen.run, root=folder.root),
-        folder.report_submit: render("submit/report.sub.j2", run=frozen.run, root=folder.root),
+        folder.publish_submit: render_template(
+            "submit/publish.sub.j2", run=frozen.run, root=folder.root
+        ),
+        folder.report_submit: render_template(
+            "submit/report.sub.j2", run=frozen.run, root=folder.root
+        ),
         **_fleet_submit(folder, frozen),
         folder.client: _client(folder),
-        folder.start: render(
+        folder.start: render_template(
             "run/start.j2",
             command=command_of(frozen.study),
             python_folder=_path_of(frozen.study.python),
@@ -300,7 +304,7 @@ def _texts(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Pa
 
 
 def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str:
-    return render(
+    return render_template(
         "dag/study.dag.j2",
         run=frozen.run,
         study=frozen.study.name,
@@ -325,12 +329,16 @@ def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str
 def _fleet_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
     if autoscale_of(frozen.study) == "off":
         return {}
-    return {folder.fleet_submit: render("submit/fleet.sub.j2", run=frozen.run, root=folder.root)}
+    return {
+        folder.fleet_submit: render_template(
+            "submit/fleet.sub.j2", run=frozen.run, root=folder.root
+        )
+    }
 
 
 def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
     files = folder.region(region.slug)
-    return render(
+    return render_template(
         "dag/region.dag.j2",
         run=frozen.run,
         region=region.name,
@@ -353,7 +361,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
 
 
 def _client(folder: RunFolder) -> str:
-    return render(
+    return render_template(
         "run/client.j2",
         python=sys.executable,
         folder=folder.root,

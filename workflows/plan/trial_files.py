@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trialfleet.files import write_atomic, write_json
+from trialfleet.render import render_template
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.render import render
 from trialfleet.workflows.study.places import sandbox_name
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
@@ -87,7 +87,7 @@ def submit_text(
     trainer = study.trainer
     minutes = trainer.minutes if isinstance(trainer, Trainer) else None
     files = [d for d in data if not d.startswith(URL_PREFIXES)]
-    return render(
+    return render_template(
         "submit/trial.sub.j2",
         run=run,
         region=order.region,

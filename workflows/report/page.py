@@ -15,9 +15,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
+from trialfleet.render import render_template
 from trialfleet.workflows.report import groups, pictures, tables, views
 from trialfleet.workflows.report.formatting import BETTER
 from trialfleet.workflows.report.model import Report
@@ -38,25 +38,22 @@ def render_page(report: Report) -> str:
     }
     points = pictures.curve_points(report)
     scripts = [_libraries(), _script()]
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            report=report,
-            views=views,
-            tables=tables,
-            pictures=pictures,
-            better=BETTER,
-            overview=overview,
-            timeline=timeline,
-            groups_of=groups.groups_of,
-            tone_of=groups.tone_of,
-            outcome=groups.outcome,
-            scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
-            policy=_policy(scripts),
-            regions_json=script_json(everywhere),
-            region_json=lambda region: script_json(pictures.region_data(region, points)),
-        )
+    return render_template(
+        "report/page.html.j2",
+        report=report,
+        views=views,
+        tables=tables,
+        pictures=pictures,
+        better=BETTER,
+        overview=overview,
+        timeline=timeline,
+        groups_of=groups.groups_of,
+        tone_of=groups.tone_of,
+        outcome=groups.outcome,
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
+        policy=_policy(scripts),
+        regions_json=script_json(everywhere),
+        region_json=lambda region: script_json(pictures.region_data(region, points)),
     )
 
 
@@ -111,15 +108,3 @@ def _inline(script: str) -> str:
 
 def _folder() -> Traversable:
     return files("trialfleet.templates") / "report"
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("trialfleet.templates", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from trialfleet.render import has_macro, needs_escape
 from trialfleet.sections import matches, not_empty, one_line, refusal, schema_of
 from trialfleet.workflows.names import check_region_name
-from trialfleet.workflows.render import has_macro, needs_escape
 
 URL_PREFIXES = ("s3://",)
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

@@ -24,10 +24,9 @@ import re
 
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.infra.pool.config import templates
 from trialfleet.infra.pool.joining import PORT, TRUST_DOMAIN
+from trialfleet.render import render_template
 
-TEMPLATE = "node.conf.j2"
 HOME = "/opt/trialfleet"
 TOKENS = "/etc/condor/tokens.d"
 PROBE_SECONDS = 900
@@ -56,22 +55,19 @@ def render(fleet: Fleet, manager: str) -> str:
         InputError: the manager's address is none.
     """
     host, port = split(manager)
-    return (
-        templates()
-        .get_template(TEMPLATE)
-        .render(
-            fleet=fleet.called,
-            host=host,
-            port=port,
-            own_port=PORT,
-            domain=TRUST_DOMAIN,
-            tokens=TOKENS,
-            attributes=ATTRIBUTES,
-            home=HOME,
-            probe_seconds=PROBE_SECONDS,
-            probe_options=fleet.probe.options(),
-            trials_per_gpu=fleet.shares,
-        )
+    return render_template(
+        "condor/node.conf.j2",
+        fleet=fleet.called,
+        host=host,
+        port=port,
+        own_port=PORT,
+        domain=TRUST_DOMAIN,
+        tokens=TOKENS,
+        attributes=ATTRIBUTES,
+        home=HOME,
+        probe_seconds=PROBE_SECONDS,
+        probe_options=fleet.probe.options(),
+        trials_per_gpu=fleet.shares,
     )
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import FleetError
-from trialfleet.infra.pool.config import templates
+from trialfleet.render import render_template
 
-TEMPLATE = "user_data.py.j2"
 LIMIT = 16_384  # bytes that EC2 takes
 # Its code stands in the script: how to ask IMDS and S3 is written once.
 AWS_MODULE = Path(__file__).parents[3] / "nodes" / "bootstrap" / "aws.py"
@@ -26,13 +25,10 @@ def render(settings: Mapping[str, Any]) -> str:
     Raises:
         FleetError: the script is longer than EC2 takes.
     """
-    text = (
-        templates("node")
-        .get_template(TEMPLATE)
-        .render(
-            aws=without_docstrings(AWS_MODULE.read_text(encoding="utf-8")).strip(),
-            settings=repr(json.dumps(dict(settings), sort_keys=True)),
-        )
+    text = render_template(
+        "node/user_data.py.j2",
+        aws=without_docstrings(AWS_MODULE.read_text(encoding="utf-8")).strip(),
+        settings=repr(json.dumps(dict(settings), sort_keys=True)),
     )
     size = len(text.encode())
     if size > LIMIT:

@@ -1,8 +1,9 @@
-"""Jinja, and the quoting that keeps text from a study inside the value where it stands.
+"""Jinja, and the quoting that keeps text from outside inside the value where it stands.
 
-Three languages, three filters: `dag_string` for a path in a DAG file, `classad_string` for a text
-in a submit file or a DAG's SET_JOB_ATTR, `shell` for a word of a shell script. Everything else
-that reaches a template is a number, a choice of ours, or was checked when the study was read.
+A page's templates (`HTML`) escape every value. The other languages have three filters: `dag_string`
+for a path in a DAG file, `classad_string` for a text in a submit file or a DAG's SET_JOB_ATTR,
+`shell` for a word of a shell script. Everything else that reaches a template is a number, a choice
+of ours, or was checked when the study was read.
 """
 
 from __future__ import annotations
@@ -15,20 +16,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jinja2
 
+HTML = ("html.j2", "css.j2")  # the endings of what becomes a part of a page
 
-def render(template: str, **values: Any) -> str:
-    """Render a template of `trialfleet.templates`; a name it lacks is a mistake of ours."""
+
+def render_template(template: str, /, **values: Any) -> str:
+    """Render a template of `trialfleet.templates`, such as `dag/study.dag.j2`.
+
+    Raises:
+        jinja2.UndefinedError: a value that the template names is missing: a mistake of ours.
+    """
     return _environment().get_template(template).render(**values)
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # a study is read without it
+    import jinja2  # a study is read, and a pool is asked for its state, without it
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trialfleet.templates", ""),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - these are no HTML pages; the report has its own
+        autoescape=jinja2.select_autoescape(HTML),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
