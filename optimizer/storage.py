@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from sqlalchemy.engine import URL
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import sync
-from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage, redacted, secrets_of
+from trialfleet.optimizer.storage_url import (
+    STORAGE_FORMS,
+    parse_storage,
+    redacted,
+    secrets_of,
+    sqlite_url,
+)
 
 LOCK_WAIT_SECONDS = 60  # how long SQLite waits for another process before "database is locked"
 CONNECT_SECONDS = 10
@@ -69,6 +76,39 @@ def storage_to_read(url: str) -> Iterator[BaseStorage | None]:
             yield storage
         finally:
             close_storage(storage)
+
+
+def copy_sqlite(source: Path, target: Path) -> None:
+    """Make `target` a copy of a SQLite file as it is at one moment, whoever writes it."""
+    read, write = sqlite3.connect(source), sqlite3.connect(target)
+    with closing(read), closing(write):
+        read.backup(write)
+
+
+def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
+    """Copy studies into a new SQLite file; False, and no file, if the storage has none of them.
+
+    Args:
+        url: the storage, which stays as it is.
+        names: of the studies; those that it doesn't have are left out.
+        target: the file.
+
+    Raises:
+        InputError: as `open_storage`.
+        OptimizerError: the storage can't be read.
+    """
+    with storage_to_read(url) as source:
+        if source is None:
+            return False
+        there = {study.study_name for study in source.get_all_studies()}
+        found = sorted(there.intersection(names))
+        if not found:
+            return False
+        copy = open_storage(sqlite_url(target))
+        for name in found:
+            optuna.copy_study(from_study_name=name, from_storage=source, to_storage=copy)
+        close_storage(copy)
+    return True
 
 
 def close_storage(storage: BaseStorage) -> None:

@@ -41,6 +41,17 @@ def parse_storage(url: str) -> URL:
     return parsed
 
 
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of a storage that is SQLite's, with no option that opens it in another way.
+
+    Raises:
+        ValueError: as `parse_storage`.
+    """
+    parsed = parse_storage(url)
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query
+    return Path(str(parsed.database)) if is_file else None
+
+
 def redacted(url: URL) -> str:
     """Return a URL without password and options, for messages."""
     return url.set(query={}).render_as_string(hide_password=True)

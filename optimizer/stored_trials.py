@@ -110,12 +110,10 @@ def reader_of_url(url: str) -> Read:
     Raises (what is returned, when it is called):
         OptimizerError: the storage can't be read.
     """
-    from trialfleet.optimizer.storage_url import parse_storage
+    from trialfleet.optimizer.storage_url import sqlite_file
 
-    parsed = parse_storage(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query:
-        return reader_of_file(Path(parsed.database))
-    return _OptunaStorage(url).read
+    file = sqlite_file(url)
+    return reader_of_file(file) if file else _OptunaStorage(url).read
 
 
 class _SqliteFile:

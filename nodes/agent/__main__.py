@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from trialfleet.instance_aws import Imds
 from trialfleet.nodes.agent.watch import make_agent
-from trialfleet.nodes.bootstrap.aws import Imds
 from trialfleet.nodes.bootstrap.settings import FILE
 
 SETTINGS = Path(FILE)

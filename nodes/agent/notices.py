@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Protocol
 
-from trialfleet.nodes.bootstrap.aws import AwsError
+from trialfleet.instance_aws import AwsError
 
 ACTION = "meta-data/spot/instance-action"  # {"action": "terminate", "time": "2026-…Z"}
 REBALANCE = "meta-data/events/recommendations/rebalance"  # {"noticeTime": "2026-…Z"}

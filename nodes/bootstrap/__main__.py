@@ -11,8 +11,8 @@ import sys
 import time
 import traceback
 
+from trialfleet.instance_aws import WAITS, Aws, AwsError, Imds
 from trialfleet.nodes.bootstrap import driver, settings, steps
-from trialfleet.nodes.bootstrap.aws import WAITS, Aws, AwsError, Imds
 from trialfleet.nodes.bootstrap.instance import identify
 from trialfleet.nodes.bootstrap.log import FILE, Log
 from trialfleet.nodes.bootstrap.machine import Machine, StepError

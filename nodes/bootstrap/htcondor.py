@@ -6,8 +6,8 @@ import platform
 import re
 import urllib.request
 
+from trialfleet.instance_aws import NO_ANSWER
 from trialfleet.nodes.bootstrap import packages
-from trialfleet.nodes.bootstrap.aws import NO_ANSWER
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
 REPOSITORY = "https://htcss-downloads.chtc.wisc.edu/repo"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trialfleet.nodes.bootstrap.aws import Imds
+from trialfleet.instance_aws import Imds
 from trialfleet.nodes.bootstrap.machine import StepError
 
 PRICE_TAG = "meta-data/tags/instance/trialfleet:price"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trialfleet.nodes.bootstrap.aws import Aws, AwsError
+from trialfleet.instance_aws import Aws, AwsError
 
 FILE = "/var/log/trialfleet-bootstrap.log"  # the user data writes its lines here, too
 

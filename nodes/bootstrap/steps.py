@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trialfleet.instance_aws import Aws
 from trialfleet.nodes.bootstrap import (
     configuration,
     driver,
@@ -20,7 +21,6 @@ from trialfleet.nodes.bootstrap import (
     services,
     settings,
 )
-from trialfleet.nodes.bootstrap.aws import Aws
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 from trialfleet.nodes.bootstrap.settings import Settings

@@ -110,7 +110,7 @@ class Imds(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         asked = self.path == "/latest/api/token"
-        asked = asked and self.headers["X-aws-ec2-metadata-token-ttl-seconds"] == "60"
+        asked = asked and 0 < int(self.headers["X-aws-ec2-metadata-token-ttl-seconds"]) <= 21_600
         self._answer(200 if asked else 400, "a-token")
 
     def do_GET(self) -> None:

@@ -136,7 +136,7 @@ def test_a_role_may_do_what_its_policy_says_and_no_more(lab: Lab) -> None:
     lab.aws("iam", "create_instance_profile", InstanceProfileName="r")
     lab.aws("iam", "add_role_to_instance_profile", InstanceProfileName="r", RoleName="r")
     machine = lab.launch(profile="r")
-    module = (REPOSITORY / "nodes/bootstrap/aws.py").read_text()
+    module = (REPOSITORY / "src/trialfleet/instance_aws.py").read_text()
     machine.write("/root/aws.py", module)
     get = (
         "import aws; print(aws.Aws(aws.Imds(), 'us-east-1', 'http://10.0.0.1:5000', waits=())"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from trialfleet.instance_aws import AwsError
 from trialfleet.nodes.agent import memory
 from trialfleet.nodes.agent.condor import CondorError
 from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
@@ -17,7 +18,6 @@ from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
 from trialfleet.nodes.agent.watch import Agent, Clock
-from trialfleet.nodes.bootstrap.aws import AwsError
 from trialfleet.nodes.probe.told import Told
 
 NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.node_stand_ins import HANG_UP, INSTANCE, ImdsStandIn, playing_imds, serving
-from trialfleet.nodes.bootstrap.aws import (
+from trialfleet.instance_aws import (
     Aws,
     AwsError,
     Credentials,

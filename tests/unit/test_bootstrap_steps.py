@@ -11,8 +11,8 @@ import pytest
 
 from tests.node_stand_ins import IP, Bench
 from tests.unit.test_bootstrap_machine import SPOT, TOLD
+from trialfleet.instance_aws import Aws, Imds
 from trialfleet.nodes.bootstrap import configuration, driver, kernels, steps
-from trialfleet.nodes.bootstrap.aws import Aws, Imds
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
 from trialfleet.nodes.probe import kernel_log, told

@@ -252,8 +252,8 @@ ALLOWED = {
         "sections",
     },
     "optimizer": {"optimizer", "errors", "files", "sections"},
-    "infra": {"infra", "errors", "files", "render", "sections"},
-    "nodes": {"nodes"},
+    "infra": {"infra", "errors", "files", "render", "sections", "instance_aws"},
+    "nodes": {"nodes", "instance_aws"},
 }
 
 

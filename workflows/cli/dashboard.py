@@ -7,12 +7,11 @@ run has gone on. The studies of another database are copied when the dashboard s
 from __future__ import annotations
 
 import signal
-import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -79,6 +78,8 @@ class _Copy:
 
     def refresh(self) -> None:
         """Copy the source again if it has changed since it was last copied."""
+        from trialfleet.optimizer.storage import copy_sqlite
+
         with self._lock:
             if self._source is None or time.monotonic() - self._looked < REFRESH_SECONDS:
                 return
@@ -86,9 +87,7 @@ class _Copy:
             now = _stamp(self._source)
             if not now or now == self._seen:
                 return
-            read, write = sqlite3.connect(self._source), sqlite3.connect(self.path)
-            with closing(read), closing(write):
-                read.backup(write)
+            copy_sqlite(self._source, self.path)
             self._seen = now
 
 
@@ -101,41 +100,19 @@ def _stamp(path: Path) -> list[tuple[int, int]]:
 
 def _copy_of(run: Run, path: Path) -> _Copy:
     """Make the copy of what a run's studies are stored in."""
-    from trialfleet.optimizer.storage_url import parse_storage
+    from trialfleet.optimizer.storage import copy_studies
+    from trialfleet.optimizer.storage_url import sqlite_file
 
-    url = parse_storage(storage_url(RunFolder(run.folder), run.study))
-    if url.get_backend_name() == "sqlite" and url.database and not url.query:
-        source = Path(url.database)
-        if not source.exists():
-            raise _no_trials(run)
-        copy = _Copy(path, source)
-        copy.refresh()
-        return copy
-    _copy_studies(run, path)
-    return _Copy(path, None)
-
-
-def _copy_studies(run: Run, path: Path) -> None:
-    """Copy a run's studies from a database that other runs may share, which stays as it is."""
-    import optuna
-
-    from trialfleet.optimizer.storage import close_storage, open_storage, storage_to_read
-    from trialfleet.optimizer.storage_url import sqlite_url
-
-    names = {study_name(run.study, run.run_id, region) for region in run.study.region_table}
-    with storage_to_read(storage_url(RunFolder(run.folder), run.study)) as source:
-        there = set() if source is None else {s.study_name for s in source.get_all_studies()}
-        if not names & there:
-            raise _no_trials(run)
-        target = open_storage(sqlite_url(path))
-        for name in sorted(names & there):
-            assert source is not None, "it has studies"
-            optuna.copy_study(from_study_name=name, from_storage=source, to_storage=target)
-        close_storage(target)
-
-
-def _no_trials(run: Run) -> InputError:
-    return InputError(f"{str(run.folder)!r} has no trials yet: there is nothing to show")
+    url = storage_url(RunFolder(run.folder), run.study)
+    source = sqlite_file(url)
+    names = [study_name(run.study, run.run_id, region) for region in run.study.region_table]
+    # other runs may share a database that is no file: of it, this run's studies alone are shown
+    has_trials = source.exists() if source else copy_studies(url, names, path)
+    if not has_trials:
+        raise InputError(f"{str(run.folder)!r} has no trials yet: there is nothing to show")
+    copy = _Copy(path, source)
+    copy.refresh()
+    return copy
 
 
 def _application(copy: _Copy) -> Application:

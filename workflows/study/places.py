@@ -222,9 +222,9 @@ def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
     Raises:
         UnusableStudyError: the folder of a SQLite file doesn't exist or can't be written to.
     """
-    from sqlalchemy import make_url
+    from trialfleet.optimizer.storage_url import parse_storage
 
-    parsed = make_url(url)
+    parsed = parse_storage(url)
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         return url
     path = (folder / parsed.database).absolute()

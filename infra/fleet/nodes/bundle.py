@@ -14,7 +14,7 @@ import trialfleet
 from trialfleet.infra.fleet.spec import names
 
 PACKAGE = Path(trialfleet.__file__).parent
-MODULES = ("__init__.py", "errors.py", "files.py")
+MODULES = ("__init__.py", "errors.py", "instance_aws.py")
 FOLDER = "nodes"
 CONFIGURATION = "node.conf"
 

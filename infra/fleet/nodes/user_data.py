@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trialfleet import instance_aws
 from trialfleet.errors import FleetError
 from trialfleet.render import render_template
 
 LIMIT = 16_384  # bytes that EC2 takes
 # Its code stands in the script: how to ask IMDS and S3 is written once.
-AWS_MODULE = Path(__file__).parents[3] / "nodes" / "bootstrap" / "aws.py"
+AWS_MODULE = Path(instance_aws.__file__)
 
 
 def render(settings: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
-"""What a node asks of AWS: who it is (IMDSv2), objects of its bucket (S3), its token (SSM).
+"""What an EC2 instance asks of AWS: who it is (IMDSv2), objects of a bucket (S3), its token (SSM).
 
-The standard library is enough, and this file stands alone: the user data carries its code.
+Not by boto3: a node has the standard library alone when it asks. The user data carries this file's
+code, so it imports nothing of trialfleet.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 # The variable has the AWS SDKs' own name and meaning.
-IMDS = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
+ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+IMDS = "http://169.254.169.254"
 TOKEN_SECONDS = 21_600  # the longest that IMDS gives
 WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; a new role is believed everywhere after some
 PASSING = {429, 500, 502, 503, 504}  # what the metadata service says when it is asked too often
@@ -41,12 +43,13 @@ class AwsError(Exception):
 class Imds:
     """The instance's metadata, by version 2 of the service (with a session token)."""
 
-    def __init__(self, base: str = IMDS, timeout: float = 5, waits: Sequence[float] = ()) -> None:
-        """Ask at `base`; each request may take `timeout` seconds.
+    def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
+        """Ask at `base`, by default where AWS's own tools do; each request may take `timeout` s.
 
         One that gets no answer, or 429 or 5xx, is repeated after as many `waits` as it takes.
         """
-        self._base, self._timeout, self._waits = base.rstrip("/"), timeout, waits
+        self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
+        self._timeout, self._waits = timeout, waits
         self._token = ""
         # A proxy of the environment is no way to this machine's own metadata.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
