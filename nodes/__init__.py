@@ -1,5 +1,8 @@
 """What runs on a GPU node: bootstrap, agent, probe, trial helper, kernels, reference trainer."""
 
 HELPER = "trial.py"  # goes with every trial
+# The contract's files in a trial's folder; the helper, which travels alone, has them once more.
+TRIAL, RESULT, PROGRESS = "trial.json", "result.json", "progress.jsonl"
+CHECKPOINT, MODEL = "checkpoint", "model"
 KERNELS = "kernels"  # a folder that goes with the reference trainer where there is a GPU, but for
 NOT_ON_NODES = ("__pycache__", "bench*", "npp.py", "timing.py", "*.md")

@@ -30,7 +30,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.watching import show_end
 from trialfleet.workflows.plan import checksums, trial_files
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.planning import EXITS
+from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.report import render_page
 from trialfleet.workflows.run.console import run_view
 from trialfleet.workflows.scripts import node_scripts

@@ -23,6 +23,7 @@ from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.run_ids import new_run_id
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.study.file import load_frozen
 from trialfleet.workflows.study.places import sandbox_name
 from trialfleet.workflows.study.spec import Budget, Study, Trainer
 
@@ -79,6 +80,19 @@ def test_the_same_study_and_run_id_give_the_same_bytes_in_any_process(place: Pat
         assert contents(folder) == first
         shutil.rmtree(place / "run")
     assert "study.dag" in first
+
+
+def test_a_frozen_study_is_parsed_once_while_its_file_stays_as_it_is(place: Path) -> None:
+    planned = write_plan(make_study(place), run="r1", out=place / "run", notes=("a note",))
+    written = load_frozen(planned.study)
+    assert load_frozen(planned.study) is written
+    planned.study.touch()
+    parsed = load_frozen(planned.study)
+    assert parsed is not written
+    assert parsed == written  # as `write_plan` had it in hand
+    assert load_frozen(planned.study) is parsed
+    planned.study.write_text(planned.study.read_text().replace("a note", "another"))
+    assert load_frozen(planned.study).notes == ("another",)
 
 
 def test_lanes_hold_a_quarter_more_than_their_share(place: Path) -> None:

@@ -47,7 +47,7 @@ def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
         _ended_by_signals() as wait_for_end,
         tempfile.TemporaryDirectory(prefix="trialfleet-dashboard-") as folder,
     ):
-        copy = _copy_of(run, Path(folder) / "study.db")
+        copy = _copy_of(run, RunFolder(Path(folder)).database)
         with _served(_application(copy), port) as url:
             tell(url)
             wait_for_end()

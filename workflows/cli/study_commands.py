@@ -125,6 +125,7 @@ def _check(run: Run) -> None:
 
 def _there_already(study: Path, out: Path | None, run_id: str) -> Run | None:
     """The run of a study with this id, if it was planned before."""
+    from trialfleet.workflows.plan.folder import RunFolder
     from trialfleet.workflows.plan.pool_choices import is_settled
     from trialfleet.workflows.plan.run_ids import default_folder
     from trialfleet.workflows.run.run import Run
@@ -132,7 +133,7 @@ def _there_already(study: Path, out: Path | None, run_id: str) -> Run | None:
 
     loaded = load_study(study)
     place = out or default_folder(loaded, run_id)
-    if not (place / "study.dag").exists():
+    if not RunFolder(place.absolute()).dag.exists():
         return None
     there = Run(place)
     if not is_settled(there.study, loaded):

@@ -36,6 +36,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trialfleet import nodes
+
 
 @dataclass(frozen=True)
 class DagFiles:
@@ -91,7 +93,7 @@ class TrialFolder:
     @property
     def trial_json(self) -> Path:
         """What the trial is told: its contract's input."""
-        return self.root / "trial.json"
+        return self.root / nodes.TRIAL
 
     @property
     def submit(self) -> Path:
@@ -121,7 +123,7 @@ class TrialFolder:
     @property
     def result(self) -> Path:
         """What the trial left: its contract's output; empty until then."""
-        return self.root / "result.json"
+        return self.root / nodes.RESULT
 
     @property
     def failures(self) -> Path:
@@ -131,17 +133,17 @@ class TrialFolder:
     @property
     def progress(self) -> Path:
         """One JSON line per report of the trial; empty at the start."""
-        return self.root / "progress.jsonl"
+        return self.root / nodes.PROGRESS
 
     @property
     def checkpoint(self) -> Path:
         """The folder of the trial's last checkpoint; empty at the start."""
-        return self.root / "checkpoint"
+        return self.root / nodes.CHECKPOINT
 
     @property
     def model(self) -> Path:
         """The trained model's folder, of a full training."""
-        return self.root / "model"
+        return self.root / nodes.MODEL
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
+# What the nodes' scripts answer with; DAGMan is told in region.dag what each means.
+EXITS = {
+    "done": 0,
+    "retry": 1,
+    "skip": 3,
+    "stop": 4,
+    "undone": 5,  # of the report: a region hasn't what the study asked for
+    "defer": EXIT_NO_SERVICE,
+}
+RESTARTS = 10  # so often a region's DAGMan is replaced by another before the region is given up
 SLACK = 1.25  # nodes of a lane / its share of the trials
 
 

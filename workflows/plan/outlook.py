@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.workflows.plan import access_point
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import autoscale_of, graph_of
 from trialfleet.workflows.plan.matching import Prospects, pool_slots, prospects
 from trialfleet.workflows.plan.trial_files import TrialOrder, submit_text
@@ -121,7 +121,7 @@ def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
     place = folder.region(region.slug).trial(node)
     order = TrialOrder(region=region.name, node=node, trial=0, mode="tune", seed=0, params={})
     with tempfile.TemporaryDirectory(prefix="trialfleet-") as beside:
-        file = Path(beside) / "trial.sub"
+        file = TrialFolder(Path(beside)).submit
         file.write_text(submit_text(run, study, folder, place, order), encoding="utf-8")
         ad = _dry_run(file, place.root)
     ad["Owner"] = identity().account  # START of a slot may ask

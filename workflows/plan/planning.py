@@ -24,32 +24,26 @@ from trialfleet import nodes
 from trialfleet.errors import InputError
 from trialfleet.files import sync, typed, write_atomic
 from trialfleet.nodes import tabular
-from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.render import needs_escape, render_template
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, autoscale_of, graph_of
+from trialfleet.workflows.plan.graph import (
+    EXITS,
+    RESTARTS,
+    RegionGraph,
+    StudyGraph,
+    autoscale_of,
+    graph_of,
+)
 from trialfleet.workflows.plan.run_ids import published_already
 from trialfleet.workflows.study.checks import transferable
-from trialfleet.workflows.study.file import FrozenStudy, dump_frozen
+from trialfleet.workflows.study.file import FrozenStudy, dump_frozen, remember_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
+from trialfleet.workflows.study.trainer_command import CONTRACT
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws.account import Surroundings
-
-# What DAGMan's scripts answer with; DAGMan is told in region.dag what each means.
-EXITS = {
-    "done": 0,
-    "retry": 1,
-    "skip": 3,
-    "stop": 4,
-    "undone": 5,  # of the report: a region hasn't what the study asked for
-    "defer": EXIT_NO_SERVICE,
-}
-
-# So often a region's DAGMan is replaced by another before the region is given up.
-RESTARTS = 10
 
 PYTHONS = ("python3", "python")  # words of a command that mean the study's Python
 
@@ -59,12 +53,7 @@ _SANDBOX = (
     "condor_exec.exe",
     "_condor_stdout",
     "_condor_stderr",
-    "trial.json",
-    nodes.HELPER,
-    "result.json",
-    "progress.jsonl",
-    "checkpoint",
-    "model",
+    *CONTRACT,
 )
 _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
@@ -114,6 +103,7 @@ def write_plan(
         study=study,
     )
     _write_beside(folder, frozen, graph, code, aws)
+    remember_frozen(folder.study, frozen)
     return folder
 
 

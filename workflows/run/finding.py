@@ -18,6 +18,7 @@ from trialfleet.files import read_json, typed
 from trialfleet.sections import did_you_mean
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.plan.folder import RunFolder
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run.run import Run
@@ -79,7 +80,7 @@ def _folders(place: Path) -> Iterator[Path]:
 
 def _planned(folder: Path) -> float | None:
     try:
-        return (folder / "study.yaml").stat().st_mtime
+        return RunFolder(folder.absolute()).study.stat().st_mtime
     except OSError:
         return None
 
@@ -120,7 +121,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
 def _is_place(name: str) -> bool:
     """Whether a name is a run's folder for sure, there or not: `./flights` holds a study, say."""
     place = Path(name)
-    return place.is_absolute() or name.startswith(".") or (place / "study.dag").exists()
+    return place.is_absolute() or name.startswith(".") or RunFolder(place.absolute()).dag.exists()
 
 
 def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
@@ -252,7 +253,6 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
 
 def published_models(run: Run) -> dict[str, Path]:
     """Return the folder of each model that a run published, by region."""
-    from trialfleet.workflows.plan.folder import RunFolder
     from trialfleet.workflows.plan.graph import graph_of
 
     files = RunFolder(run.folder)

@@ -42,8 +42,7 @@ from trialfleet.workflows.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import RegionGraph, graph_of
-from trialfleet.workflows.plan.planning import EXITS
+from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.plan.table_found import source_of_table
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.scripts.conduct import conduct_of

@@ -17,7 +17,7 @@ from trialfleet.workflows.models.shelf import adopt
 from trialfleet.workflows.output import say
 from trialfleet.workflows.plan.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.planning import EXITS
+from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.publish import publish
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.study.file import load_frozen

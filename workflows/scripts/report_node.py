@@ -16,8 +16,7 @@ from trialfleet.files import read_json, write_atomic, write_json
 from trialfleet.workflows.output import say
 from trialfleet.workflows.plan.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph, graph_of
-from trialfleet.workflows.plan.planning import EXITS
+from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.report import (
     RegionSource,
     Report,

@@ -75,9 +75,7 @@ def phase_of(
         return "best"
     if finished >= region.trials and region.publishes:
         return "publish" if _has_content(files.best.result) else "best"
-    return (
-        "trials" if finished or files.dag.with_name("region.dag.condor.sub").exists() else "waiting"
-    )
+    return "trials" if finished or files.dag_files.submit.exists() else "waiting"
 
 
 def _has_content(path: Path) -> bool:

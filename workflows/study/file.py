@@ -38,6 +38,9 @@ _WORDS = {  # for what pydantic says in Python's words
 _MOST_PROBLEMS = 20  # that are told of one file
 _LONGEST = 500  # characters
 
+# The frozen study that was read or written last, by its file: a command asks for one run's often.
+_known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
+
 _UNSHOWN = {"missing", "unknown_key", "storage_url"}  # errors told without the value given
 
 
@@ -51,6 +54,8 @@ class FrozenStudy(BaseModel):
         notes: what was chosen for the study when it was planned, and why.
         study: the resolved study.
     """
+
+    model_config = ConfigDict(frozen=True)
 
     run: str
     folder: str
@@ -109,18 +114,42 @@ def load_fleet(path: Path) -> Fleet:
 
 
 def load_frozen(path: Path) -> FrozenStudy:
-    """Read the study that a run froze.
+    """Read the study that a run froze; once, while its file stays as it is.
 
     Raises:
         NoRunError: it is a study that was never planned.
         InputError: the file can't be read or was changed into something that is no study.
     """
+    stamp = _stamp(path)
+    if stamp and (known := _known.get(path)) and known[0] == stamp:
+        return known[1]
     tree = _read_table(path, largest=None)  # absolute paths may have made it large
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, and no run of it")
     # releases up to 0.1 didn't note it
     tree.setdefault("created", datetime.fromtimestamp(path.stat().st_mtime, UTC))
-    return _validated(FrozenStudy, path, tree)
+    frozen = _validated(FrozenStudy, path, tree)
+    _remember(path, stamp, frozen)
+    return frozen
+
+
+def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
+    """Note what was just written to `path`, so that this process needn't parse it."""
+    _remember(path, _stamp(path), frozen)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written anew, or in place; empty where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _remember(path: Path, stamp: tuple[int, ...], frozen: FrozenStudy) -> None:
+    _known.clear()
+    _known[path] = stamp, frozen
 
 
 def dump_frozen(frozen: FrozenStudy) -> str:

@@ -12,13 +12,17 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from trialfleet import nodes
 from trialfleet.errors import InputError
 from trialfleet.sections import did_you_mean
 
 _INTERPRETERS = re.compile(
     r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|Rscript|julia|node|perl|ruby|lua|octave"
 )
-_MADE = ("trial.json", "trial.py", "result.json", "progress.jsonl", "checkpoint", "model")
+CONTRACT = (
+    *(nodes.TRIAL, nodes.HELPER, nodes.RESULT),
+    *(nodes.PROGRESS, nodes.CHECKPOINT, nodes.MODEL),
+)
 
 
 def command_problems(
@@ -33,7 +37,7 @@ def command_problems(
         folder: the study's.
     """
     sent = {Path(file).name: Path(file) for file in files}
-    there = {*sent, *data, *_MADE}
+    there = {*sent, *data, *CONTRACT}
     for i, word in enumerate(command):
         if word.startswith(("/", "-")) or not word:
             continue
