@@ -8,18 +8,12 @@ library instead, whatever the machine's is: `patchelf` writes both paths into th
 from __future__ import annotations
 
 import shutil
-import struct
 import subprocess
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-
-ELF_MAGIC = b"\x7fELF"
-PROGRAM_INTERPRETER = 3  # PT_INTERP in the ELF specification
-PROGRAM_HEADERS_AT = 32  # e_phoff of a 64-bit ELF header
-PROGRAM_HEADER_SIZE_AT = 54  # e_phentsize, followed by e_phnum
 
 
 def find_patchelf() -> Path:
@@ -48,25 +42,21 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
     """Yield, in order, the regular files in `folders` that name a loader.
 
     Scripts, libraries and statically linked programs need no change and are left out.
+
+    Raises:
+        PoolError: patchelf is missing.
     """
+    patchelf = find_patchelf()
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if file.is_file() and not file.is_symlink() and names_a_loader(file):
+            if file.is_file() and not file.is_symlink() and names_a_loader(file, patchelf):
                 yield file
 
 
-def names_a_loader(file: Path) -> bool:
-    """Tell whether `file` is a 64-bit little-endian ELF program with a PT_INTERP header."""
-    with file.open("rb") as program:
-        header = program.read(64)
-        if len(header) < 64 or header[:6] != ELF_MAGIC + b"\x02\x01":
-            return False
-        (table,) = struct.unpack_from("<Q", header, PROGRAM_HEADERS_AT)
-        size, count = struct.unpack_from("<HH", header, PROGRAM_HEADER_SIZE_AT)
-        program.seek(table)
-        entries = program.read(size * count)
-    kinds = (struct.unpack_from("<I", entries, at)[0] for at in range(0, len(entries), size))
-    return PROGRAM_INTERPRETER in kinds
+def names_a_loader(file: Path, patchelf: Path) -> bool:
+    """Tell whether `file` is an ELF program that names its loader."""
+    asked: list[Path | str] = [patchelf, "--print-interpreter", file]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:

@@ -1,4 +1,8 @@
-"""Finding HTCondor: the machine's own, or else Debian's package unpacked into the user's cache."""
+"""Finding HTCondor: the machine's own, or else Debian's package unpacked into the user's cache.
+
+PyPI has HTCondor's bindings and not its daemons, and HTCondor's own relocatable tarball is on no
+package index. Debian's archive is one: mirrored, signed, and apt finds what the daemons need.
+"""
 
 from __future__ import annotations
 

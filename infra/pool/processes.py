@@ -1,4 +1,4 @@
-"""Which processes of this machine belong to a pool: told by their environment, from /proc.
+"""Which processes of this machine belong to a pool: told by their environment.
 
 A pid file alone lies after a reboot, and says nothing about orphans of a master that was killed.
 The environment of a process can't be mistaken for another's:
@@ -14,11 +14,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 ANCESTOR = "_CONDOR_ANCESTOR_"
-PROC = Path("/proc")
 POLL = 0.02  # seconds between two looks at processes that are to end
 
 
@@ -29,18 +31,18 @@ class Process:
     Attributes:
         pid: its number.
         parent: its parent's number.
-        name: the kernel's short name of the program, at most 15 bytes.
-        started: clock ticks since boot; with `pid` it identifies the process for good.
+        name: the program's.
         environment: what it was started with; empty when it may not be read.
         namespace: identity of its user namespace, `user:[…]`; empty when it may not be read.
+        handle: what signals it, and no other that has its number by then.
     """
 
     pid: int
     parent: int
     name: str
-    started: int
     environment: frozenset[str]
     namespace: str
+    handle: psutil.Process = field(compare=False, repr=False)
 
     def has(self, variable: str, value: str) -> bool:
         """Tell whether the process was started with `variable=value`."""
@@ -49,30 +51,36 @@ class Process:
 
 def living() -> list[Process]:
     """Return all processes that this user may see into, without zombies, by pid."""
-    numbers = sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
-    return [process for number in numbers if (process := read(number)) is not None]
+    return [process for pid in sorted(psutil.pids()) if (process := read(pid)) is not None]
 
 
 def read(pid: int) -> Process | None:
-    """Return the process with this number; None if it is gone, a zombie or the kernel's own."""
-    folder = PROC / str(pid)
+    """Return the process with this number; None if it is gone, a zombie or may not be read."""
     try:
-        before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
-        fields = after.split()
-        environment = (folder / "environ").read_bytes()
-        namespace = str((folder / "ns" / "user").readlink())
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        handle = psutil.Process(pid)
+        with handle.oneshot():
+            if handle.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
+                return None
+            environment = handle.environ().items()
+            return Process(
+                pid=pid,
+                parent=handle.ppid(),
+                name=handle.name(),
+                environment=frozenset(f"{name}={value}" for name, value in environment),
+                namespace=namespace_of(pid),
+                handle=handle,
+            )
+    except (psutil.Error, OSError):
         return None
-    if fields[0] in {"Z", "X"}:
-        return None
-    return Process(
-        pid=pid,
-        parent=int(fields[1]),
-        name=before.partition("(")[2],
-        started=int(fields[19]),
-        environment=frozenset(environment.decode(errors="surrogateescape").split("\0")),
-        namespace=namespace,
-    )
+
+
+def namespace_of(pid: int | str) -> str:
+    """Return the identity of a process's user namespace, which psutil doesn't know.
+
+    Raises:
+        OSError: it is gone, or may not be read.
+    """
+    return str(Path(f"/proc/{pid}/ns/user").readlink())
 
 
 def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
@@ -95,7 +103,7 @@ def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Pro
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
     """Add to `chosen` what it started, by parent, by HTCondor's ancestor or by its namespace."""
-    own = str((PROC / "self" / "ns" / "user").readlink())
+    own = namespace_of("self")
     while True:
         marks = frozenset().union(*(ancestors(process) for process in chosen.values()))
         spaces = {process.namespace for process in chosen.values()} - {own}
@@ -122,12 +130,8 @@ def ancestors(process: Process) -> frozenset[str]:
 
 def send(process: Process, number: signal.Signals) -> None:
     """Signal `process` unless it is gone or its number has passed to another."""
-    now = read(process.pid)
-    if now is not None and now.started == process.started:
-        try:
-            os.kill(process.pid, number)
-        except ProcessLookupError:
-            return
+    with suppress(psutil.NoSuchProcess):
+        process.handle.send_signal(number)
 
 
 def wait_until(done: Callable[[], bool], *, seconds: float, poll: float = POLL) -> bool:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from numpy.linalg import _umath_linalg
 
 from trialfleet.errors import PoolError
 from trialfleet.files import write_json
@@ -285,24 +286,12 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 
 def test_programs_that_name_a_loader_are_told_from_all_others(tmp_path: Path) -> None:
     dynamic = Path(sys.executable).resolve()
-    assert elf.names_a_loader(dynamic)
     shutil.copy(dynamic, tmp_path / "python")
     (tmp_path / "script").write_text("#!/bin/sh\n" + "#" * 100)
-    (tmp_path / "short").write_bytes(elf.ELF_MAGIC)
-    (tmp_path / "static").write_bytes(without_interpreter(dynamic.read_bytes()))
+    (tmp_path / "short").write_bytes(b"\x7fELF")
+    shutil.copy(_umath_linalg.__file__, tmp_path / "library")
     (tmp_path / "link").symlink_to(dynamic)
     assert list(elf.dynamic_programs([tmp_path, tmp_path / "none"])) == [tmp_path / "python"]
-
-
-def without_interpreter(program: bytes) -> bytes:
-    """Turn the PT_INTERP header of an ELF program into one that means nothing (PT_NULL)."""
-    table = int.from_bytes(program[32:40], "little")
-    size, count = (int.from_bytes(program[at : at + 2], "little") for at in (54, 56))
-    changed = bytearray(program)
-    for at in range(table, table + size * count, size):
-        if int.from_bytes(changed[at : at + 4], "little") == elf.PROGRAM_INTERPRETER:
-            changed[at : at + 4] = bytes(4)
-    return bytes(changed)
 
 
 def test_a_relocated_program_runs_by_its_own_loader(tmp_path: Path) -> None:

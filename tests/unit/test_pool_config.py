@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
@@ -253,7 +254,7 @@ def test_using_an_environment_forgets_the_null_configuration(
 def process(pid: int, *environment: str, parent: int = 1, space: str = "") -> processes.Process:
     own = str(Path("/proc/self/ns/user").readlink())
     variables = frozenset(environment)
-    return processes.Process(pid, parent, "any", pid, variables, space or own)
+    return processes.Process(pid, parent, "any", variables, space or own, psutil.Process())
 
 
 def members(*everyone: processes.Process) -> list[int]:
@@ -299,16 +300,13 @@ def test_a_zombie_is_not_alive() -> None:
     child.wait()
 
 
-def test_a_number_that_passed_to_another_process_is_not_signalled() -> None:
+def test_a_process_is_signalled_once_and_its_number_no_more() -> None:
     child = subprocess.Popen(["sleep", "30"])
-    now = processes.read(child.pid)
-    assert now is not None
-    former = processes.Process(now.pid, 1, "sleep", now.started - 1, frozenset(), "")
-    processes.send(former, signal.SIGKILL)
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(0.2)
-    processes.send(now, signal.SIGKILL)
+    alive = processes.read(child.pid)
+    assert alive is not None
+    processes.send(alive, signal.SIGKILL)
     assert child.wait(5) == -9
+    processes.send(alive, signal.SIGKILL)
 
 
 def test_the_account_in_roots_namespace_is_never_the_one_of_strangers(
