@@ -63,10 +63,10 @@ bench: $(VENV)/ready
 	$(BIN)/python -m tests.bench
 
 bench-kernels: $(VENV)/ready
-	$(BIN)/python -m trialfleet.nodes.kernels bench
+	$(BIN)/python -m tests.bench.kernels
 
 bench-train: $(VENV)/ready
-	$(BIN)/python -m tests.bench_train
+	$(BIN)/python -m tests.bench.train
 
 # The lock has a hash for every file but torch's: which build of it is right depends on the machine.
 $(VENV)/ready: pyproject.toml requirements.lock constraints.txt infra/install_torch.py infra/pip_progress.py

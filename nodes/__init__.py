@@ -5,4 +5,4 @@ HELPER = "trial.py"  # goes with every trial
 TRIAL, RESULT, PROGRESS = "trial.json", "result.json", "progress.jsonl"
 CHECKPOINT, MODEL = "checkpoint", "model"
 KERNELS = "kernels"  # a folder that goes with the reference trainer where there is a GPU, but for
-NOT_ON_NODES = ("__pycache__", "bench*", "npp.py", "timing.py", "*.md")
+NOT_ON_NODES = ("__pycache__",)

@@ -4,9 +4,8 @@
     plain    the same by pure torch: reference and last fallback
     checks   what the arguments must be
     build    compiles csrc/ for this machine's torch and GPUs, once
-    bench    the multiply-by-constant table of 2014, and the other operators
 
 `python -m trialfleet.nodes.kernels build` builds ahead of time; `status` tells what is loaded and
-why nothing better; `bench` measures. `ops` and what it needs also travel alone, in the folder
-`kernels` of a trial's sandbox.
+why nothing better. `ops` and what it needs also travel alone, in the folder `kernels` of a trial's
+sandbox.
 """

@@ -1,4 +1,4 @@
-"""`python -m trialfleet.nodes.kernels build|status|bench`: kernels ahead of time, and how fast."""
+"""`python -m trialfleet.nodes.kernels build|status`: kernels ahead of time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,14 @@ from trialfleet.nodes.kernels import build
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; exit code 1 if there is no library, 2 for wrong arguments."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["bench"]:
-        from trialfleet.nodes.kernels import bench
-
-        return bench.main(words[1:])
-    chosen = parser().parse_args(words)
+    chosen = parser().parse_args(arguments)
     if chosen.command == "status":
         return status(as_json=chosen.json)
     return build_now(Path(chosen.into) if chosen.into else build.cache(), as_json=chosen.json)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the reader of the command line; `bench` has its own."""
+    """Return the reader of the command line."""
     made = argparse.ArgumentParser(prog="trialfleet.nodes.kernels", description=__doc__)
     commands = made.add_subparsers(dest="command", required=True)
     words = "compile for this machine's torch and GPUs, unless that is done"
@@ -34,7 +29,6 @@ def parser() -> argparse.ArgumentParser:
     building.add_argument("--into", metavar="FOLDER", help=f"default: {build.cache()}")
     words = "tell what trials here load, and why nothing better"
     telling = commands.add_parser("status", help=words, description=words)
-    commands.add_parser("bench", help="measure; see bench --help")
     for command in (building, telling):
         command.add_argument("--json", action="store_true", help="print JSON")
     return made

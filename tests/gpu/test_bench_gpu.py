@@ -11,7 +11,8 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
 
-from trialfleet.nodes.kernels import bench, bench_mulc, npp, timing
+from tests.bench.kernels import __main__ as bench
+from tests.bench.kernels import mulc, npp, timing
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_the_events_take_as_long_as_the_clock(meter: timing.CudaMeter) -> None:
 
 
 @pytest.mark.parametrize("manner", ["called", "graph"])
-@pytest.mark.parametrize("name", [name for name in bench_mulc.VARIANTS if name != "copy"])
+@pytest.mark.parametrize("name", [name for name in mulc.VARIANTS if name != "copy"])
 @pytest.mark.parametrize("size", [1, 1000, 1 << 20])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch.compile imports
 def test_every_variant_multiplies(
@@ -37,13 +38,13 @@ def test_every_variant_multiplies(
 ) -> None:
     x = torch.ones(size, device="cuda")
     try:
-        call = bench_mulc.VARIANTS[name](x, meter)
-    except bench_mulc.UnavailableError as error:
+        call = mulc.VARIANTS[name](x, meter)
+    except mulc.UnavailableError as error:
         pytest.skip(str(error))
     meter.rounds(call, 1)  # a graph's kernels must have run before
     action = meter.manners[manner](call, 7)
-    assert bench_mulc.multiplies(meter, x, action, 7)
-    assert not bench_mulc.multiplies(meter, x, action, 8)
+    assert mulc.multiplies(meter, x, action, 7)
+    assert not mulc.multiplies(meter, x, action, 8)
 
 
 def test_npp_works_on_the_stream_that_it_is_given(meter: timing.CudaMeter) -> None:

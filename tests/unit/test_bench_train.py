@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.bench_train import __main__ as bench
-from tests.bench_train import launches, rivals, roofline, workloads
+from tests.bench.train import __main__ as bench
+from tests.bench.train import launches, rivals, roofline, workloads
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +19,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from trialfleet.nodes.kernels import (
-    bench,
-    bench_fused,
-    bench_mulc,
-    bench_results,
-    bench_run,
-    bench_tables,
-    npp,
-    timing,
-)
-from trialfleet.nodes.kernels.bench_results import Goal, Machine, Results, Row, regime
+from tests.bench.kernels import __main__ as bench
+from tests.bench.kernels import fused, mulc, npp, run, tables, timing
+from tests.bench.kernels import results as bench_results
+from tests.bench.kernels.results import Goal, Machine, Results, Row, regime
+from trialfleet.nodes.kernels import build
 
 CPU = torch.device("cpu")
 MI = 1 << 20
@@ -145,16 +142,16 @@ def test_seconds_stand_only_where_all_calls_of_2014_were_made() -> None:
     fewer = replace(LARGE, seconds=4.1, rounds=8, calls=900)
     assert full.as_json(1.0)["seconds_of_128000"] == 0.384
     assert fewer.as_json(1.0)["seconds_of_128000"] is None
-    lines = list(bench_tables.seconds_table([full, fewer]))
+    lines = list(tables.seconds_table([full, fewer]))
     assert lines[2].split() == ["1", "K", "0.38"]
     assert lines[3].split() == ["256", "M", "-"]
-    assert "below" in list(bench_tables.seconds_table([fewer]))[-1]
+    assert "below" in list(tables.seconds_table([fewer]))[-1]
 
 
 def test_the_details_say_how_ours_compares_and_why_something_is_missing() -> None:
     npps = replace(SMALL, variant="npp", microseconds=6.0)
     missing = replace(SMALL, variant="compile", skipped="no compiler")
-    lines = list(bench_tables.detail_table(results(COPY, SMALL, npps, missing)))
+    lines = list(tables.detail_table(results(COPY, SMALL, npps, missing)))
     assert lines[1] == "mulc_, 256 M: memory dominates"
     assert lines[3] == "mulc_, 1 K: launch dominates"
     assert "2.00 x" in lines[5]
@@ -173,7 +170,7 @@ def test_the_drivers_option_is_told_or_why_it_is_not(
     driver: str | None, value: str | None, said: str
 ) -> None:
     machine = replace(results().machine, driver=driver, check_pci_config_space=value)
-    lines = list(bench_tables.machine_lines(machine))
+    lines = list(tables.machine_lines(machine))
     assert lines[1] == f"driver {driver or '-'}  CheckPCIConfigSpace {said}"
 
 
@@ -227,11 +224,11 @@ def test_a_measurement_makes_exactly_the_calls_that_it_reports(
 
 def test_what_multiplies_too_often_or_not_at_all_is_found_out() -> None:
     meter, x = timing.Meter(CPU), torch.ones(1000)
-    call = bench_mulc.VARIANTS["ours"](x, meter)
-    assert bench_mulc.multiplies(meter, x, timing.repeated(call, 1000), 1000)
-    assert not bench_mulc.multiplies(meter, x, timing.repeated(call, 999), 1000)
-    assert not bench_mulc.multiplies(meter, x, timing.repeated(call, 4), 3)
-    assert not bench_mulc.multiplies(meter, x, lambda: x[1:].mul_(bench_mulc.CONSTANT), 1)
+    call = mulc.VARIANTS["ours"](x, meter)
+    assert mulc.multiplies(meter, x, timing.repeated(call, 1000), 1000)
+    assert not mulc.multiplies(meter, x, timing.repeated(call, 999), 1000)
+    assert not mulc.multiplies(meter, x, timing.repeated(call, 4), 3)
+    assert not mulc.multiplies(meter, x, lambda: x[1:].mul_(mulc.CONSTANT), 1)
 
 
 def test_a_wrong_variant_is_shown_as_wrong() -> None:
@@ -239,10 +236,10 @@ def test_a_wrong_variant_is_shown_as_wrong() -> None:
     blank = Row("mulc_", "8", "ours", "called", bytes=64)
 
     def right(action: timing.Call, calls: int) -> bool:
-        return bench_mulc.multiplies(meter, x, action, calls)
+        return mulc.multiplies(meter, x, action, calls)
 
-    (row,) = bench_run.rows_of(meter, blank, lambda: x.exp_, 0.01, right)
-    assert row.skipped == bench_run.WRONG
+    (row,) = run.rows_of(meter, blank, lambda: x.exp_, 0.01, right)
+    assert row.skipped == run.WRONG
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -252,17 +249,17 @@ def tensors(value: Any) -> list[Tensor]:
     return [value] if isinstance(value, Tensor) else []
 
 
-DROPOUT = bench_fused.activation  # random, and by another generator than torch's
+DROPOUT = fused.activation  # random, and by another generator than torch's
 
 
 @pytest.mark.parametrize(
-    "make", [make for make in bench_fused.FUSED if make != DROPOUT], ids=lambda make: make.__name__
+    "make", [make for make in fused.FUSED if make != DROPOUT], ids=lambda make: make.__name__
 )
 def test_the_plain_formula_is_what_our_operation_computes(
-    make: Callable[[bench_fused.Scale], bench_fused.Fused],
+    make: Callable[[fused.Scale], fused.Fused],
 ) -> None:
     torch.manual_seed(0)
-    case = make(bench_fused.Scale(CPU, torch.float32, 64, 32, 8, 128, 256))
+    case = make(fused.Scale(CPU, torch.float32, 64, 32, 8, 128, 256))
     before = [tensor.clone() for tensor in tensors(case.arguments)]
     plain = [t.clone() for t in tensors([case.plain(*case.arguments), case.arguments])]
     for now, then in zip(tensors(case.arguments), before, strict=True):
@@ -274,7 +271,7 @@ def test_the_plain_formula_is_what_our_operation_computes(
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_the_launcher_goes_by_the_name_that_its_declaration_gets(tmp_path: Path) -> None:
-    header = Path(bench.__file__).parent / "csrc" / "cuda" / "launchers.h"
+    header = Path(build.__file__).parent / "csrc" / "cuda" / "launchers.h"
     text = header.read_text(encoding="utf-8")
     (declaration,) = re.findall(r"^cudaError_t mulc\([^)]*\)", text, re.MULTILINE)
     assert re.search(r"enum class Type : int { float32,", text)
@@ -289,7 +286,7 @@ def test_the_launcher_goes_by_the_name_that_its_declaration_gets(tmp_path: Path)
     library = tmp_path / "launchers.so"
     command = ["c++", "-std=c++17", "-shared", "-fPIC", "-xc++", "-", "-o", str(library)]
     subprocess.run(command, input=source, text=True, check=True)
-    assert hasattr(ctypes.CDLL(str(library)), bench_mulc.LAUNCHER)
+    assert hasattr(ctypes.CDLL(str(library)), mulc.LAUNCHER)
 
 
 # --- NPP ------------------------------------------------------------------------------------------
@@ -433,7 +430,7 @@ def test_wrong_arguments_exit_2_and_say_why_in_one_line(
 def test_every_field_of_the_json_is_documented() -> None:
     npps = replace(SMALL, variant="npp", microseconds=6.0)
     found = results(COPY, SMALL, npps, replace(npps, skipped="not installed"))
-    text = Path(bench.__file__).with_name("BENCHMARKS.md").read_text(encoding="utf-8")
+    text = (Path(bench.__file__).parents[1] / "BENCHMARKS.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"^## `--json`$(.*?)^## ", text, re.DOTALL | re.MULTILINE)
     first_columns = "\n".join(re.findall(r"^\| (.*?) \|", section, re.MULTILINE))
     fields = set(re.findall(r"[a-z0-9_]{2,}", first_columns)) - {"field"}
@@ -463,12 +460,29 @@ def test_arrays_too_large_for_the_memory_are_left_out(capsys: pytest.CaptureFixt
     assert f"{1 << 24} M elements" in capsys.readouterr().err
 
 
+def test_a_bare_machine_with_torch_can_run_it() -> None:
+    program = """
+        import importlib.metadata, re, sys
+        import tests.bench.kernels.__main__, tests.bench.kernels.run
+        lines = importlib.metadata.requires("trialfleet")
+        needs = {re.match(r"[\\w.-]+", line)[0] for line in lines}
+        modules = importlib.metadata.packages_distributions()
+        loaded = {name for top in sys.modules for name in modules.get(top, ())}
+        print(*(needs & loaded) - {"numpy", "torch"})
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = {**os.environ, "TRIALFLEET_PLAIN": "1"}
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "\n"), ended.stderr
+
+
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures for a moment only, and compiles MulC alone."""
     monkeypatch.setattr(timing, "WARM_UP", 0.001)
     monkeypatch.setattr(bench, "QUICK_SECONDS", 0.01)
-    monkeypatch.setattr(bench_fused, "freshly_compiled", lambda function: function)
+    monkeypatch.setattr(fused, "freshly_compiled", lambda function: function)
 
 
 @pytest.mark.thorough

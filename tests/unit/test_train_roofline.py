@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.bench_train import roofline, workloads
+from tests.bench.train import roofline, workloads
 from trialfleet.nodes.tabular import loader
 from trialfleet.nodes.tabular.graph_steps import GraphSteps
 from trialfleet.nodes.tabular.network import Network

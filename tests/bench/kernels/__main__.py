@@ -1,4 +1,4 @@
-"""The benchmark of 2014, remade: `python -m trialfleet.nodes.kernels bench`.
+"""The benchmark of 2014, remade: `python -m tests.bench.kernels`.
 
 128 x 1000 calls of MulC from arrays so small that launching is all, to arrays so large that memory
 is, in every manner that there is; then each fused operation against torch.compile. BENCHMARKS.md
@@ -11,19 +11,21 @@ import argparse
 import json
 import os
 import re
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 import torch
 
-from trialfleet.nodes.kernels import bench_tables, build
-from trialfleet.nodes.kernels.bench_results import SUFFIXES, in_words
+from tests.bench.kernels import tables
+from tests.bench.kernels.results import SUFFIXES, in_words
+from trialfleet.nodes.kernels import build
 
 SIZES = tuple(1 << power for power in range(10, 29, 2))  # 1 K to 256 M elements
 QUICK_SIZES = (1 << 10, 1 << 20, 1 << 26)
 SECONDS, QUICK_SECONDS = 4.0, 0.2  # for one row of MulC
 MEMORY = 0.8  # of what is free, for two arrays
-COMMAND = "python -m trialfleet.nodes.kernels bench"
+COMMAND = "python -m tests.bench.kernels"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,11 +42,11 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         reader.error(str(error))
     budget = QUICK_SECONDS if chosen.quick else SECONDS
-    from trialfleet.nodes.kernels import bench_run  # it loads the kernels, and builds them first
+    from tests.bench.kernels import run  # it loads the kernels, and builds them first
 
-    results = bench_run.results(device, sizes, budget, quick=chosen.quick)
-    print(json.dumps(results.as_json(), indent=1) if chosen.json else bench_tables.text(results))
-    return 1 if any(row.skipped == bench_run.WRONG for row in results.mulc) else 0
+    results = run.results(device, sizes, budget, quick=chosen.quick)
+    print(json.dumps(results.as_json(), indent=1) if chosen.json else tables.text(results))
+    return 1 if any(row.skipped == run.WRONG for row in results.mulc) else 0
 
 
 class Parser(argparse.ArgumentParser):
@@ -129,3 +131,7 @@ def fitting(sizes: Sequence[int], device: torch.device) -> list[int]:
     if left := [in_words(size) for size in sizes if size > limit]:
         build.say(f"too large for the memory here, so left out: {', '.join(left)} elements")
     return kept
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What a step asks of the device, counted: `python -m tests.bench_train.launches [--json]`.
+"""What a step asks of the device, counted: `python -m tests.bench.train.launches [--json]`.
 
 Needs no GPU, and its figures are the same on every machine. Each operation that is no view is at
 least one launch on a GPU, and reads its inputs from memory and writes its outputs there: so the
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.bench_train import rivals, workloads
-from tests.bench_train.workloads import SEED, Workload
+from tests.bench.train import rivals, workloads
+from tests.bench.train.workloads import SEED, Workload
 from tests.one_process import world_of_one
 from trialfleet.nodes.tabular import dataset, loader
 from trialfleet.nodes.tabular.graph_steps import GraphSteps

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from trialfleet.nodes.kernels.bench_results import REFERENCE, Goal, Machine, Results, Row
+from tests.bench.kernels.results import REFERENCE, Goal, Machine, Results, Row
 
 NO_GOALS = "Goals are for a GPU, so none is judged here."
 

@@ -35,7 +35,7 @@ from itertools import pairwise
 
 import torch
 
-from tests.bench_train.workloads import Workload
+from tests.bench.train.workloads import Workload
 
 COPIED = {"cpu": 1 << 28, "cuda": 1 << 31}  # bytes of the array
 SIDE = {"cpu": 2048, "cuda": 8192}  # of the square matrices

@@ -1,4 +1,4 @@
-"""Measure and print: `python -m tests.bench_train [--json] [--only NAME] [--ways ours,loop]`.
+"""Measure and print: `python -m tests.bench.train [--json] [--only NAME] [--ways ours,loop]`.
 
 For each workload and each way to train: seconds until the first steps are done (imports, compiling,
 capture), samples per second after that, and seconds of training to the validation loss that ours
@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from tests.bench_train import launches, rivals, roofline, workloads
-from tests.bench_train.workloads import Workload
+from tests.bench.train import launches, rivals, roofline, workloads
+from tests.bench.train.workloads import Workload
 from trialfleet.nodes.tabular import dataset, evaluation, settings, train
 
 WINDOW = 0.5  # s of steps between two looks at the clock

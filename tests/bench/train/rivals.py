@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.bench_train.roofline import synchronize
-from tests.bench_train.workloads import SEED, Workload
+from tests.bench.train.roofline import synchronize
+from tests.bench.train.workloads import SEED, Workload
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, loader, settings, train
 from trialfleet.nodes.tabular.network import Network, loss_of

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from trialfleet.nodes.kernels import bench_fused, bench_mulc, build, npp, ops, timing
-from trialfleet.nodes.kernels.bench_results import Machine, Results, Row, in_words
-from trialfleet.nodes.kernels.timing import Call, CudaMeter, Meter
+from tests.bench.kernels import fused, mulc, npp, timing
+from tests.bench.kernels.results import Machine, Results, Row, in_words
+from tests.bench.kernels.timing import Call, CudaMeter, Meter
+from trialfleet.nodes.kernels import build, ops
 from trialfleet.nodes.probe import kernel_log
 
 FUSED_SECONDS = 1.0  # at most, for one row of the fused operations: there are many
@@ -46,17 +47,17 @@ def mulc_rows(meter: Meter, sizes: Sequence[int], budget: float) -> Iterator[Row
     for size in sizes:
         build.say(f"mulc_, {in_words(size)}")
         x = torch.ones(size, device=meter.device)
-        for name, make in bench_mulc.VARIANTS.items():
+        for name, make in mulc.VARIANTS.items():
             blank = Row("mulc_", in_words(size), name, "called", bytes=2 * x.nbytes)
-            right = () if name == "copy" else (partial(bench_mulc.multiplies, meter, x),)
+            right = () if name == "copy" else (partial(mulc.multiplies, meter, x),)
             yield from rows_of(meter, blank, partial(make, x, meter), budget, *right)
 
 
 def fused_rows(meter: Meter, budget: float, *, quick: bool) -> Iterator[Row]:
     """Yield the rows of the fused operations' table; of the smaller size alone where it's quick."""
-    scales = bench_fused.scales(meter.device)
+    scales = fused.scales(meter.device)
     for scale in scales[:1] if quick else scales:
-        for make in bench_fused.FUSED:
+        for make in fused.FUSED:
             try:
                 case = make(scale)
             except torch.OutOfMemoryError:
@@ -93,7 +94,7 @@ def rows_of(
                 yield replace(row, skipped=WRONG)
                 continue
             yield with_timing(row, timing.measured(meter, call, repeat, budget))
-        except bench_mulc.UnavailableError as error:
+        except mulc.UnavailableError as error:
             yield replace(row, skipped=str(error))
         except Exception as error:  # noqa: BLE001  whatever a library raises, the others go on
             yield replace(row, skipped=f"{type(error).__name__}: {first_line(str(error))}")

@@ -1,6 +1,6 @@
 """NVIDIA's NPP by ctypes: `nppsMulC_32f_I`, the library call of the benchmark of 2014.
 
-The library is in NVIDIA's wheels: `pip install 'trialfleet[npp-cu13]'` (or `npp-cu12`). It brings
+The library is in NVIDIA's wheels: `pip install '.[npp-cu13]'` (or `npp-cu12`). It brings
 its own CUDA runtime and works on the context and the stream that torch made.
 
 CUDA 13 has only the forms whose name ends in `_Ctx`, which take the stream with them; they are in

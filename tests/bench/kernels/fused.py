@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.bench.kernels.timing import Call, freshly_compiled
 from trialfleet.nodes.kernels import ops
-from trialfleet.nodes.kernels.timing import Call, freshly_compiled
 
 DROPPED = 0.1
 BETA_1, BETA_2, EPSILON, MOMENTUM = 0.9, 0.999, 1e-8, 0.9

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trialfleet.nodes.kernels import npp, ops
-from trialfleet.nodes.kernels.timing import Call, CudaMeter, Meter, freshly_compiled
+from tests.bench.kernels import npp
+from tests.bench.kernels.timing import Call, CudaMeter, Meter, freshly_compiled
+from trialfleet.nodes.kernels import ops
 
 CONSTANT = 1.0001  # 128,000 products of it stay far from float32's limits, and one changes a value
 LAUNCHER = "_ZN10trialfleet4cuda4mulcEPvflNS0_4TypeEP11CUstream_st"  # trialfleet::cuda::mulc
