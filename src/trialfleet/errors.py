@@ -56,6 +56,12 @@ def printable(text: str) -> str:
     )
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return names in a line, `a, b, c and 2 more` where there are more than `most`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 class InputError(TrialfleetError):
     """An argument, a file or a path given by the user can't be used."""
 

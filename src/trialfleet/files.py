@@ -8,8 +8,9 @@ import secrets
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 
 def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
@@ -23,19 +24,8 @@ def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None
     Raises:
         OSError: the folder is missing, full or not writable; `path` is then unchanged.
     """
-    beside = path.with_name(f".{secrets.token_hex(6)}.tmp")  # a name of 255 bytes has no room left
-    data = content.encode() if isinstance(content, str) else content
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+    with _beside(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
@@ -45,9 +35,18 @@ def replacing(path: Path) -> Iterator[TextIO]:
     Raises:
         OSError: the folder is missing, full or not writable; `path` is then unchanged.
     """
-    beside = path.with_name(f".{secrets.token_hex(6)}.tmp")
+    with _beside(path, 0o666) as file:
+        text = TextIOWrapper(file, encoding="utf-8", newline="")
+        yield text
+        text.detach()  # it flushes, and doesn't close the file before that is on the disk
+
+
+@contextmanager
+def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
+    beside = path.with_name(f".{secrets.token_hex(6)}.tmp")  # a name of 255 bytes has no room left
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with beside.open("x", encoding="utf-8", newline="") as file:
+        with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

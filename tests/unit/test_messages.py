@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.study_texts import MINIMAL, write
-from trialfleet.errors import InputError, PoolError
+from trialfleet.errors import InputError, PoolError, first_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.names import check_region_name
@@ -22,6 +22,12 @@ def said(*arguments: object) -> Result:
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
+
+
+def test_of_many_names_the_first_are_told() -> None:
+    assert first_of(["a", "b", "c"], 3) == "a, b, c"
+    assert first_of(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
+    assert first_of([], 3) == ""
 
 
 @pytest.mark.parametrize("command", ["best", "status", "trials", "report", "submit"])

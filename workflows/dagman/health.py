@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from trialfleet.errors import first_of
 from trialfleet.files import read_json
 from trialfleet.workflows.dagman.files import ended_by_error, read_node_status, was_removed
 from trialfleet.workflows.dagman.recovery import is_locked
@@ -197,8 +198,7 @@ class _Dagman:
         waited = {name for name, node in nodes.items() if node.submitted}
         if not (lost := sorted(waited - self._nodes_with_jobs)):
             return None
-        names = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
-        reason = f"DAGMan waits for jobs that no queue has: {names}"
+        reason = f"DAGMan waits for jobs that no queue has: {first_of(lost, 3)}"
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trialfleet.errors import first_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.table_found import found_in
@@ -60,9 +61,8 @@ def _target(table: Table) -> str:
     if table["task"] == "regression":
         low, high = table["range"]
         return f"{low:.6g} … {high:.6g}"
-    shown = [f"{name} ({count})" for name, count in [*table["classes"].items()][:_MOST_NAMES]]
-    more = len(table["classes"]) - _MOST_NAMES
-    return ", ".join(shown) + (f" and {more} more classes" if more > 0 else "")
+    classes = [f"{name} ({count})" for name, count in table["classes"].items()]
+    return first_of(classes, _MOST_NAMES)
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
@@ -73,7 +73,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
             about.setdefault(note, []).append(region)
     roles = _roles(tables)
     notes = [
-        note if len(regions) == len(tables) else f"{note} (in {_named(regions)})"
+        note if len(regions) == len(tables) else f"{note} (in {first_of(regions, _MOST_NAMES)})"
         for note, regions in about.items()
     ]
     return notes + roles
@@ -103,12 +103,6 @@ def _roles(tables: dict[str, Table]) -> list[str]:
         f"table: {{columns: {{{name}: …}}}} makes them agree"
         for name in sorted(numeric & categorical)
     ]
-
-
-def _named(regions: list[str]) -> str:
-    shown = ", ".join(regions[:_MOST_NAMES])
-    more = len(regions) - _MOST_NAMES
-    return shown + (f" and {more} more" if more > 0 else "")
 
 
 def table_progress() -> Callable[[int, int], None]:

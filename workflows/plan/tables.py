@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import InputError
+from trialfleet.errors import InputError, first_of
 from trialfleet.files import typed, write_json
 from trialfleet.nodes.tabular.settings import metrics_of
 from trialfleet.nodes.tabular.table import read_table, save_table
@@ -167,9 +167,5 @@ def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[str]:
         if found:
             tasks.setdefault(found["task"], []).append(region)
     if len(tasks) > 1:
-        told = "; ".join(f"{task} in {_named(names)}" for task, names in sorted(tasks.items()))
+        told = "; ".join(f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items()))
         yield f"table.task: {told}; say which with table: {{task: …}}"
-
-
-def _named(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

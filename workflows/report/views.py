@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from statistics import median
 
+from trialfleet.errors import first_of
 from trialfleet.workflows.report import formatting as f
 from trialfleet.workflows.report.groups import group_of
 from trialfleet.workflows.report.model import Comparison, Region, Report
@@ -147,9 +148,8 @@ def failures_left_out(row: Region) -> int:
 
 
 def _trial_names(trials: Sequence[int]) -> str:
-    more = f" and {len(trials) - TRIALS_NAMED} more" if len(trials) > TRIALS_NAMED else ""
-    names = ", ".join(str(number) for number in trials[:TRIALS_NAMED])
-    return f"trial{'s' if len(trials) > 1 else ''} {names}{more}"
+    names = first_of([str(number) for number in trials], TRIALS_NAMED)
+    return f"trial{'s' if len(trials) > 1 else ''} {names}"
 
 
 def verdict(row: Region) -> str:

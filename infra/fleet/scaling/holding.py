@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trialfleet.errors import first_of
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.pool.nodes import Room
@@ -31,8 +32,7 @@ class Holding:
     def __str__(self) -> str:
         """In a line."""
         if found := self.types:
-            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-            return f"nodes of the study's fleet can hold one: {', '.join(found[:4])}{more}"
+            return f"nodes of the study's fleet can hold one: {first_of(found, 4)}"
         name, room = max(self.rooms.items(), key=lambda item: item[1])
         return (
             f"no instance type of the study's fleet can hold one: it needs {self.need}, and the "
