@@ -22,6 +22,7 @@ import platformdirs
 import psutil
 
 from trialfleet import Run, Study, plan
+from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer.region_study import RegionSettings, RegionStudy
 from trialfleet.optimizer.storage import close_storage, open_storage
@@ -150,7 +151,7 @@ def one_slot_pool(base: Path) -> Iterator[Pool]:
     pool = Pool(base / "pool", cpus=1)
     try:
         pool.up()
-        pool.activate()
+        use(pool.environment())
         yield pool
     finally:
         pool.down(grace=2)

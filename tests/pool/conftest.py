@@ -20,6 +20,7 @@ from tests.pool.logs import attach_logs
 from tests.pool.machines import Machine, free_port
 from trialfleet.infra.manager import config
 from trialfleet.infra.manager.config import ManagerSettings
+from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.user_namespace import identity
 
@@ -92,7 +93,7 @@ def pool(session_folder: Path) -> Iterator[Pool]:
     shared = Pool(session_folder / "pool", cpus=CPUS)
     try:
         shared.up()
-        shared.activate()
+        use(shared.environment())
         yield shared
     finally:
         shared.down(grace=5)

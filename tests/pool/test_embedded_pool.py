@@ -16,7 +16,8 @@ import pytest
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import processes
-from trialfleet.infra.pool.embedded import Pool, connect
+from trialfleet.infra.pool.connection import connect
+from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import DAEMON_ADS
 from trialfleet.workflows.status.job_log import read_job

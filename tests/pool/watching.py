@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from trialfleet import Run
-from trialfleet.infra.pool.embedded import Pool, use
+from trialfleet.infra.pool.connection import use
+from trialfleet.infra.pool.embedded import Pool
 
 WaitFor = Callable[..., None]
 SLOW = {"steps": 8, "seconds": 0.25}
@@ -24,7 +25,7 @@ def active(pool: Pool) -> Iterator[Pool]:
     before = {name: os.environ[name] for name in ("CONDOR_CONFIG", "PATH") if name in os.environ}
     try:
         pool.up()
-        pool.activate()
+        use(pool.environment())
         yield pool
     finally:
         for name in ("CONDOR_CONFIG", "PATH"):

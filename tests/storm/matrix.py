@@ -19,6 +19,7 @@ from tests.storm.storm import CPUS, START_SECONDS, TRAINER, Say
 from tests.storm.victims import KINDS, victims
 from tests.storm.watch import Progress, missing, progress
 from trialfleet import PoolError, Run, RunState, Study, TrialfleetError, plan
+from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
@@ -49,7 +50,7 @@ class Matrix:
         """Return for each phase and kind the seconds until all ran again, or `FAILED`."""
         self._runs.mkdir()
         self.pool.up(seconds=START_SECONDS)
-        self.pool.activate()
+        use(self.pool.environment())
         return {phase: self._row(phase) for phase in PHASES}
 
     def _row(self, phase: str) -> Row:

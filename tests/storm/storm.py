@@ -19,6 +19,7 @@ from tests.storm.ground import Ground
 from tests.storm.victims import KINDS, SHORT_LIVED, Victim, catch, victims
 from tests.storm.watch import Progress, missing, progress
 from trialfleet import PoolError, Run, RunState, Study, TrialfleetError, plan
+from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.plan.folder import RunFolder
@@ -86,7 +87,7 @@ class Storm:
     def rage(self) -> None:
         """Do all of it: runs under events until the kills are spent; then calm; then the audit."""
         self.pool.up(seconds=START_SECONDS)
-        self.pool.activate()
+        use(self.pool.environment())
         while self.events["kill"] < self.settings.kills:
             self._start_run()
             self._under_events()

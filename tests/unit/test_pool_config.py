@@ -17,7 +17,8 @@ from trialfleet.infra.pool import embedded as pool
 from trialfleet.infra.pool import processes, user_namespace
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.config import PoolSettings, check_knob, render, variable
-from trialfleet.infra.pool.embedded import Pool, connect, default_folder, use
+from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.embedded import Pool, default_folder
 from trialfleet.infra.pool.environment import extended_path, surroundings, tail
 from trialfleet.infra.pool.htcondor_package import Installation
 

@@ -94,7 +94,7 @@ def run(study: Path, out: Path | None, run_id: str | None, checks: bool, anyway:
     With the --run-id of a run that is there already, that one is watched, or shown if it has ended:
     nothing is trained again.
     """
-    from trialfleet.infra.pool.embedded import connect
+    from trialfleet.infra.pool.connection import connect
     from trialfleet.workflows.cli.plan_summary import plan_text
     from trialfleet.workflows.status.states import RunState
 

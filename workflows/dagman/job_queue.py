@@ -17,7 +17,7 @@ from typing import Any
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.infra.pool.connection import connect, use
 from trialfleet.render import classad_string
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman.health import (

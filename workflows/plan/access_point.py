@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.ctrl_c import postponed
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.ctrl_c import postponed
 
 if TYPE_CHECKING:

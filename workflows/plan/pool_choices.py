@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.plan.matching import gpus, has_gpu, pool_slots
 from trialfleet.workflows.study.spec import Study
 

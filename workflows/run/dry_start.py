@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder

@@ -23,8 +23,9 @@ from trialfleet.workflows.plan import pool_choices
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import autoscale_of
 from trialfleet.workflows.plan.outlook import Outlook, outlook
-from trialfleet.workflows.plan.planning import command_of, write_plan
+from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.run_ids import claim_run, default_folder
+from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.status.causes import failed_attempts
 from trialfleet.workflows.status.job_log import Job

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.embedded import connect, use
+from trialfleet.infra.pool.connection import connect, use
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
 TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"

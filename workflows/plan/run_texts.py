@@ -1,0 +1,139 @@
+"""The text files of a run: graphs, submit files, DAGMan's configuration, what its scripts call.
+
+Pure: the same study, run id, place and time give the same texts.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import resources
+from pathlib import Path
+
+from trialfleet.nodes import tabular
+from trialfleet.render import render_template
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import (
+    EXITS,
+    RESTARTS,
+    RegionGraph,
+    StudyGraph,
+    autoscale_of,
+)
+from trialfleet.workflows.study.file import FrozenStudy, dump_frozen
+from trialfleet.workflows.study.spec import Study, Trainer
+
+PYTHONS = ("python3", "python")  # words of a command that mean the study's Python
+
+
+def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
+    """Every text file of the run by its path relative to the folder. Touches no file system."""
+    texts = {
+        folder.study: dump_frozen(frozen),
+        folder.dag: _study_dag(folder, frozen, graph),
+        folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
+        folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),
+        folder.optimizer_submit: render_template(
+            "submit/optimizer.sub.j2", run=frozen.run, root=folder.root
+        ),
+        folder.publish_submit: render_template(
+            "submit/publish.sub.j2", run=frozen.run, root=folder.root
+        ),
+        folder.report_submit: render_template(
+            "submit/report.sub.j2", run=frozen.run, root=folder.root
+        ),
+        **_fleet_submit(folder, frozen),
+        folder.client: _client(folder),
+        folder.start: render_template(
+            "run/start.j2",
+            command=command_of(frozen.study),
+            python_folder=_path_of(frozen.study.python),
+        ),
+    }
+    for region in graph.regions:
+        texts[folder.region(region.slug).dag] = _region_dag(folder, frozen, region)
+    return {path.relative_to(folder.root): text for path, text in texts.items()}
+
+
+def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str:
+    return render_template(
+        "dag/study.dag.j2",
+        run=frozen.run,
+        study=frozen.study.name,
+        root=folder.root,
+        config=folder.study_config,
+        node_status=folder.dag_files.node_status,
+        parallel_regions=graph.parallel_regions,
+        autoscale=graph.autoscale,
+        exits=EXITS,
+        restarts=RESTARTS,
+        regions=[
+            {
+                "slug": region.slug,
+                "folder": folder.region(region.slug).root,
+                "priority": region.priority,
+            }
+            for region in graph.regions
+        ],
+    )
+
+
+def _fleet_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
+    if autoscale_of(frozen.study) == "off":
+        return {}
+    return {
+        folder.fleet_submit: render_template(
+            "submit/fleet.sub.j2", run=frozen.run, root=folder.root
+        )
+    }
+
+
+def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
+    files = folder.region(region.slug)
+    return render_template(
+        "dag/region.dag.j2",
+        run=frozen.run,
+        region=region.name,
+        slug=region.slug,
+        trials=region.trials,
+        root=folder.root,
+        config=folder.region_config,
+        node_status=files.dag_files.node_status,
+        exits=EXITS,
+        retries=frozen.study.retries,
+        lanes=[
+            [{"name": node, "folder": files.trial(node).root} for node in lane]
+            for lane in region.lanes
+        ],
+        best={"name": region.best, "folder": files.best.root},
+        publish=region.publish,
+        tuned=region.tuned,
+        publishes=region.publishes,
+    )
+
+
+def _client(folder: RunFolder) -> str:
+    return render_template(
+        "run/client.j2",
+        python=sys.executable,
+        folder=folder.root,
+        client=resources.files("trialfleet.optimizer") / "client.py",
+        start=[
+            sys.executable,
+            "-I",
+            "-m",
+            "trialfleet.workflows.scripts.node_scripts",
+            str(folder.root),
+        ],
+    )
+
+
+def command_of(study: Study) -> list[str]:
+    """The command that a trial runs in its sandbox."""
+    ours = ["python3", tabular.FILES[0]]
+    words = study.trainer.command if isinstance(study.trainer, Trainer) else ours
+    return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words
+
+
+def _path_of(python: str | None) -> str:
+    """The folder that comes first on a trial's PATH; none where Python is found by its name."""
+    return str(Path(python).parent) if python and "/" in python else ""
