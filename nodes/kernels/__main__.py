@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trialfleet.nodes.kernels import build
+from trialfleet.nodes.kernels import build, toolchain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def build_now(place: Path, *, as_json: bool) -> int:
     try:
         library = build.build(recipe, place, again=True)
         build.load(library)
-    except (build.BuildError, OSError) as error:
+    except (toolchain.BuildError, OSError) as error:
         print(json.dumps({"error": str(error)}) if as_json else f"No library: {error}")
         return 1
     recorded = json.loads((library.parent / "build.json").read_text(encoding="utf-8"))
@@ -66,8 +66,8 @@ def status(*, as_json: bool) -> int:
         if found:
             build.load(found)
         else:
-            chosen = build.compilers()
-    except (build.BuildError, OSError) as error:
+            chosen = toolchain.compilers()
+    except (toolchain.BuildError, OSError) as error:
         implementation, reason = "plain", str(error)
     told: dict[str, str | list[str] | None] = {
         "implementation": implementation,

@@ -26,9 +26,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 if __package__ == "trialfleet.nodes.kernels":
-    from trialfleet.nodes.kernels import build, plain
+    from trialfleet.nodes.kernels import build, plain, toolchain
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from kernels import build, plain
+    from kernels import build, plain, toolchain
 
 NAMESPACE = "trialfleet"
 SCHEMA = Path(__file__).parent / "csrc" / "schema.cpp"
@@ -210,7 +210,7 @@ def _load() -> tuple[Literal["cuda", "cpu", "plain"], str]:
     """Load the library, or define the operators by plain.py; return which, and why not better."""
     try:
         build.load(build.find_or_build())
-    except (build.BuildError, OSError) as error:
+    except (toolchain.BuildError, OSError) as error:
         _define_plain()
         build.say(f"no kernels of our own, plain torch in their place: {error}")
         return "plain", str(error)

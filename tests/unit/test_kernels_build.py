@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from trialfleet.nodes.kernels import __main__ as command
-from trialfleet.nodes.kernels import build
+from trialfleet.nodes.kernels import build, toolchain
 
 HERE = Path(__file__).parents[2]
 
@@ -128,9 +128,9 @@ def test_a_trial_waits_for_the_build_that_its_node_has_under_way(
 
 def test_in_a_job_one_compiler_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CONDOR_SCRATCH_DIR", "/somewhere")
-    assert build.compilers_at_once() == 1
+    assert toolchain.compilers_at_once() == 1
     monkeypatch.delenv("_CONDOR_SCRATCH_DIR")
-    assert build.compilers_at_once() == len(os.sched_getaffinity(0))
+    assert toolchain.compilers_at_once() == len(os.sched_getaffinity(0))
 
 
 def test_a_killed_builder_leaves_nothing_in_the_way(
@@ -190,7 +190,7 @@ def test_a_refused_file_is_told_with_the_compilers_words_and_remembered(
 ) -> None:
     errors = "for i in 1 2 3 4 5 6 7 8; do echo y.h:$i: error: $i; done"
     compiler(f"(echo note: x; {errors}) >&2; exit 1")
-    with pytest.raises(build.CompileError) as refused:
+    with pytest.raises(toolchain.CompileError) as refused:
         build.find_or_build()
     words = str(refused.value)
     assert re.search(r"c\+\+ can't compile (schema|cpu)\.cpp:\n    y\.h:1: error: 1\n", words)
@@ -198,7 +198,9 @@ def test_a_refused_file_is_told_with_the_compilers_words_and_remembered(
     assert "y.h:7" not in words
     assert "note" not in words
     before = calls.read_text()
-    with pytest.raises(build.CompileError, match=r"y\.h:1: error: 1[^$]*\(so says .*\.failed\)"):
+    with pytest.raises(
+        toolchain.CompileError, match=r"y\.h:1: error: 1[^$]*\(so says .*\.failed\)"
+    ):
         build.find_or_build()
     assert calls.read_text() == before  # not compiled again
 
@@ -212,7 +214,7 @@ def test_a_refusal_is_forgotten_after_a_while(
     place: Path, compiler: Put, recipe: build.Recipe
 ) -> None:
     compiler("echo error: no >&2; exit 1")
-    with pytest.raises(build.CompileError):
+    with pytest.raises(toolchain.CompileError):
         build.find_or_build()
     compiler("")
     long_ago = time.time() - build.REMEMBERED
@@ -226,7 +228,7 @@ def test_who_waited_for_a_failure_does_not_repeat_it(
     compiler("sleep 0.2; echo error: no >&2; exit 1")
 
     def attempt(_: int) -> None:
-        with pytest.raises(build.CompileError, match="error: no"):
+        with pytest.raises(toolchain.CompileError, match="error: no"):
             build.find_or_build()
 
     with ThreadPoolExecutor(3) as pool:
@@ -247,7 +249,7 @@ def test_what_may_pass_is_not_taken_for_a_refusal(
     does: str, words: str, place: Path, compiler: Put
 ) -> None:
     compiler(does)
-    with pytest.raises(build.BuildError, match=words):
+    with pytest.raises(toolchain.BuildError, match=words):
         build.find_or_build()
     compiler("")
     assert build.find_or_build().is_file()
@@ -255,14 +257,14 @@ def test_what_may_pass_is_not_taken_for_a_refusal(
 
 def test_no_compiler_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(build.BuildError, match=r"there is no C\+\+ compiler no-such-compiler"):
+    with pytest.raises(toolchain.BuildError, match=r"there is no C\+\+ compiler no-such-compiler"):
         build.find_or_build()
     assert not list(place.glob("*.failed"))
 
 
 def test_plain_torch_may_be_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIALFLEET_PLAIN", "1")
-    with pytest.raises(build.BuildError, match="TRIALFLEET_PLAIN is set"):
+    with pytest.raises(toolchain.BuildError, match="TRIALFLEET_PLAIN is set"):
         build.find_or_build()
     assert not place.exists()
 
@@ -308,7 +310,7 @@ def test_the_key_hangs_on(change: dict[str, Any], recipe: build.Recipe) -> None:
 def test_the_sources_hash_hangs_on_names_and_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    monkeypatch.setattr(toolchain, "SOURCES", tmp_path)
     (tmp_path / "cuda").mkdir()
     hashes = [build.hash_of_sources()]
     (tmp_path / "a.cpp").write_text("1")
@@ -340,7 +342,7 @@ def test_a_user_without_a_home_still_finds_roots(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "expanduser", no_home)
     assert build.places() == (build.SYSTEM,)
-    with pytest.raises(build.BuildError, match="no home"):
+    with pytest.raises(toolchain.BuildError, match="no home"):
         build.cache()
 
 
@@ -359,18 +361,18 @@ def test_nvcc_is_the_one_of_torchs_cuda(tmp_path: Path, monkeypatch: pytest.Monk
     packaged = put("packages/nvidia/cu14/bin", "14.2")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
-    monkeypatch.setattr(build, "PACKAGES", tmp_path / "packages")
-    assert build.find_nvcc("12.8") == of_home
-    assert build.find_nvcc("13.1") == on_path
-    assert build.find_nvcc("14.0") == packaged
-    with pytest.raises(build.BuildError) as missing:
-        build.find_nvcc("11.8")
+    monkeypatch.setattr(toolchain, "PACKAGES", tmp_path / "packages")
+    assert toolchain.find_nvcc("12.8") == of_home
+    assert toolchain.find_nvcc("13.1") == on_path
+    assert toolchain.find_nvcc("14.0") == packaged
+    with pytest.raises(toolchain.BuildError) as missing:
+        toolchain.find_nvcc("11.8")
     assert "needs an nvcc of CUDA 11; found: " in str(missing.value)
     assert f"{of_home} (12.4), {on_path} (13.0)" in str(missing.value)
 
 
 def codes_for(architectures: list[str], known: list[int]) -> list[str]:
-    return [word for word in build.code_for(architectures, known) if word != "-gencode"]
+    return [word for word in toolchain.code_for(architectures, known) if word != "-gencode"]
 
 
 @pytest.mark.parametrize("known", [[75, 80, 90, 100, 120], []])  # [] of an nvcc that doesn't say
@@ -391,7 +393,7 @@ def test_a_gpu_later_than_nvcc_has_the_ptx_of_the_latest_before_it(
         "#!/bin/sh\nprintf 'compute_75\\ncompute_100\\ncompute_100a\\ncompute_120\\n'\n"
     )
     nvcc.chmod(0o755)
-    known = build.known_to(str(nvcc))
+    known = toolchain.known_to(str(nvcc))
     assert known == [75, 100, 120]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", [(10, 3), (13, 0)].__getitem__)
@@ -427,8 +429,8 @@ def cuda_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs nvcc")
     folder = tmp_path_factory.mktemp("objects")
     recipe = replace(build.Recipe.here(), cuda="13.0", architectures=("sm_90",))
-    chosen = build.Compilers(cxx="g++", nvcc=nvcc)
-    units = build.compile_commands(recipe, chosen, folder)
+    chosen = toolchain.Compilers(cxx="g++", nvcc=nvcc)
+    units = toolchain.compile_commands(recipe.architectures, chosen, folder)
     commands = [words for unit, words in units.items() if unit.startswith("cuda")]
     with ThreadPoolExecutor(2) as pool:
         for ended in pool.map(lambda words: subprocess.run(words, capture_output=True), commands):

@@ -1,0 +1,175 @@
+"""The compilers for this machine's torch, and how each file of csrc/ is compiled by them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+SOURCES = Path(__file__).parent / "csrc"
+PACKAGES = Path(inspect.getfile(torch)).parents[1]  # torch's and NVIDIA's
+
+# Without -march: a cache may be shared by machines. C++20 is what torch's headers want.
+CXX_FLAGS = ("-std=c++20", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp")
+NVCC_FLAGS = ("-O3", "-lineinfo", "-Xcompiler", "-fPIC")
+HOST_FLAGS = (*NVCC_FLAGS, "-std=c++20")  # of cuda.cpp
+KERNEL_FLAGS = (*NVCC_FLAGS, "-std=c++17")  # of cuda/*.cu
+# c10's CUDA headers include a file that a CPU torch lacks, and that matters on Windows alone.
+DEFINES = (
+    "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
+    f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+)
+FLAGS = (*CXX_FLAGS, *HOST_FLAGS, *KERNEL_FLAGS, *DEFINES)
+ERROR_LINES = 6  # of a compiler's errors are told
+# A machine that was short of something says nothing about the next time.
+PASSING = re.compile(
+    r"[Kk]illed|[Kk]ill signal|No space left|[Oo]ut of memory|[Cc]annot allocate memory|"
+    r"virtual memory exhausted"
+)
+
+
+class BuildError(RuntimeError):
+    """There is no library, and why."""
+
+
+class CompileError(BuildError):
+    """The compiler refused, and would refuse again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilers:
+    """The programs to compile with; nvcc is "" where torch is for the CPU alone."""
+
+    cxx: str
+    nvcc: str
+
+
+def compilers() -> Compilers:
+    """Return the compilers for this machine's torch.
+
+    Raises:
+        BuildError: one of them is missing.
+    """
+    cxx = os.environ.get("CXX") or "g++"
+    if not shutil.which(cxx):
+        raise BuildError(f"there is no C++ compiler {cxx}")
+    return Compilers(cxx=cxx, nvcc=find_nvcc(torch.version.cuda) if torch.version.cuda else "")
+
+
+def find_nvcc(cuda: str) -> str:
+    """Return the nvcc of torch's major version of CUDA.
+
+    Raises:
+        BuildError: there is none.
+    """
+    others = []
+    for path in filter(shutil.which, dict.fromkeys(_nvccs())):
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        release = re.search(r"release (\d+\.\d+)", said.stdout)
+        if release and version_of(release[1])[0] == version_of(cuda)[0]:
+            return path
+        others.append(f"{path} ({release[1] if release else 'of unknown version'})")
+    raise BuildError(
+        f"torch {torch.__version__} needs an nvcc of CUDA {version_of(cuda)[0]}; "
+        f"found: {', '.join(others) or 'none'} (looked at CUDA_HOME, PATH, /usr/local/cuda "
+        "and NVIDIA's Python packages)"
+    )
+
+
+def _nvccs() -> Iterator[str]:
+    """Yield where an nvcc may be, the likeliest first."""
+    if os.environ.get("CUDA_HOME"):
+        yield f"{os.environ['CUDA_HOME']}/bin/nvcc"
+    yield shutil.which("nvcc") or ""
+    yield "/usr/local/cuda/bin/nvcc"
+    yield from map(str, sorted(PACKAGES.glob("nvidia/*/bin/nvcc")))
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def compilers_at_once() -> int:
+    """Return how many compilers may run at once: in an HTCondor job one, within its memory."""
+    return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
+
+
+def compile_commands(
+    architectures: Sequence[str], chosen: Compilers, objects: Path
+) -> dict[str, list[str]]:
+    """Return how to compile each file of csrc/, by its name, into a folder for objects.
+
+    Args:
+        architectures: of the GPUs, such as sm_90.
+        chosen: what to compile by.
+        objects: the folder; it exists.
+    """
+    include = ["-isystem", str(PACKAGES / "torch" / "include")]
+    cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
+    nvcc = [chosen.nvcc, "-ccbin", chosen.cxx]
+    commands = {"schema.cpp": cxx, "cpu.cpp": cxx}
+    if chosen.nvcc:
+        # Compiled by nvcc for its include paths; what it does with a .cpp is call the C++ compiler.
+        commands["cuda.cpp"] = [*nvcc, *HOST_FLAGS, *DEFINES, *include]
+        codes = code_for(architectures, known_to(chosen.nvcc))
+        kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(compilers_at_once()), *codes]
+        commands |= {f"cuda/{path.name}": kernels for path in sorted(SOURCES.glob("cuda/*.cu"))}
+    return {
+        unit: [*command, "-c", str(SOURCES / unit), "-o", str(objects / f"{Path(unit).name}.o")]
+        for unit, command in commands.items()
+    }
+
+
+def known_to(nvcc: str) -> list[int]:
+    """Return the architectures that an nvcc compiles for: 90 for sm_90."""
+    said = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
+    return [int(number) for number in re.findall(r"compute_(\d+)\b", said.stdout)]
+
+
+def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
+    """Return nvcc's options: machine code for each, and PTX of the highest for later GPUs.
+
+    A GPU that is later than those that nvcc knows has the PTX of the latest one before it.
+    """
+    codes = []
+    for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
+        latest = max((other for other in known if other <= number), default=number)
+        code = "sm" if latest == number else "compute"
+        codes.append(f"arch=compute_{latest},code={code}_{latest}")
+    codes.append(f"arch=compute_{latest},code=compute_{latest}")
+    return [option for code in dict.fromkeys(codes) for option in ("-gencode", code)]
+
+
+def loaded_libraries() -> list[str]:
+    """Return the very files that torch loaded into this process.
+
+    Another copy of the OpenMP runtime would have threads of its own, and another copy of CUDA's
+    might not be there at all: each packaging of torch has them elsewhere.
+    """
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"
+    return list(dict.fromkeys(re.findall(wanted, maps, re.MULTILINE)))
+
+
+def run(unit: str, command: list[str]) -> tuple[str, float]:
+    """Run a compiler; return what it compiled and the seconds that it took."""
+    start = time.monotonic()
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        said = ended.stderr + ended.stdout
+        lines = said.splitlines() or [f"exit code {ended.returncode}"]
+        errors = [line for line in lines if re.search(r"\berror\b", line)] or lines
+        told = "\n".join(f"    {line}" for line in errors[:ERROR_LINES])
+        passing = ended.returncode < 0 or PASSING.search(said)
+        kind = BuildError if passing else CompileError
+        raise kind(f"{command[0]} can't compile {unit}:\n{told}")
+    return unit, time.monotonic() - start
