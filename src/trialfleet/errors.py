@@ -36,12 +36,6 @@ class TrialfleetError(Exception):
         super().__init__(printable(message))
 
 
-def first_of(names: Sequence[str], most: int) -> str:
-    """Return the first names of a list and how many there are besides: `a, b and 3 more`."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
 def printable(text: str) -> str:
     r"""Return `text` as it may be shown.
 

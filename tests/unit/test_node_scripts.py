@@ -538,7 +538,7 @@ def test_what_was_read_long_ago_is_looked_at_again(
     monkeypatch.setattr(checksums, "FRESH_SECONDS", 0.0)  # DAGMan was away for an hour
     (work / "A.csv").write_text("an hour later\n")
     monkeypatch.setattr(checksums, "PATIENCE_SECONDS", 60.0)
-    two.handler._checksums._asked[(str(work / "A.csv"),)].result(60)
+    two.handler._final._checksums._asked[(str(work / "A.csv"),)].result(60)
     (data,) = ask_best_until_it_is_known(two)
     assert data["sha256"] == hashlib.sha256(b"an hour later\n").hexdigest()
 
@@ -686,7 +686,7 @@ def test_a_second_service_knows_what_the_first_did(scripts: Scripts) -> None:
 def test_a_trial_that_the_database_made_twice_is_shown_once(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = scripts.handler._storage
+    storage = scripts.handler._studies.storage
     create = storage.create_new_trial
     with monkeypatch.context() as broken:
         twice = lambda *given: (create(*given), create(*given))[1]  # noqa: E731 - answer lost

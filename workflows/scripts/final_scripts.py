@@ -1,0 +1,111 @@
+"""What the nodes behind a region's trials ask and tell: a full training, or the end without one."""
+
+from __future__ import annotations
+
+from trialfleet.files import read_json, write_json
+from trialfleet.optimizer.region_study import Assignment
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.plan.checksums import DataChecksums
+from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.plan.table_found import source_of_table
+from trialfleet.workflows.scripts.outcome import Complete, Unpaid, judge
+from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
+from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure
+
+_NO_MODEL = (
+    "the full training left nothing in model/: in mode final (`mode` in trial.json, t.mode in "
+    "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
+    "model, plan with publish: none"
+)
+
+
+class FinalScripts:
+    """Handing out the best settings of a region, and judging their full training."""
+
+    def __init__(self, studies: RegionStudies) -> None:
+        self._studies, self._folder, self._study = studies, studies.folder, studies.study
+        self._checksums = DataChecksums(studies.folder.checksums)
+
+    def ask(self, slug: str, node: str) -> Reply:
+        """Hand out the best settings once the data's checksums are known."""
+        best = self._best_of(slug)
+        if isinstance(best, Reply):
+            return best
+        files = self._folder.region(slug)
+        if files.published.exists():  # the region's DAG was run by itself before
+            return Reply(EXITS["skip"], f"{node}: published already")
+        if unpaid := spending.refusal(self._folder, "final"):
+            return self._stop_unpaid(slug, unpaid)
+        if (other := self.without_model()) and other != slug:
+            return self._studies.stop(
+                slug, f"not trained in full, as {other} with the same trainer: {_NO_MODEL}"
+            )
+        try:
+            data = source_of_table(files) or self._checksums.of(
+                self._study.data_of(self._studies.regions[slug].name)
+            )
+        except OSError as error:
+            return Reply(EXITS["retry"], f"{node}: the data can't be read: {error}")
+        if data is None:
+            return Reply(EXITS["defer"], f"{node}: waits for the checksums of the region's data")
+        self._studies.go_on(slug)
+        write_json(files.best.data_checksums, data)
+        self._studies.write(slug, node, files.best, best, "final")
+        return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
+
+    def tell(
+        self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
+    ) -> Reply:
+        """Judge an attempt at the full training, say whether to try again."""
+        if no_job := without_job(node, int(return_code), int(asked)):
+            return no_job
+        place = self._folder.region(slug).best
+        outcome = judge(place, int(return_code), self._study.objective.metric)
+        if isinstance(outcome, Complete) and not any(place.model.iterdir()):
+            write_json(self._folder.no_model, {"region": slug})
+            return self._studies.stop(slug, _NO_MODEL)
+        if isinstance(outcome, Complete):
+            return Reply(EXITS["done"], f"{node}: trained in full")
+        if isinstance(outcome, Unpaid):
+            spending.note(self._folder, "final", outcome.error)
+            return self._stop_unpaid(slug, outcome.error)
+        note_final_failure(place, node, attempt=int(retry) + 1, error=outcome.error)
+        if not outcome.final and int(retry) < int(most):
+            return try_again(node, outcome, retry, most)
+        words = f"the full training of the best settings failed: {outcome.error}"
+        return self._studies.stop(slug, f"{words}{SEE}{log_of(place)}")
+
+    def conclude(self, slug: str, node: str) -> Reply:
+        """End a region whose study publishes nothing."""
+        best = self._best_of(slug)
+        if isinstance(best, Reply):
+            return best
+        self._studies.go_on(slug)
+        write_json(self._folder.region(slug).tuned, {"trial": best.number, "params": best.params})
+        return Reply(EXITS["skip"], f"{node}: tuned: trial {best.number} is the best")
+
+    def _best_of(self, slug: str) -> Assignment | Reply:
+        """A region's best settings, or the answer where there are none to go on with."""
+        study = self._studies.of(slug)
+        if stopped := study.stopped():
+            return self._studies.stop(slug, stopped.reason)
+        if best := study.best():
+            return best
+        unpaid = spending.refusal(self._folder, "tune")
+        why = f"no trial completed, so there are no best settings: {unpaid or ''}"
+        return self._studies.stop(slug, why.removesuffix(": "))
+
+    def without_model(self) -> str | None:
+        """The region whose full training left no model, where no region of the run has one.
+
+        All have the same trainer: another's full training would end without a model, too.
+        """
+        if not self._folder.no_model.exists():
+            return None
+        if any(self._folder.region(slug).published.exists() for slug in self._studies.regions):
+            return None
+        return str(read_json(self._folder.no_model)["region"])
+
+    def _stop_unpaid(self, slug: str, reason: str) -> Reply:
+        return self._studies.stop(slug, f"the best settings are not trained in full: {reason}")

@@ -1,0 +1,120 @@
+"""The studies of a run's regions, and what the scripts of trials and full trainings share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trialfleet.files import write_json
+from trialfleet.optimizer.region_study import Assignment, RegionSettings, RegionStudy
+from trialfleet.optimizer.service import Reply
+from trialfleet.optimizer.storage import open_storage
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.scripts.outcome import JOB_UNSUBMITTED, NO_JOB, Failed
+from trialfleet.workflows.status.storage import storage_url, study_name
+from trialfleet.workflows.study.file import FrozenStudy
+
+
+class RegionStudies:
+    """A run's regions, by their slugs, with their studies in the run's storage.
+
+    Attributes:
+        folder: the run's.
+        frozen: the study that it froze.
+        study: the same without what is the run's.
+        storage: where the studies are.
+        regions: the regions' graphs, by slug.
+    """
+
+    def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
+        self.folder = folder
+        self.frozen = frozen
+        self.study = frozen.study
+        self.storage = open_storage(storage_url(folder, frozen.study))
+        self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
+        self._opened: dict[str, RegionStudy] = {}
+
+    def forget(self) -> None:
+        """Read the studies anew: somebody else has written them."""
+        self._opened.clear()
+
+    def ask_ahead(self) -> bool:
+        """Suggest ahead for one region; False if there is nothing to suggest."""
+        return any(study.ask_ahead() for study in self._opened.values())
+
+    def of(self, slug: str) -> RegionStudy:
+        """Return the study of a region."""
+        if slug not in self._opened:
+            region = self.regions[slug]
+            self._opened[slug] = RegionStudy(
+                self.storage,
+                study_name(self.study, self.frozen.run, region.name),
+                self.study.space_of(region.name),
+                self._settings(region),
+            )
+        return self._opened[slug]
+
+    def _settings(self, region: RegionGraph) -> RegionSettings:
+        budget = self.study.budget_of(region.name)
+        return RegionSettings(
+            metric=self.study.objective.metric,
+            direction=self.study.objective.direction,
+            region=region.name,
+            seed=self.study.seed,
+            trials=budget.trials,
+            startup_trials=budget.startup,
+            max_failures=budget.failures_allowed,
+            hours=budget.hours,
+        )
+
+    def write(
+        self,
+        slug: str,
+        node: str,
+        place: TrialFolder,
+        answer: Assignment,
+        mode: Literal["tune", "final"],
+    ) -> None:
+        """Write the files of an attempt at a trial, or at a full training."""
+        order = TrialOrder(
+            region=self.regions[slug].name,
+            node=node,
+            trial=answer.number,
+            mode=mode,
+            seed=answer.seed,
+            params=answer.params,
+        )
+        write_trial(self.frozen.run, self.study, self.folder, place, order)
+
+    def go_on(self, slug: str) -> None:
+        """Take back that the region stopped: a resume goes on with it."""
+        self.folder.region(slug).stopped.unlink(missing_ok=True)
+
+    def stop(self, slug: str, reason: str) -> Reply:
+        """Note why a region stops, and answer so."""
+        write_json(self.folder.region(slug).stopped, {"reason": reason})
+        return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
+
+
+def try_again(node: str, outcome: Failed, retry: str, most: str) -> Reply:
+    """Answer that an attempt failed and another follows."""
+    attempt = f"attempt {int(retry) + 1} of {int(most) + 1}"
+    return Reply(EXITS["retry"], f"{node}: {attempt} failed: {outcome.error}")
+
+
+def without_job(node: str, return_code: int, asked: int) -> Reply | None:
+    """The answer for a node that had no job; None for one that had.
+
+    `asked` counts for a node without a job alone: a DAGMan that was started again does not know
+    what the PRE scripts of running nodes said. Where HTCondor did not take the job, DAGMan has
+    tried for half a minute and retries such a node no more: that says nothing of the trial's
+    parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
+    """
+    if return_code == JOB_UNSUBMITTED:
+        return Reply(EXITS["retry"], f"{node}: HTCondor did not take its job")
+    if return_code != NO_JOB:
+        return None
+    if asked == EXITS["skip"]:
+        return Reply(EXITS["done"])
+    return Reply(asked, f"{node}: its PRE script failed")

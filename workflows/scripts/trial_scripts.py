@@ -1,0 +1,104 @@
+"""What the nodes of trials ask and tell."""
+
+from __future__ import annotations
+
+from optuna.trial import TrialState
+
+from trialfleet.optimizer.region_study import Spent, Stopped, Told
+from trialfleet.optimizer.reports import Conduct
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.scripts.conduct import conduct_of
+from trialfleet.workflows.scripts.giving_up import why_give_up
+from trialfleet.workflows.scripts.outcome import Complete, Unpaid, judge
+from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
+from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.run_trials import RunTrials
+
+
+class TrialScripts:
+    """Choosing a trial's parameters, and judging its attempts."""
+
+    def __init__(self, studies: RegionStudies) -> None:
+        self._studies, self._folder, self._study = studies, studies.folder, studies.study
+        self._trials = RunTrials(studies.folder, studies.frozen)
+
+    def ask(self, slug: str, node: str) -> Reply:
+        """Choose a trial's parameters and write its files."""
+        study = self._studies.of(slug)
+        if unpaid := spending.refusal(self._folder, "tune"):
+            study.give_up(node, reason=unpaid)  # it was asked before, and its job is lost
+            return Reply(EXITS["skip"], f"{node}: skipped: {unpaid}")
+        answer = study.ask(node)
+        if isinstance(answer, Told):  # DAGMan was lost after the study had been told
+            return Reply(EXITS["skip"], f"{node}: trial {answer.number} is finished")
+        if isinstance(answer, Spent):
+            return Reply(EXITS["skip"], f"{node}: skipped: {answer.reason}")
+        if isinstance(answer, Stopped):
+            return self._studies.stop(slug, answer.reason)
+        if not study.stopped():
+            self._studies.go_on(slug)
+        place = self._folder.region(slug).trial(node)
+        self._studies.write(slug, node, place, answer, "tune")
+        return Reply(EXITS["done"], f"{node}: trial {answer.number}: {answer.params}")
+
+    def tell(
+        self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
+    ) -> Reply:
+        """Judge an attempt, tell the study, say whether to try again."""
+        if no_job := without_job(node, int(return_code), int(asked)):
+            return no_job
+        place = self._folder.region(slug).trial(node)
+        outcome = judge(place, int(return_code), self._study.objective.metric)
+        conduct = conduct_of(place, self._study.objective.metric, int(retry) + 1)
+        if isinstance(outcome, Unpaid):
+            return self._give_up(slug, node, outcome, conduct)
+        if isinstance(outcome, Complete):
+            return self._tell_complete(slug, node, outcome, conduct)
+        study = self._studies.of(slug)
+        study.note_failure(node, attempt=int(retry) + 1, error=outcome.error)
+        is_last = outcome.final or int(retry) == int(most)
+        if is_last:
+            study.tell_failed(node, error=outcome.error, **conduct)
+        if stopped := study.stopped():
+            return self._studies.stop(slug, stopped.reason)
+        if why := self._why_give_up(slug, never_began=outcome.never_began):
+            return self._studies.stop(slug, why)
+        if not is_last:
+            return try_again(node, outcome, retry, most)
+        return Reply(EXITS["done"], f"{node}: failed for good: {outcome.error}")
+
+    def _why_give_up(self, slug: str, *, never_began: bool) -> str | None:
+        """Why none of a region's trials can succeed, if so.
+
+        Whether a trainer can be started is seen in its region alone. Any other error needs all of
+        the run to have come to nothing.
+        """
+        own = self._studies.of(slug).trials()
+        if any(trial.state == TrialState.COMPLETE for trial in own):
+            return None
+        if never_began:
+            why = why_give_up([(own, self._folder.region(slug))])
+            return why and f"the trainer can't be started: {why}"
+        found, notice = self._trials.all()
+        if notice:
+            return None
+        regions = self._studies.regions.values()
+        why = why_give_up([(found[r.name], self._folder.region(r.slug)) for r in regions])
+        return why and f"no trial can succeed: all attempts so far failed alike: {why}"
+
+    def _give_up(self, slug: str, node: str, outcome: Unpaid, conduct: Conduct) -> Reply:
+        spending.note(self._folder, "tune", outcome.error)
+        self._studies.of(slug).give_up(node, reason=outcome.error, **conduct)
+        return Reply(EXITS["done"], f"{node}: given up: {outcome.error}")
+
+    def _tell_complete(self, slug: str, node: str, outcome: Complete, conduct: Conduct) -> Reply:
+        self._studies.of(slug).tell_complete(
+            node,
+            metrics=outcome.metrics,
+            seconds=outcome.seconds,
+            device=outcome.device,
+            **conduct,
+        )
+        metric = self._study.objective.metric
+        return Reply(EXITS["done"], f"{node}: {metric} = {outcome.metrics[metric]:.6g}")
