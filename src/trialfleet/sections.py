@@ -82,11 +82,14 @@ def did_you_mean(
         choices: what may be written.
         other_words: what else people call one of the choices.
     """
-    known = (other_words or {}).get(word.lower())
-    near = (
-        [known] if known else difflib.get_close_matches(word[:_LONGEST_GUESSED], list(choices), n=1)
-    )
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    known = (other_words or {}).get(word.lower()) or nearest(word, choices)
+    return f" (did you mean {known!r}?)" if known else ""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that is spelt most like `word`; None where none is near."""
+    near = difflib.get_close_matches(word[:_LONGEST_GUESSED], list(choices), n=1)
+    return near[0] if near else None
 
 
 def refusal(text: str) -> PydanticCustomError:

@@ -178,18 +178,34 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ({"data": "real.npz", "target": None, "table": {}}, "write_table settled what a .npz hol"),
         (
             {"objective": {"metric": "val_acc", "direction": "maximize"}},
-            "objective.metric: there is no 'val_acc' (did you mean 'val_auc'?) of a binary target",
+            "objective.metric: there is no 'val_acc' (did you mean 'val_auc'?); the target 'chur",
         ),
         (
             {"objective": {"metric": "auc", "direction": "maximize"}},
-            "('churned' has 2 classes); choose val_loss, val_auc, val_accuracy, test_loss, test_a",
+            "the target 'churned' has 2 classes: val_loss, val_auc, val_accuracy, test_loss, test_a",
         ),
-        ({"report_metric": "test_rmse"}, "report_metric: there is no 'test_rmse'"),
+        (
+            {"report_metric": "test_rmse"},
+            "report_metric: test_rmse is for numbers; the target 'churned' has 2 classes: "
+            "test_auc, test_accuracy, test_loss",
+        ),
         (
             {"target": "amount"},
-            "of a regression target ('amount' holds numbers); choose val_loss, val_rmse, val_mae,",
+            "objective.metric: val_auc is for two classes; the target 'amount' is numbers: "
+            "val_rmse, val_mae, val_r2, val_loss",
         ),
-        ({"target": "plan"}, "of a multiclass target ('plan' has 3 classes); choose val_loss, "),
+        (
+            {"target": "amount", "objective": {"metric": "val_accuracy", "direction": "maximize"}},
+            "objective.metric: val_accuracy is for classes; the target 'amount' is numbers: val_rm",
+        ),
+        (
+            {"target": "amount", "objective": {"metric": "val_acc", "direction": "maximize"}},
+            "objective.metric: there is no 'val_acc'; the target 'amount' is numbers: val_loss, ",
+        ),
+        (
+            {"target": "plan"},
+            "val_auc is for two classes; the target 'plan' has 3 classes: val_accuracy, val_loss",
+        ),
         (
             {"table": {"split": {"column": "part"}}},
             "objective.metric: the validation rows have one class only, and val_auc needs both",

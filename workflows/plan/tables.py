@@ -16,9 +16,9 @@ from typing import Any
 
 from trialfleet.errors import InputError, first_of
 from trialfleet.files import typed, write_json
-from trialfleet.nodes.tabular.settings import metrics_of
+from trialfleet.nodes.tabular.settings import METRICS, metrics_of
 from trialfleet.nodes.tabular.table import read_table, save_table
-from trialfleet.sections import did_you_mean
+from trialfleet.sections import nearest
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.checksums import FileState, sha256_of
@@ -33,6 +33,8 @@ from trialfleet.workflows.tables.reading import UnreadableTableError, format_of,
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
 _MOST_PROBLEMS = 20
+# What a kind of target is in words; that of the last kind that has a metric is the widest.
+_TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
 _AUC_OF = {"val_auc": "validation", "test_auc": "test"}
 _THREADS = 8  # polars has threads of its own; these overlap reading, hashing and writing
 
@@ -145,18 +147,31 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     metrics = {"objective.metric": study.objective.metric, "report_metric": study.report_metric}
     for key, metric in metrics.items():
         if metric is not None and metric not in known:
-            yield (
-                f"{key}: there is no {metric!r}{did_you_mean(metric, known)} of a {kind} target "
-                f"({_reason(found)}); choose {', '.join(known)}"
-            )
+            yield f"{key}: {_why_not(metric, found)}"
         elif (part := _AUC_OF.get(metric or "")) in found.one_class:
             yield f"{key}: the {part} rows have one class only, and {metric} needs both"
 
 
-def _reason(found: Description) -> str:
-    if found.task == "regression":
-        return f"{found.target!r} holds numbers"
-    return f"{found.target!r} has {len(found.classes)} classes"
+def _why_not(metric: str, found: Description) -> str:
+    """What is wrong with a metric that the trainer doesn't tell of such a table, and what it does.
+
+    A metric of another kind of target, or a name that is near to one, is never answered with what
+    is only spelt alike.
+    """
+    known = metrics_of(found.kind)
+    kinds = [kind for kind in METRICS if metric in metrics_of(kind)]
+    if kinds:
+        part = metric[: metric.index("_") + 1]
+        fitting = [part + name for name in (*METRICS[found.kind], "loss")]
+        return f"{metric} is for {_TARGETS[kinds[-1]]}; {_target(found)}: {', '.join(fitting)}"
+    near = nearest(metric, (name for kind in METRICS for name in metrics_of(kind)))
+    guess = f" (did you mean {near!r}?)" if near in known else ""
+    return f"there is no {metric!r}{guess}; {_target(found)}: {', '.join(known)}"
+
+
+def _target(found: Description) -> str:
+    holds = "is numbers" if found.task == "regression" else f"has {len(found.classes)} classes"
+    return f"the target {found.target!r} {holds}"
 
 
 def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[str]:
