@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.study_texts import TRAINER, error_of, with_line, write
+from trialfleet import StudyError, plan
+from trialfleet.workflows.plan import pool_choices
+from trialfleet.workflows.plan.pool_choices import PoolLook
 from trialfleet.workflows.study.file import load_study
 from trialfleet.workflows.study.spec import Trainer
 
@@ -86,3 +89,39 @@ def test_what_a_trial_finds_or_may_find_is_left_alone(
 def test_data_is_found_by_its_name(folder: Path) -> None:
     text = with_line(TRAINER, "trainer: {command: [python3, train.py, rows.csv], files: train.py}")
     load_study(write(folder, text + "data: rows.csv\n"))
+
+
+@pytest.fixture
+def look_of_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a look at this machine's own pool says; there is none."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, mode in (("python3", 0o755), ("pyhton2", 0o644)):
+        (programs / name).touch()
+        (programs / name).chmod(mode)
+    look = PoolLook(on_this_machine=True, job_path=f"{programs}:{tmp_path / 'none'}")
+    monkeypatch.setattr(pool_choices, "look", lambda: look)
+
+
+@pytest.mark.usefixtures("look_of_no_pool")
+@pytest.mark.parametrize("command", ["[pyhton3, train.py]", "pyhton3 train.py"])
+def test_a_misspelt_program_is_told_with_its_line_and_what_it_may_be(
+    folder: Path, command: str
+) -> None:
+    text = with_line(TRAINER, f"trainer: {{command: {command}, files: [train.py]}}")
+    study = write(folder, text)
+    with pytest.raises(StudyError) as caught:
+        plan(study, out=folder / "run")
+    told = str(caught.value)
+    assert told.startswith(f"{study}:7: trainer.command")
+    assert "'pyhton3' is not on the PATH of the pool's jobs" in told
+    assert "(did you mean 'python3'?)" in told
+
+
+@pytest.mark.usefixtures("look_of_no_pool")
+def test_a_python_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
+    text = with_line(TRAINER, "trainer: {command: [python3, train.py], files: [train.py]}")
+    study = write(folder, text + "python: pyhton3\n")
+    with pytest.raises(StudyError) as caught:
+        plan(study, out=folder / "run")
+    assert str(caught.value).startswith(f"{study}:9: python: 'pyhton3' is not on a job's PATH")

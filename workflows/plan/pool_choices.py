@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.errors import InputError, PoolError
+from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.plan.matching import gpus, has_gpu, pool_slots
+from trialfleet.workflows.study.places import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def settle(study: Study, pool: PoolLook) -> tuple[Study, tuple[str, ...]]:
     """Return the study with what it left open decided, and a line on each such choice.
 
     Raises:
-        InputError: the study's own Python can't run trials.
+        UnusableStudyError: the study's own Python can't run trials.
     """
     accelerator, why = _accelerator(study, pool)
     python, which = _python(study, pool)
@@ -128,11 +129,15 @@ def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
         return sys.executable, f"python: {sys.executable} ({_version(sys.executable)})"
     found = shutil.which(study.python, path=pool.job_path)
     if found is None:
-        raise InputError(
-            f"python: {study.python!r} {_why_not(study.python, pool)}; name one that is, such as "
+        raise _wrong(
+            f"{study.python!r} {_why_not(study.python, pool)}; name one that is, such as "
             f"{sys.executable}, or leave it out"
         )
     return found, f"python: {found} ({_version(found)})"
+
+
+def _wrong(text: str) -> UnusableStudyError:
+    return UnusableStudyError(Problem(("python",), text))
 
 
 def _why_not(python: str, pool: PoolLook) -> str:
@@ -145,7 +150,7 @@ def _version(python: str) -> str:
     """A Python's version, once it has said so itself.
 
     Raises:
-        InputError: it doesn't run, or is too old.
+        UnusableStudyError: it doesn't run, or is too old.
     """
     try:
         done = subprocess.run(
@@ -158,8 +163,8 @@ def _version(python: str) -> str:
         version = done.stdout.strip()
         parts = tuple(int(part) for part in version.split("."))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise InputError(f"python: {python!r} does not run as a Python: {error}") from error
+        raise _wrong(f"{python!r} does not run as a Python: {error}") from error
     if parts < OLDEST_PYTHON:
         least = ".".join(map(str, OLDEST_PYTHON))
-        raise InputError(f"python: {python!r} is {version}; trials need {least} or newer")
+        raise _wrong(f"{python!r} is {version}; trials need {least} or newer")
     return version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import PathLike
@@ -32,7 +32,7 @@ from trialfleet.workflows.status.job_log import Job
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
-from trialfleet.workflows.study.file import load_frozen, load_study
+from trialfleet.workflows.study.file import load_frozen, load_study, told_with_lines
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
 
@@ -383,12 +383,9 @@ def plan(
         InputError: the study, the id or the folder can't be used.
         FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
     """
-    if not isinstance(study, Study):
-        study = load_study(study)
-    pool = pool_choices.look()
-    study, notes = pool_choices.settle(study, pool)
-    if pool.on_this_machine:
-        check_program(command_of(study)[0], pool.job_path)
+    loaded = study if isinstance(study, Study) else load_study(study)
+    with nullcontext() if isinstance(study, Study) else told_with_lines(study):
+        study, notes = _settled(loaded)
     aws = _surroundings(study)
     if (moved := adopt(study)) and notice:
         notice(moved)
@@ -407,6 +404,15 @@ def plan(
             with suppress(OSError):  # it isn't empty, and so is another's, or whole
                 place.rmdir()
         raise
+
+
+def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
+    """What the pool decides of a study, once its trainer can start there."""
+    pool = pool_choices.look()
+    study, notes = pool_choices.settle(study, pool)
+    if pool.on_this_machine:
+        check_program(command_of(study)[0], pool.job_path)
+    return study, notes
 
 
 def _surroundings(study: Study) -> Surroundings | None:

@@ -82,6 +82,21 @@ def load_study(path: str | PathLike[str]) -> Study:
         return _validated(Study, file, tree).resolve(file.absolute().parent)
 
 
+@contextmanager
+def told_with_lines(path: str | PathLike[str]) -> Iterator[None]:
+    """Tell what is wrong with a study that was read from a file as `load_study` does: with lines.
+
+    Raises:
+        StudyError: instead of an `UnusableStudyError`.
+    """
+    try:
+        yield
+    except UnusableStudyError as error:
+        file = Path(path)
+        with _problems_in_their_places(file, _read_table(file)):
+            raise error
+
+
 class StudyWithFleet(BaseModel):
     """What `trialfleet fleet` reads of a study file."""
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from trialfleet import nodes
-from trialfleet.errors import InputError
 from trialfleet.sections import did_you_mean
+from trialfleet.workflows.study.places import Problem, UnusableStudyError
 
 _INTERPRETERS = re.compile(
     r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|Rscript|julia|node|perl|ruby|lua|octave"
@@ -112,7 +112,7 @@ def check_program(word: str, job_path: str) -> None:
         job_path: PATH of the pool's jobs.
 
     Raises:
-        InputError: there is no such program, or it can't be run.
+        UnusableStudyError: there is no such program, or it can't be run.
     """
     if "/" in word and not word.startswith("/"):
         return  # of the sandbox
@@ -121,8 +121,17 @@ def check_program(word: str, job_path: str) -> None:
     if word.startswith("/"):
         why = "is not executable" if Path(word).exists() else "does not exist"
     else:
-        why = f"is not on the PATH of the pool's jobs, {job_path}"
-    raise InputError(
-        f"trainer.command: {word!r} {why}; name a program by its path, or send one along with "
-        "trainer.files and run it as ./NAME"
+        guess = did_you_mean(word, _programs(job_path))
+        why = f"is not on the PATH of the pool's jobs, {job_path}{guess}"
+    text = (
+        f"{word!r} {why}; name a program by its path, or send one along with trainer.files and run "
+        "it as ./NAME"
     )
+    raise UnusableStudyError(Problem(("trainer", "command", 0), text))
+
+
+def _programs(job_path: str) -> set[str]:
+    """The names of the programs on a PATH."""
+    folders = [Path(folder) for folder in job_path.split(os.pathsep) if Path(folder).is_dir()]
+    files = (file for folder in folders for file in os.scandir(folder))
+    return {file.name for file in files if os.access(file, os.X_OK) and file.is_file()}
