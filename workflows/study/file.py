@@ -91,10 +91,10 @@ def told_with_lines(path: str | PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
-    except UnusableStudyError as error:
+    except UnusableStudyError:
         file = Path(path)
         with _problems_in_their_places(file, _read_table(file)):
-            raise error
+            raise
 
 
 class StudyWithFleet(BaseModel):
