@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ import click
 from trialfleet.errors import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 UNSQUEEZED = 160  # columns for a file or a pipe: a table is not cut to the 80 of an old terminal
@@ -42,13 +43,27 @@ def print_json(value: Any, indent: int | None = 1) -> None:
 
 def keep_numbers_whole(table: Table) -> None:
     """Let a narrow terminal wrap titles and texts, but no cell of a column that is set right."""
+    for column in table.columns:
+        if column.justify == "right":
+            column.min_width = _widest(column.cells)
+
+
+def keep_widths(table: Table, widths: dict[int, int]) -> None:
+    """Make no column of a table but its first narrower than it was before.
+
+    Args:
+        table: with all of its rows; its first column is a name, which doesn't change.
+        widths: what each column needed so far, by its place; brought up to date.
+    """
+    for place, column in enumerate(table.columns[1:], start=1):
+        now = _widest([column.header, *column.cells])
+        widths[place] = column.min_width = max(now, widths.get(place, 0))
+
+
+def _widest(cells: Iterable[RenderableType]) -> int:
     from rich.console import Console
     from rich.measure import Measurement
 
     console = Console(width=10_000)
-    for column in table.columns:
-        if column.justify == "right":
-            widths = [
-                Measurement.get(console, console.options, cell).maximum for cell in column.cells
-            ]
-            column.min_width = max(widths, default=0)
+    sizes = (Measurement.get(console, console.options, cell).maximum for cell in cells)
+    return max(sizes, default=0)

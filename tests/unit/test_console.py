@@ -14,10 +14,11 @@ from rich.table import Table
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
 from trialfleet.workflows.output import keep_numbers_whole
-from trialfleet.workflows.run.console import run_view, trials_table
-from trialfleet.workflows.run.run import TrialRecord
+from trialfleet.workflows.run.console import best_table, run_view, trials_table
+from trialfleet.workflows.run.run import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
+from trialfleet.workflows.status.running import RunningTrial
 
 
 def printed(view: Any, width: int) -> str:
@@ -117,3 +118,44 @@ def test_a_cause_that_the_reason_names_is_not_said_again(make_run: MakeRun) -> N
     reason = f"no trial can succeed: {cause.error}; see err"
     lost = replace(region, stage=Stage.FAILED, reason=reason, cause=cause)
     assert printed(run_view(replace(status, regions=(lost,))), 160).count("KeyError") == 1
+
+
+def test_a_columns_values_have_one_precision(make_run: MakeRun, trial: TrialRecord) -> None:
+    trials = [replace(trial, value=value) for value in (0.7, 0.774981, 12.25, None)]
+    text = printed(trials_table(trials, "loss", 160), 160)
+    assert [word for word in ("0.7000", "0.7750", "12.2500") if word not in text] == []
+    best = [
+        BestSettings(
+            region="A", stage=Stage.TUNED, trial=n, value=value, params={}, final=None,
+            published=None,
+        )
+        for n, value in ((3, 0.5), (12, 0.123456))
+    ]  # fmt: skip
+    lines = printed(best_table(best, "loss"), 160).splitlines()
+    assert " 3  0.500000" in lines[1]
+    assert "12  0.123456" in lines[2]
+    status = make_run().status()
+    (region,) = status.regions
+    regions = (replace(region, best=0.5), replace(region, best=0.71234))
+    text = printed(run_view(replace(status, regions=regions)), 160)
+    assert "0.50000" in text
+    assert "0.71234" in text
+
+
+def test_the_columns_of_a_watch_stay_where_they_are(make_run: MakeRun) -> None:
+    status = replace(make_run().status(), state=RunState.RUNNING)
+    (region,) = status.regions
+    region = replace(region, state=RunState.RUNNING, stage=Stage.TRAINING)
+    running = (
+        RunningTrial(node="n", slot=None, started=None, step=step, value=None)
+        for step in (10, 100_000, 7)
+    )
+    first = replace(region, running_trials=tuple(running), running=3, best=12.5, seconds_left=7000)
+    moments = [first, replace(region, stage=Stage.TUNING), replace(region, best=0.25)]
+    widths: dict[int, int] = {}
+    titles = [
+        printed(run_view(replace(status, regions=(moment,)), widths), 160).splitlines()[1]
+        for moment in moments
+    ]
+    assert "step" in titles[0]
+    assert titles == titles[:1] * 3

@@ -186,15 +186,15 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
         (
             {"report_metric": "test_rmse"},
-            "test_rmse is for numbers; the target 'churned' has 2 classes: test_auc, test_accuracy,",
+            "test_rmse is for numbers; the target 'churned' has 2 classes: test_auc, test_acc",
         ),
         (
             {"target": "amount"},
-            "val_auc is for two classes; the target 'amount' is numbers: val_rmse, val_mae, val_r2,",
+            "val_auc is for two classes; the target 'amount' is numbers: val_rmse, val_mae,",
         ),
         (
             {"target": "amount", "objective": {"metric": "val_accuracy", "direction": "maximize"}},
-            "objective.metric: val_accuracy is for classes; the target 'amount' is numbers: val_",
+            "val_accuracy is for classes; the target 'amount' is numbers: val_rmse, ",
         ),
         (
             {"target": "amount", "objective": {"metric": "val_acc", "direction": "maximize"}},

@@ -48,10 +48,10 @@ def power_of_ten(exponent: int) -> str:
     return f"10{str(exponent).translate(SUPERSCRIPTS)}"
 
 
-def column_decimals(values: Sequence[float | None]) -> int | None:
+def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
     """Decimals that let a column of numbers be compared; None: each needs a form of its own.
 
-    Four significant digits of the greatest, more where the values differ by less than that.
+    So many significant digits of the greatest, more where the values differ by less than that.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -60,7 +60,7 @@ def column_decimals(values: Sequence[float | None]) -> int | None:
     top = max(sizes)
     if not 1e-4 <= top < 1e7:
         return None
-    decimals = DIGITS - 1 - _exponent(top)
+    decimals = digits - 1 - _exponent(top)
     spread = max(known) - min(known)
     if spread > 0:
         decimals = max(decimals, 1 - _exponent(spread))

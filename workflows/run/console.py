@@ -17,7 +17,8 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import typed
-from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.output import keep_numbers_whole, keep_widths
+from trialfleet.workflows.report.formatting import column_decimals, fixed
 from trialfleet.workflows.status.causes import SEE, kind_of
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
@@ -44,17 +45,23 @@ _SHOWN_MENDS = 3
 _SHOWN_STEPS = 4
 _SHOWN_NAMES = 3
 _WIDE = 120  # columns of a terminal
+_STATUS_DIGITS, _RESULT_DIGITS = 5, 6  # significant ones, of the greatest value in a column
 
 
-def run_view(status: RunStatus) -> RenderableType:
-    """The status of a run: a line, a table of its regions, and what needs a person."""
+def run_view(status: RunStatus, widths: dict[int, int] | None = None) -> RenderableType:
+    """The status of a run: a line, a table of its regions, and what needs a person.
+
+    Args:
+        status: where it stands.
+        widths: of the table's columns so far: views that share them don't shift sideways.
+    """
     title = Text.assemble(
         (status.study, "bold"),
         f"  {status.run}  ",
         state_text(status.state),
         f"  about {duration(status.seconds_left)} left" if status.seconds_left else "",
     )
-    parts: list[RenderableType] = [title, _region_table(status)]
+    parts: list[RenderableType] = [title, _region_table(status, {} if widths is None else widths)]
     if status.notice:
         parts.append(Text(status.notice, "yellow"))
     parts += [Text(line, color) for line, color in _money(status)]
@@ -148,27 +155,29 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
     return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
 
 
-def _region_table(status: RunStatus) -> Table:
+def _region_table(status: RunStatus, widths: dict[int, int]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    bars = not status.ended  # they have nothing left to say
-    for name in ("region", "state", *([""] if bars else [])):
-        table.add_column(name)
-    table.add_column("trials", justify="right")
-    steps = any(_steps(region) for region in status.regions)
-    step, best = "step" if steps else "", f"best {status.metric}"
-    for name in ("failed", "running", step, "queued", best, "time left"):
-        table.add_column(name, justify="right")
+    names = ["region", "state", "", "trials", "failed", "running", "step", "queued"]
+    names += [f"best {status.metric}", "time left"]
+    # of a run that has ended they have nothing left to say
+    hidden = {names.index(""), names.index("step")} if status.ended else set()
+    for place, name in enumerate(names):
+        if place not in hidden:
+            table.add_column(name, justify="right" if place >= names.index("trials") else "left")
+    decimals = column_decimals([region.best for region in status.regions], _STATUS_DIGITS)
     for region in status.regions[:_SHOWN_REGIONS]:
-        cells = _region_row(region)
-        table.add_row(*cells[:2], *(cells[2:3] if bars else []), *cells[3:])
+        cells = enumerate(_region_row(region, decimals))
+        table.add_row(*(cell for place, cell in cells if place not in hidden))
     keep_numbers_whole(table)
-    hidden = len(status.regions) - _SHOWN_REGIONS
-    if hidden > 0:
-        table.add_row(f"… {hidden} more")
+    if not status.ended:
+        keep_widths(table, widths)
+    more = len(status.regions) - _SHOWN_REGIONS
+    if more > 0:
+        table.add_row(f"… {more} more")
     return table
 
 
-def _region_row(region: RegionStatus) -> list[RenderableType]:
+def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableType]:
     return [
         Text(region.name[:40]),
         Text(region.stage, _COLORS.get(region.stage, "dim")),
@@ -178,9 +187,13 @@ def _region_row(region: RegionStatus) -> list[RenderableType]:
         _count(region.running),
         _steps(region),
         _count(region.queued),
-        "" if region.best is None else f"{region.best:.5g}",
+        _value(region.best, decimals),
         duration(region.seconds_left),
     ]
+
+
+def _value(value: float | None, decimals: int | None) -> str:
+    return "" if value is None else fixed(value, decimals)
 
 
 def _steps(region: RegionStatus) -> str:
@@ -209,8 +222,9 @@ def watch(run: Run, console: Console) -> RunStatus:
     """Show a run's status until it ends: live on a terminal, else a line for each change."""
     if not console.is_terminal:
         return run.wait(_line_printer(console))
+    widths: dict[int, int] = {}
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        return run.wait(lambda status: live.update(run_view(status)))
+        return run.wait(lambda status: live.update(run_view(status, widths)))
 
 
 def _line_printer(console: Console) -> Callable[[RunStatus], None]:
@@ -267,7 +281,8 @@ def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> 
 
     A terminal of less than 120 columns shows neither machines nor other metrics.
     """
-    rows = [_trial_cells(trial, metric) for trial in trials]
+    decimals = column_decimals([trial.value for trial in trials], _RESULT_DIGITS)
+    rows = [_trial_cells(trial, metric, decimals) for trial in trials]
     numbers = {"trial", metric, "attempts", "time"}
     names = ["region", "trial", "state", metric, "attempts", "time"]
     names += ["machine", "parameters", "metrics"] if width >= _WIDE else ["parameters"]
@@ -285,11 +300,11 @@ def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> 
     return table
 
 
-def _trial_cells(trial: TrialRecord, metric: str) -> dict[str, str]:
+def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[str, str]:
     seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
     others = {name: value for name, value in trial.metrics.items() if name != metric}
     return {
-        metric: "" if trial.value is None else f"{trial.value:.6g}",
+        metric: _value(trial.value, decimals),
         "region": trial.region,
         "trial": str(trial.trial),
         "state": trial.state,
@@ -306,16 +321,19 @@ def best_table(best: list[BestSettings], metric: str) -> Table:
     """The best settings of a run's regions, a row each."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("region", "state", "trial", metric, "parameters", "model"):
-        table.add_column(name, overflow="fold")
+        right = name in {"trial", metric}
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    decimals = column_decimals([entry.value for entry in best], _RESULT_DIGITS)
     for entry in best:
         table.add_row(
             Text(entry.region),
             entry.stage,
             str(entry.trial),
-            f"{entry.value:.6g}",
+            _value(entry.value, decimals),
             Text(_settings(entry.params)),
             Text(entry.published or ""),
         )
+    keep_numbers_whole(table)
     return table
 
 
