@@ -182,7 +182,7 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
         (
             {"objective": {"metric": "auc", "direction": "maximize"}},
-            "the target 'churned' has 2 classes: val_loss, val_auc, val_accuracy, test_loss, test_a",
+            "the target 'churned' has 2 classes: val_loss, val_auc, val_accuracy, test_loss, test",
         ),
         (
             {"report_metric": "test_rmse"},
