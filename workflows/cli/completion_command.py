@@ -6,6 +6,8 @@ import click
 from click.shell_completion import get_completion_class
 
 VARIABLE = "_TRIALFLEET_COMPLETE"  # by which click answers a shell's question
+# What click prints needs zsh's own completion, which a bare .zshrc doesn't begin.
+_FIRST = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }\n"}
 
 
 @click.command()
@@ -19,4 +21,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None, f"click knows {shell}"
-    click.echo(kind(ctx.find_root().command, {}, "trialfleet", VARIABLE).source())
+    source = kind(ctx.find_root().command, {}, "trialfleet", VARIABLE).source()
+    click.echo(_FIRST.get(shell, "") + source)
