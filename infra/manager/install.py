@@ -340,7 +340,7 @@ def wait_for_answer(machine: Machine) -> None:
     def answer() -> bool:
         nonlocal silent
         silent = DAEMONS - set(pool_status.daemons_and_slots(environment)[0])
-        return not silent and pool_status.job_counts(environment) is not None
+        return not silent and pool_status.look_at_queue(environment) is not None
 
     if not wait_until(answer, seconds=machine.seconds, poll=0.5):
         raise PoolError(

@@ -59,7 +59,7 @@ def machines_own() -> dict[str, str] | None:
     """Return PATH for the machine's own HTCondor, or None if no schedd of it answers."""
     environment = surroundings()
     environment.pop("CONDOR_CONFIG", None)
-    if pool_status.job_counts(environment) is None:
+    if pool_status.look_at_queue(environment) is None:
         return None
     return {"PATH": environment.get("PATH", os.defpath)}
 

@@ -146,8 +146,9 @@ class Pool:
             return known
         environment = surroundings() | self.environment()
         daemons, slots = pool_status.daemons_and_slots(environment)
-        jobs = pool_status.job_counts(environment) if daemons else None
-        answers = len(daemons) == len(DAEMON_ADS) and bool(slots) and jobs is not None
+        queue = pool_status.look_at_queue(environment) if daemons else None
+        answers = len(daemons) == len(DAEMON_ADS) and bool(slots) and queue is not None
+        seen = queue or pool_status.Queue()
         master = self._master_of(members)
         return PoolStatus(
             "up" if answers and master else "failing",
@@ -157,7 +158,10 @@ class Pool:
             master=master.pid if master else 0,
             daemons=((MASTER,) if master else ()) + daemons,
             slots=slots,
-            jobs=jobs or {},
+            machines=pool_status.machines_of(slots),
+            runs=seen.runs,
+            trials=dict(seen.trials),
+            jobs=dict(seen.jobs),
         )
 
     def is_up(self) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 PoolState = Literal["up", "down", "failing"]
 
@@ -21,7 +22,10 @@ DAEMON_ADS = {
     "StartD": "condor_startd",
 }
 JOB_STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "running"}
-SLOT_ATTRIBUTES = "MyType,Name,State,Activity,Cpus,Memory,GPUs,TotalGPUs,SlotType"
+SLOT_ATTRIBUTES = "MyType,Name,Machine,State,Activity,Cpus,Memory,GPUs,TotalGPUs,SlotType"
+JOB_ATTRIBUTES = "JobStatus,JobUniverse,DAGManJobId,TrialfleetFolder,TrialfleetNode"
+SCHEDULER_UNIVERSE, LOCAL_UNIVERSE = 7, 12  # of jobs that need no slot: DAGMans are of the first
+OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot
 TOOL_SECONDS = 20  # a tool that takes longer has nobody to talk to
 
 
@@ -31,6 +35,7 @@ class Slot:
 
     Attributes:
         name: HTCondor's name, for instance `slot1_2@host`.
+        machine: the machine that it is of.
         state: `Unclaimed`, `Claimed`…
         activity: `Idle`, `Busy`…
         cpus: cores; of a partitionable slot those that no job has taken.
@@ -41,6 +46,7 @@ class Slot:
     """
 
     name: str
+    machine: str
     state: str
     activity: str
     cpus: int
@@ -48,6 +54,40 @@ class Slot:
     gpus: int
     partitionable: bool
     has_gpu: bool
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine's slots have, and what of it jobs have taken.
+
+    Attributes:
+        name: its name.
+        cpus_in_use, cpus_free: cores.
+        memory_in_use, memory_free: MiB.
+        gpus_in_use, gpus_free: number of GPUs.
+    """
+
+    name: str
+    cpus_in_use: int
+    cpus_free: int
+    memory_in_use: int
+    memory_free: int
+    gpus_in_use: int
+    gpus_free: int
+
+
+class Queue(NamedTuple):
+    """The jobs of a queue.
+
+    Attributes:
+        runs: how many runs go on in it, each a DAGMan with others below it.
+        trials: number of trials' jobs by state: idle, running, held…; zeros left out.
+        jobs: the same of all jobs that need a slot, the trials' among them.
+    """
+
+    runs: int = 0
+    trials: Mapping[str, int] = MappingProxyType({})
+    jobs: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -63,7 +103,10 @@ class PoolStatus:
         master: process number of condor_master; 0 when there is none.
         daemons: names of the daemons that answer, condor_master first.
         slots: by name.
-        jobs: number of jobs by state: idle, running, held…; zeros left out.
+        machines: what they have, by name.
+        runs: how many runs go on; their DAGMans are no jobs of the counts below.
+        trials: number of trials' jobs by state: idle, running, held…; zeros left out.
+        jobs: the same of all jobs that need a slot, the trials' among them.
     """
 
     state: PoolState
@@ -73,6 +116,9 @@ class PoolStatus:
     master: int = 0
     daemons: tuple[str, ...] = ()
     slots: tuple[Slot, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    runs: int = 0
+    trials: Mapping[str, int] = field(default_factory=dict)
     jobs: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -92,6 +138,7 @@ def read_slot(ad: Mapping[str, Any]) -> Slot:
     """Return the slot that a machine's ad describes."""
     return Slot(
         name=ad["Name"],
+        machine=ad.get("Machine") or ad["Name"].rpartition("@")[2],
         state=ad.get("State", "Unknown"),
         activity=ad.get("Activity", "Unknown"),
         cpus=int(ad.get("Cpus", 0)),
@@ -107,12 +154,51 @@ def slot_order(slot: Slot) -> tuple[int, str]:
     return len(slot.name), slot.name
 
 
-def job_counts(environment: Mapping[str, str]) -> dict[str, int] | None:
-    """Return the number of jobs in the queue by state; None when the schedd doesn't answer."""
-    done = run_tool(["condor_q", "-allusers", "-json", "-attributes", "JobStatus"], environment)
-    if done is None or done.returncode != 0:
-        return None
-    counts = Counter(JOB_STATES.get(job["JobStatus"], "suspended") for job in parse(done.stdout))
+def machines_of(slots: Iterable[Slot]) -> tuple[Machine, ...]:
+    """Return what each machine has in use and free, by name.
+
+    A partitionable slot has what is left of it; those that are cut from it have what jobs took.
+    """
+    by_machine: dict[str, list[Slot]] = {}
+    for slot in slots:
+        by_machine.setdefault(slot.machine, []).append(slot)
+    return tuple(_machine(name, by_machine[name]) for name in sorted(by_machine))
+
+
+def _machine(name: str, slots: list[Slot]) -> Machine:
+    used = [slot for slot in slots if not slot.partitionable and slot.state == "Claimed"]
+    free = [slot for slot in slots if slot not in used and slot.state not in OFFERING_NOTHING]
+    return Machine(
+        name=name,
+        cpus_in_use=sum(slot.cpus for slot in used),
+        cpus_free=sum(slot.cpus for slot in free),
+        memory_in_use=sum(slot.memory for slot in used),
+        memory_free=sum(slot.memory for slot in free),
+        gpus_in_use=sum(slot.gpus for slot in used),
+        gpus_free=sum(slot.gpus for slot in free),
+    )
+
+
+def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
+    """Return the jobs in the queue; None when the schedd doesn't answer."""
+    done = run_tool(["condor_q", "-allusers", "-json", "-attributes", JOB_ATTRIBUTES], environment)
+    return None if done is None or done.returncode != 0 else queue_of(parse(done.stdout))
+
+
+def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
+    """Return what the ads of a queue's jobs come to."""
+    own = {SCHEDULER_UNIVERSE, LOCAL_UNIVERSE}
+    jobs = [ad for ad in ads if ad.get("JobUniverse") not in own]
+    dags = [ad for ad in ads if ad.get("JobUniverse") == SCHEDULER_UNIVERSE]
+    return Queue(
+        runs=sum("TrialfleetFolder" in ad and "DAGManJobId" not in ad for ad in dags),
+        trials=_by_state(ad for ad in jobs if "TrialfleetNode" in ad),
+        jobs=_by_state(jobs),
+    )
+
+
+def _by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    counts = Counter(JOB_STATES.get(ad["JobStatus"], "suspended") for ad in ads)
     return dict(sorted(counts.items()))
 
 

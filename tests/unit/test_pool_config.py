@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
+from rich.console import Console
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool import embedded as pool
@@ -21,6 +22,7 @@ from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import Pool, default_folder
 from trialfleet.infra.pool.environment import extended_path, surroundings, tail
 from trialfleet.infra.pool.htcondor_package import Installation
+from trialfleet.workflows.run.console import pool_view
 
 UNPACKED = Installation(Path("/cache/usr"), "25.14.1", unpacked=True)
 MACHINES = Installation(Path("/usr"), "25.14.1", unpacked=False)
@@ -349,5 +351,56 @@ def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.Monk
 
 
 def test_a_tool_that_is_missing_or_prints_nothing_means_nothing(tmp_path: Path) -> None:
-    assert pool_status.job_counts({"PATH": str(tmp_path)}) is None
+    assert pool_status.look_at_queue({"PATH": str(tmp_path)}) is None
     assert pool_status.parse("") == []
+
+
+def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
+    dagman = {"JobUniverse": 7, "JobStatus": 2, "TrialfleetFolder": "/runs/1"}
+    trial = {"JobUniverse": 5, "TrialfleetFolder": "/runs/1", "TrialfleetNode": "A.t1"}
+    ads = [
+        dagman,
+        dagman | {"DAGManJobId": 1},  # a region's
+        {"JobUniverse": 7, "JobStatus": 2},  # somebody else's
+        {"JobUniverse": 12, "JobStatus": 2, "TrialfleetNode": "A.publish"},
+        trial | {"JobStatus": 2},
+        trial | {"JobStatus": 6},
+        trial | {"JobStatus": 1},
+        {"JobUniverse": 5, "JobStatus": 5},
+    ]
+    assert pool_status.queue_of(ads) == pool_status.Queue(
+        runs=1, trials={"idle": 1, "running": 2}, jobs={"held": 1, "idle": 1, "running": 2}
+    )
+
+
+def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
+    whole = {"Name": "slot1@h", "SlotType": "Partitionable", "State": "Unclaimed"}
+    ads = [
+        whole | {"Cpus": 1, "Memory": 7, "GPUs": 3, "TotalGPUs": 4},
+        {"Name": "slot1_1@h", "State": "Claimed", "Cpus": 1, "Memory": 3, "GPUs": 1},
+        {"Name": "slot1_2@h", "State": "Claimed", "Cpus": 2, "Memory": 5},
+        {"Name": "slot1@g", "Machine": "g.lan", "State": "Unclaimed", "Cpus": 8, "Memory": 9},
+        {"Name": "slot2@g", "Machine": "g.lan", "State": "Owner", "Cpus": 8, "Memory": 9},
+    ]
+    slots = [pool_status.read_slot(ad) for ad in ads]
+    found = pool_status.machines_of(slots)
+    assert found == (
+        pool_status.Machine("g.lan", 0, 8, 0, 9, 0, 0),
+        pool_status.Machine("h", 3, 1, 8, 7, 1, 3),
+    )
+    status = pool_status.PoolStatus(
+        "up", Path("pool"), Path("conf"), machines=found, runs=3,
+        trials={"idle": 5, "running": 2}, jobs={"held": 1, "idle": 5, "running": 2},
+    )  # fmt: skip
+    terminal = Console(width=120)
+    with terminal.capture() as shown:
+        terminal.print(pool_view(status))
+    head, *lines = shown.get().splitlines()
+    assert head.startswith("up")
+    assert lines == [
+        "machine  g.lan: cores 0 in use, 8 free; memory 0 MB in use, 9 MB free",
+        "machine  h: cores 3 in use, 1 free; memory 8 MB in use, 7 MB free; GPUs 1 in use, 3 free",
+        "runs     3",
+        "trials   2 running, 5 waiting",
+        "others   1 held",
+    ]

@@ -7,7 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tests.conftest import MakeRun
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.status.states import (
     RunState,
     Stage,
@@ -57,3 +60,24 @@ def test_what_the_study_knows_comes_first() -> None:
     assert trial_state("PRUNED", "n", running) is TrialState.PRUNED
     assert trial_state("RUNNING", "n", running) is TrialState.RUNNING
     assert trial_state("RUNNING", "asked since", running) is TrialState.QUEUED
+
+
+def test_the_page_has_the_exit_code_of_each_state() -> None:
+    section = PAGE.split("(`RunState`)")[1].split("\n## ")[0]
+    codes = dict(re.findall(r"^\| (\w+) \| .* \| ([01]) \|$", section, re.MULTILINE))
+    states = set(RunState) - {RunState.WAITING}
+    assert codes == {state.value: "0" if state.is_well else "1" for state in states}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_status_fails_where_nobody_knows_how_the_run_is(
+    make_run: MakeRun, options: list[str]
+) -> None:
+    run = make_run()
+    command = ["status", str(run.folder), *options]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    (run.folder / "study.dag.condor.sub").touch()  # it was submitted, and there is no HTCondor
+    done = CliRunner().invoke(main, command)
+    assert "unknown" in done.output
+    assert done.exit_code == 1
+    assert CliRunner().invoke(main, ["status", str(run.folder / "no"), *options]).exit_code == 2

@@ -78,7 +78,7 @@ def _tell_of_runs(named: Pool, yes: bool) -> None:
 @pool_option
 @json_option
 def pool_status(folder: Path | None, as_json: bool) -> None:
-    """Show the pool's daemons, slots and jobs."""
+    """Show the pool's daemons, what its machines have in use and free, its runs and trials."""
     from trialfleet.infra.pool.embedded import Pool
     from trialfleet.workflows.run.console import pool_view
 

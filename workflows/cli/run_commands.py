@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,15 @@ from trialfleet.workflows.cli.watching import handed_over, watch_to_the_end
 from trialfleet.workflows.output import console, json_option, print_json, say
 
 _SHOWN_RUNS = 20
+# click keeps the lines of a paragraph that begins with a backspace
+_EXIT_CODES = """\b
+Exit codes:
+  0  the run is planned, running or done
+  1  it has failed, was stopped, is held or lost; or nobody knows where
+     it stands, because HTCondor is out of reach
+  2  there is no such run
+With --watch: 0 if it is done in the end, else 1.
+"""
 
 
 @click.command()
@@ -55,7 +65,7 @@ def submit(run: str | None, anyway: bool) -> None:
     say(f"next: trialfleet status {typed(planned.folder)} --watch")
 
 
-@click.command()
+@click.command(epilog=_EXIT_CODES)
 @run_argument
 @click.option("--watch", "keep_watching", is_flag=True, help="Go on until the run has ended.")
 @json_option
@@ -71,6 +81,7 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
             print_json(current.to_json(), indent=None if keep_watching else 1)
         else:
             console().print(run_view(current))
+    sys.exit(0 if current.state.is_well else 1)
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
 
 if TYPE_CHECKING:
-    from trialfleet.infra.pool.status import PoolStatus
+    from trialfleet.infra.pool.status import Machine, PoolStatus
     from trialfleet.workflows.run.run import BestSettings, Run, TrialRecord
 
 _COLORS: dict[str, str] = {
@@ -345,7 +346,7 @@ def _settings(params: Mapping[str, object]) -> str:
 
 
 def pool_view(status: PoolStatus) -> RenderableType:
-    """The embedded pool: its daemons, slots and jobs."""
+    """The embedded pool: its daemons, its machines, and the trials of its queue."""
     color = {"up": "green", "down": "dim", "failing": "red"}[status.state]
     version = f"HTCondor {status.version}" if status.version else "HTCondor not installed yet"
     lines: list[RenderableType] = [
@@ -353,12 +354,29 @@ def pool_view(status: PoolStatus) -> RenderableType:
     ]
     if status.daemons:
         lines.append(Text("daemons  " + ", ".join(status.daemons)))
-    for slot in status.slots:
-        gpus = f", {slot.gpus} GPUs" if slot.gpus else ""
-        free = " free" if slot.partitionable else ""
-        size = f"{slot.cpus} cpus, {slot.memory} MB{gpus}{free}"
-        lines.append(Text(f"slot     {slot.name}: {slot.state}, {slot.activity}: {size}"))
+    lines += [Text(f"machine  {_machine(machine)}") for machine in status.machines]
     if status.state == "up":
-        jobs = ", ".join(f"{count} {state}" for state, count in status.jobs.items()) or "none"
-        lines.append(Text(f"jobs     {jobs}"))
+        lines.append(Text(f"runs     {status.runs or 'none'}"))
+        lines.append(Text(f"trials   {_in_states(status.trials)}"))
+        others = Counter(status.jobs)
+        others.subtract(status.trials)
+        if +others:
+            lines.append(Text(f"others   {_in_states(+others)}"))
     return Group(*lines)
+
+
+def _machine(machine: Machine) -> str:
+    gpus = machine.gpus_in_use + machine.gpus_free
+    parts = [
+        f"cores {machine.cpus_in_use} in use, {machine.cpus_free} free",
+        f"memory {machine.memory_in_use:,} MB in use, {machine.memory_free:,} MB free",
+        *([f"GPUs {machine.gpus_in_use} in use, {machine.gpus_free} free"] if gpus else []),
+    ]
+    return f"{machine.name}: {'; '.join(parts)}"
+
+
+def _in_states(jobs: Mapping[str, int]) -> str:
+    words = {"idle": "waiting"}
+    order = ["running", "idle", "held"]
+    states = [state for state in order if state in jobs] + sorted(jobs.keys() - set(order))
+    return ", ".join(f"{jobs[state]} {words.get(state, state)}" for state in states) or "none"

@@ -28,6 +28,11 @@ class RunState(StrEnum):
         """Whether a person who wants more of the run types `trialfleet resume`."""
         return self in {RunState.FAILED, RunState.STOPPED, RunState.LOST}
 
+    @property
+    def is_well(self) -> bool:
+        """Whether nobody has to look at the run: what `trialfleet status` exits with 0 for."""
+        return self in {RunState.PLANNED, RunState.RUNNING, RunState.DONE}
+
 
 class Stage(StrEnum):
     """What a region is at, or how it ended: its state, said more exactly."""
