@@ -61,8 +61,12 @@ def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: Make
     assert "not JSON" in errors["garbage"]
     assert "without writing result.json" in errors["silent"]
     assert "loss is nan" in errors["nan"]
-    assert "time" in errors["hangs"] or "duration" in errors["hangs"]
-    assert "MB of disk" in errors["fills"]
+    assert errors["hangs"] == (
+        "over its time: ran for more than 0.15 min; raise trainer.minutes in the study"
+    )
+    assert re.fullmatch(
+        r"over its disk: used \d+ MB of 20 MB; raise resources\.disk in the study", errors["fills"]
+    )
     attempts = {(r.region, r.trial): r.attempts for r in run.trials() if r.state == "failed"}
     assert attempts["always", 0] == attempts["always", 1] == 2  # tried again
     assert attempts["nan", 0] == 1  # the same parameters would give the same
@@ -99,7 +103,8 @@ def test_a_trial_gets_no_more_memory_than_it_asks_for(make_run: MakeRun) -> None
     assert states == {"swells": RunState.FAILED, "shares": RunState.DONE}
     (swollen,) = run.trials("swells")
     assert re.fullmatch(
-        r"the trial used [1-9]\d\d MB of memory; it may use 64 MB", swollen.error or ""
+        r"over its memory: used [1-9]\d\d MB of 64 MB; raise resources\.memory in the study",
+        swollen.error or "",
     )
     assert swollen.attempts == 1  # the same parameters would need as much again
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.status.running import RunningTrial, running_trials
 
@@ -95,3 +96,18 @@ def test_what_nobody_says_is_not_known(place: Place) -> None:
     assert (found.step, found.value) == (None, None)
     unset = {**CARRIED, "ChirpTrialfleetStep": "x", "ChirpTrialfleetValue": None}
     assert place.read("A.l1.t01", unset).step is None
+
+
+def test_only_what_waits_for_a_person_is_held(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trial = {"ProcId": 0, "JobUniverse": 5, "JobStatus": 5, "HoldReason": "why"}
+    ads = [
+        {**trial, "ClusterId": 1, "TrialfleetNode": "A.l1.t01", "HoldReasonCode": 3},  # its memory
+        {**trial, "ClusterId": 2, "TrialfleetNode": "A.l2.t01", "HoldReasonCode": 1},
+        {**trial, "ClusterId": 3, "JobUniverse": 12, "HoldReasonCode": 6},  # the optimiser's
+    ]
+    monkeypatch.setattr(job_queue, "query", lambda *_: ads)
+    queued = job_queue.look_up(RunFolder(tmp_path))
+    assert [job.node for job in queued.held] == ["A.l2.t01", "optimizer"]
+    assert queued.running == {"A.l1.t01"}

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.study_texts import TRAINER, error_of, with_line, write
 from trialfleet import StudyError, plan
-from trialfleet.workflows.plan import pool_choices
+from trialfleet.workflows.plan import planning, pool_choices
 from trialfleet.workflows.plan.pool_choices import PoolLook
-from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.file import load_frozen, load_study
 from trialfleet.workflows.study.spec import Trainer
 
 
@@ -125,3 +125,18 @@ def test_a_python_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
     with pytest.raises(StudyError) as caught:
         plan(study, out=folder / "run")
     assert str(caught.value).startswith(f"{study}:9: python: 'pyhton3' is not on a job's PATH")
+
+
+@pytest.mark.usefixtures("look_of_no_pool")
+def test_a_run_knows_where_its_study_sets_a_trials_limits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_FORBIDDEN_PLACE", "/nowhere")
+    text = with_line(TRAINER, "trainer: {command: [python3, train.py], files: [train.py]}")
+    study = write(folder, text + "resources:\n  cpus: 1\n  memory: 1GB\n")
+    frozen = load_frozen(plan(study, out=folder / "run", run="r").folder / "study.yaml")
+    assert frozen.places == {
+        "resources.memory": f"{study}:11",
+        "resources.disk": str(study),
+        "trainer.minutes": str(study),
+    }

@@ -156,8 +156,6 @@ def _show_again(there: Run) -> NoReturn:
 
 def _planned(study: Path, out: Path | None, run_id: str | None) -> Run:
     from trialfleet.workflows.run.run import plan as plan_run
-    from trialfleet.workflows.study.file import load_study, told_with_lines
 
-    loaded = load_study(study)
-    with ctrl_c.postponed(), told_with_lines(study):  # a run's folder is whole, or not there
-        return plan_run(loaded, run=run_id, out=out, notice=partial(say, err=True))
+    with ctrl_c.postponed():  # a run's folder is whole, or not there
+        return plan_run(study, run=run_id, out=out, notice=partial(say, err=True))

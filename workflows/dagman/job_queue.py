@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from trialfleet.render import classad_string
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman.health import (
     HELD,
+    HELD_BY_A_PERSON,
     IDLE,
     PROJECTION,
     RUNNING,
@@ -34,6 +35,7 @@ from trialfleet.workflows.plan.folder import DagFiles, RunFolder
 STEP, VALUE = "ChirpTrialfleetStep", "ChirpTrialfleetValue"
 _REPORT = [STEP, VALUE, "RemoteHost", "JobCurrentStartExecutingDate"]
 _TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
+VANILLA_UNIVERSE = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +54,9 @@ class QueuedRun:
     Attributes:
         root: the job id of the DAGMan job that runs study.dag, or a region's DAG by itself.
         root_held: its hold reason, if it is on hold.
-        running: nodes of trials (and full trainings) whose jobs run.
+        running: nodes of trials (and full trainings) whose jobs run, or are just being ended.
         idle: nodes whose jobs wait for a slot.
-        held: jobs on hold, those of DAGMan and the optimiser among them.
+        held: jobs on hold that wait for a person, those of DAGMan and the optimiser among them.
         regions: slugs of the regions whose DAGMan job is in the queue.
         ads: all of its jobs, as `health` and `running` read them.
     """
@@ -91,12 +93,13 @@ def look_up(folder: RunFolder) -> QueuedRun:
     return QueuedRun(
         root=_job_id(root) if root else None,
         root_held=_hold_reason(root) if root and root["JobStatus"] == HELD else None,
-        running=_nodes(trials, {RUNNING, _TRANSFERRING, _SUSPENDED}),
+        running=_nodes(trials, {RUNNING, _TRANSFERRING, _SUSPENDED})
+        | _nodes(filter(_is_being_ended, trials), {HELD}),
         idle=_nodes(trials, {IDLE}),
         held=tuple(
             HeldJob(job=_job_id(ad), node=_node(ad), reason=_hold_reason(ad))
             for ad in sorted(ads, key=lambda ad: ad["ClusterId"])
-            if ad["JobStatus"] == HELD
+            if ad["JobStatus"] == HELD and not _is_being_ended(ad)
         ),
         regions=frozenset(ad["TrialfleetRegion"] for ad in dags if "TrialfleetRegion" in ad),
         ads=tuple(ads),
@@ -229,6 +232,12 @@ def _node(ad: dict[str, Any]) -> str:
     return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
 
 
+def _is_being_ended(ad: dict[str, Any]) -> bool:
+    """Whether a trial's job is on hold for a moment alone: HTCondor removes it, by its own file."""
+    is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == VANILLA_UNIVERSE
+    return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
+
+
 def _job_id(ad: dict[str, Any]) -> str:
     return f"{ad['ClusterId']}.{ad['ProcId']}"
 
@@ -237,5 +246,5 @@ def _hold_reason(ad: dict[str, Any]) -> str:
     return str(ad.get("HoldReason") or "no reason given")
 
 
-def _nodes(ads: list[dict[str, Any]], statuses: set[int]) -> frozenset[str]:
+def _nodes(ads: Iterable[dict[str, Any]], statuses: set[int]) -> frozenset[str]:
     return frozenset(ad["TrialfleetNode"] for ad in ads if ad["JobStatus"] in statuses)

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -58,6 +58,7 @@ def write_plan(
     created: datetime | None = None,
     aws: Surroundings | None = None,
     notes: tuple[str, ...] = (),
+    places: Mapping[str, str] | None = None,
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
@@ -68,6 +69,7 @@ def write_plan(
         out: the run's folder; it must not exist, or be empty.
         created: when the run was planned; default: now.
         notes: what was chosen for the study, and why, for people.
+        places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
 
     Raises:
         InputError: the run's id or folder can't be used, a model of that id is published
@@ -91,6 +93,7 @@ def write_plan(
         folder=str(folder.root),
         created=created or datetime.now(UTC),
         notes=notes,
+        places=dict(places or {}),
         study=study,
     )
     _write_beside(folder, frozen, graph, code, aws)

@@ -84,7 +84,7 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
         code, waited = _wait(place, seconds)
     metrics = None
     if code is not None:
-        outcome = judge(place, code, frozen.study.objective.metric)
+        outcome = judge(place, code, frozen.study.objective.metric, frozen.places)
         if isinstance(outcome, Failed):
             raise InputError(_failure(region.name, outcome.error, place))
         metrics = outcome.metrics if isinstance(outcome, Complete) else None

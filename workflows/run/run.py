@@ -27,12 +27,18 @@ from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
+from trialfleet.workflows.scripts import limits
 from trialfleet.workflows.status.causes import failed_attempts
 from trialfleet.workflows.status.job_log import Job
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
-from trialfleet.workflows.study.file import load_frozen, load_study, told_with_lines
+from trialfleet.workflows.study.file import (
+    load_frozen,
+    load_study,
+    places_of,
+    told_with_lines,
+)
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
 
@@ -383,6 +389,7 @@ def plan(
         InputError: the study, the id or the folder can't be used.
         FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
     """
+    places = {} if isinstance(study, Study) else places_of(study, limits.KEYS)
     loaded = study if isinstance(study, Study) else load_study(study)
     with nullcontext() if isinstance(study, Study) else told_with_lines(study):
         study, notes = _settled(loaded)
@@ -392,13 +399,13 @@ def plan(
     place = None if out is None else Path(out)
     if run is not None:
         place = place or default_folder(study, run)
-        return Run(write_plan(study, run=run, out=place, aws=aws, notes=notes).root)
+        return Run(write_plan(study, run=run, out=place, aws=aws, notes=notes, places=places).root)
     try:
         run, place = claim_run(study, place)
     except OSError as error:
         raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
     try:
-        return Run(write_plan(study, run=run, out=place, aws=aws, notes=notes).root)
+        return Run(write_plan(study, run=run, out=place, aws=aws, notes=notes, places=places).root)
     except BaseException:
         if out is None:
             with suppress(OSError):  # it isn't empty, and so is another's, or whole

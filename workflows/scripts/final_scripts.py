@@ -8,7 +8,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.table_found import source_of_table
-from trialfleet.workflows.scripts.outcome import Complete, Unpaid, judge
+from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure
@@ -61,7 +61,7 @@ class FinalScripts:
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
         place = self._folder.region(slug).best
-        outcome = judge(place, int(return_code), self._study.objective.metric)
+        outcome = self._studies.judge(place, int(return_code))
         if isinstance(outcome, Complete) and not any(place.model.iterdir()):
             write_json(self._folder.no_model, {"region": slug})
             return self._studies.stop(slug, _NO_MODEL)

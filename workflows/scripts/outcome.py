@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.scripts import limits
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
 # What a shell says, that of RUN/start too: a command can't be executed, or isn't found.
@@ -20,10 +22,6 @@ EXITS_NO_COMMAND = frozenset({126, 127})
 # What DAGMan says for an exit code where there was none.
 JOB_UNSUBMITTED, JOB_REMOVED, NO_JOB = -1001, -1002, -1004
 
-# Holds that another attempt with the same parameters would meet again: a limit of the submit file
-# (periodic_hold), memory, and the two time limits, that of trainer.minutes among them. HTCondor's
-# manual, "Hold Reason Codes".
-_LIMIT_HOLDS = frozenset({3, 34, 46, 47})
 _BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's own words behind a removal's reason
 _TAIL = 300  # characters of an error that are worth keeping
 _LAST_BYTES = 8192  # of standard error that are looked at
@@ -62,7 +60,9 @@ class Unpaid:
     error: str
 
 
-def judge(folder: TrialFolder, return_code: int, metric: str) -> Complete | Failed | Unpaid:
+def judge(
+    folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
+) -> Complete | Failed | Unpaid:
     """Return the outcome of a job that ended.
 
     Args:
@@ -70,13 +70,14 @@ def judge(folder: TrialFolder, return_code: int, metric: str) -> Complete | Fail
         return_code: what DAGMan gives a POST script: the exit code, minus the signal's number, or
             a number below -999 for a job that was removed.
         metric: the objective's metric, which a result must have.
+        places: where the study sets a trial's limits, as `FrozenStudy` has them.
     """
     if return_code == 0:
         return _judge_result(folder.result, metric)
     if return_code == EXIT_UNTRAINABLE:
         return Failed(error=_own_words(folder) or "these parameters can't be trained", final=True)
     if return_code < -999:
-        return _judge_removed(folder.log)
+        return _judge_removed(folder.log, places)
     how = f"signal {-return_code}" if return_code < 0 else f"exit code {return_code}"
     said = _own_words(folder)
     never_began = return_code in EXITS_NO_COMMAND
@@ -232,7 +233,7 @@ def last_line(path: Path) -> str:
     return ""
 
 
-def _judge_removed(log: Path) -> Failed | Unpaid:
+def _judge_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
     """A removed job was held before, as the submit file removes it then; or somebody removed it."""
     import htcondor2
 
@@ -251,5 +252,5 @@ def _judge_removed(log: Path) -> Failed | Unpaid:
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
         return Unpaid(error=_line(_BY_USER.sub("", words)))
-    words = _line(reason or removal) or "the job was removed"
-    return Failed(error=words, final=code in _LIMIT_HOLDS)
+    words = _line(limits.over_limit(code, reason, places) or removal) or "the job was removed"
+    return Failed(error=words, final=code in limits.CODES)

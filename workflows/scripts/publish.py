@@ -138,7 +138,7 @@ def _origin(published: Path) -> dict[str, Any] | None:
 
 
 def _result(study: Study, best: TrialFolder) -> Complete:
-    outcome = judge(best, 0, study.objective.metric)
+    outcome = judge(best, 0, study.objective.metric, {})
     if not isinstance(outcome, Complete):
         raise InputError(f"{best.result} can't be published: {outcome.error}")
     return outcome

@@ -11,7 +11,14 @@ from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
-from trialfleet.workflows.scripts.outcome import JOB_UNSUBMITTED, NO_JOB, Failed
+from trialfleet.workflows.scripts.outcome import (
+    JOB_UNSUBMITTED,
+    NO_JOB,
+    Complete,
+    Failed,
+    Unpaid,
+    judge,
+)
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.file import FrozenStudy
 
@@ -86,6 +93,10 @@ class RegionStudies:
             params=answer.params,
         )
         write_trial(self.frozen.run, self.study, self.folder, place, order)
+
+    def judge(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
+        """Return the outcome of an attempt whose job ended with an exit code, as DAGMan tells it."""
+        return judge(place, code, self.study.objective.metric, self.frozen.places)
 
     def go_on(self, slug: str) -> None:
         """Take back that the region stopped: a resume goes on with it."""

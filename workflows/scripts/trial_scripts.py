@@ -10,7 +10,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.conduct import conduct_of
 from trialfleet.workflows.scripts.giving_up import why_give_up
-from trialfleet.workflows.scripts.outcome import Complete, Unpaid, judge
+from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -49,7 +49,7 @@ class TrialScripts:
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
         place = self._folder.region(slug).trial(node)
-        outcome = judge(place, int(return_code), self._study.objective.metric)
+        outcome = self._studies.judge(place, int(return_code))
         conduct = conduct_of(place, self._study.objective.metric, int(retry) + 1)
         if isinstance(outcome, Unpaid):
             return self._give_up(slug, node, outcome, conduct)

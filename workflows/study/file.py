@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from os import PathLike
@@ -52,6 +52,8 @@ class FrozenStudy(BaseModel):
         folder: where the run was planned.
         created: when it was planned: of two runs of a region, the later one's model is the newer.
         notes: what was chosen for the study when it was planned, and why.
+        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
+            the file alone where that leaves a key out.
         study: the resolved study.
     """
 
@@ -61,6 +63,7 @@ class FrozenStudy(BaseModel):
     folder: str
     created: AwareDatetime
     notes: tuple[str, ...] = ()
+    places: dict[str, str] = {}
     study: Study
 
 
@@ -95,6 +98,18 @@ def told_with_lines(path: str | PathLike[str]) -> Iterator[None]:
         file = Path(path)
         with _problems_in_their_places(file, _read_table(file)):
             raise
+
+
+def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
+    """Return where a study's file sets keys such as `resources.memory`, as `FrozenStudy` has it."""
+    file = Path(path).absolute()
+    tree = _read_table(file)
+    return {key: f"{file}{_line_told(tree, key.split('.'))}" for key in keys}
+
+
+def _line_told(tree: Any, keys: Sequence[str]) -> str:
+    there = _keys_in_file(tree, keys, missing=False)
+    return f":{_line_of(tree, there)}" if len(there) == len(keys) else ""
 
 
 class StudyWithFleet(BaseModel):

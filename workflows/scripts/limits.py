@@ -1,0 +1,55 @@
+"""The limits of a trial: what HTCondor says of one that went over them, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+# Holds that another attempt with the same parameters would meet again: a limit of the submit file
+# (periodic_hold), memory, and the two time limits, that of trainer.minutes among them. HTCondor's
+# manual, "Hold Reason Codes".
+BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 34, 46, 47
+CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
+
+MEMORY, DISK, TIME = "resources.memory", "resources.disk", "trainer.minutes"
+KEYS = (MEMORY, DISK, TIME)  # of a study
+
+_OURS = {"over its memory:": MEMORY, "over its disk:": DISK}  # how trial.sub.j2 begins
+_LIMIT = re.compile(r"limit of (\d+) megabytes")
+_USED = re.compile(r"usage: (\d+) megabytes")
+_DURATION = re.compile(r"(\d+)\+(\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
+
+
+def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
+    """Return why a job was held, in the study's terms where that is a limit of the study's.
+
+    Args:
+        code: HTCondor's, of the hold.
+        reason: its words.
+        places: where the study sets its limits, `FILE:LINE` by key; as far as that is known.
+    """
+    found = _in_words(code, reason)
+    if found is None:
+        return reason
+    words, key = found
+    return f"{words}; raise {key} in {places.get(key, 'the study')}"
+
+
+def _in_words(code: int | None, reason: str) -> tuple[str, str] | None:
+    """What a job was over, and the study's key of that."""
+    if code == BY_SUBMIT_FILE:
+        key = next((key for words, key in _OURS.items() if reason.startswith(words)), None)
+        return (reason, key) if key else None
+    if code == BY_CGROUP:
+        limit, used = _LIMIT.search(reason), _USED.search(reason)
+        how = f"used {used[1]} MB of {limit[1]} MB" if limit and used else reason
+        return f"over its memory: {how}", MEMORY
+    if code == TOO_LONG_AN_ATTEMPT:
+        span = _DURATION.search(reason)
+        return f"over its time: ran for more than {_minutes(span)}" if span else reason, TIME
+    return None
+
+
+def _minutes(span: re.Match[str]) -> str:
+    days, hours, minutes, seconds = map(int, span.groups())
+    return f"{days * 1440 + hours * 60 + minutes + seconds / 60:g} min"
