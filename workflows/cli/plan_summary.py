@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trialfleet.files import typed
 from trialfleet.optimizer.startup import first_led
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph, graph_of
+from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.outlook import Outlook
 from trialfleet.workflows.plan.table_summary import table_lines, tables_of
+from trialfleet.workflows.run.console import duration
+from trialfleet.workflows.run.estimate import Estimate, estimate
 from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -26,6 +29,7 @@ _NO_MODEL = (
 def plan_summary(run: Run, outlook: Outlook | None = None) -> dict[str, Any]:
     """Return what a planned run will run as plain data, and what the pool has for it."""
     graph = graph_of(run.study)
+    expected = _expected(run.study, graph, outlook)
     tables = tables_of(RunFolder(run.folder), [r.name for r in graph.regions])
     return {
         "schema": 1,
@@ -44,6 +48,8 @@ def plan_summary(run: Run, outlook: Outlook | None = None) -> dict[str, Any]:
             for r in graph.regions
         ],
         "trials": sum(r.trials for r in graph.regions),
+        "at_once": graph.at_once,
+        "expected": asdict(expected) if expected else None,
         "dag_nodes": graph.node_count,
         "accelerator": run.study.accelerator,
         "python": run.study.python,
@@ -55,18 +61,16 @@ def plan_summary(run: Run, outlook: Outlook | None = None) -> dict[str, Any]:
 
 def plan_text(run: Run, outlook: Outlook | None = None) -> str:
     """Return what a planned run will run, and what the pool has for it, in a few lines."""
-    summary, study, here = plan_summary(run), run.study, typed(run.folder)
+    summary, study, here = plan_summary(run, outlook), run.study, typed(run.folder)
     regions = summary["regions"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
-    gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
-    size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
-    lanes = sum(r["lanes"] for r in regions)
     return "\n".join(
         [
             f"{study.name} {run.run_id}",
             f"  regions  {len(regions)}: {names}",
             f"  trials   {summary['trials']}, {_then(study)}",
-            f"  lanes    {lanes}: so many trials at once, given slots of {size}",
+            f"  at once  {_at_once(study, summary['at_once'], outlook)}",
+            *([f"  time     {_time(summary['expected'])}"] if summary["expected"] else []),
             f"  model    {_model(summary['regions'])}",
             f"  graph    {summary['dag_nodes']} DAG nodes",
             f"  files    {summary['files']} in {here}",
@@ -102,16 +106,48 @@ def _first_led(study: Study, region: RegionGraph) -> int | None:
     return first_led(startup, region.trials, len(region.lanes))
 
 
+def _at_once(study: Study, lanes: int, outlook: Outlook | None) -> str:
+    """How many trials run at a time, by the study and by the pool as it stands."""
+    gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
+    size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
+    text = f"up to {lanes} trial(s), each on {size}"
+    found = outlook.prospects if outlook else None
+    if found is None or not found.slots:
+        return text
+    if found.at_once >= lanes:
+        return f"{text}; this pool has room for all of them"
+    return f"{text}; this pool runs {found.at_once or 'none'} at a time"
+
+
+def _expected(study: Study, graph: StudyGraph, outlook: Outlook | None) -> Estimate | None:
+    """How long the trials will take; None where nothing says so."""
+    found = outlook.prospects if outlook else None
+    at_once = min(graph.at_once, found.at_once) if found else 0
+    return estimate(study.name, sum(region.trials for region in graph.regions), at_once)
+
+
+def _time(expected: dict[str, Any]) -> str:
+    one, known = duration(expected["trial_seconds"]), expected["based_on"]
+    whole = duration(expected["seconds"])
+    return f"about {whole} for the trials: one took {one}, the median of {known} of earlier runs"
+
+
 def _model(regions: list[dict[str, Any]]) -> str:
-    """From which trial on the model of the sampler leads."""
+    """From which trial on the sampler's model chooses."""
     first = [r["model_leads_from"] for r in regions if r["model_leads_from"]]
     never = [r["name"] for r in regions if not r["model_leads_from"]]
     if not first:
-        return "leads no trial: all are start-up; give more trials, fewer lanes or startup_trials"
+        return (
+            "the optimiser's model chooses no trial: all are spread-out starting points; give more "
+            "trials, fewer lanes or startup_trials"
+        )
     least, most = min(first), max(first)
     span = f"{least}" if least == most else f"{least} to {most}, by region,"
-    but = f"; no trial of {', '.join(never[:6])}{', …' if len(never) > 6 else ''}" if never else ""
-    return f"leads from trial {span} of a region on; those before explore the space{but}"
+    but = f"; never in {', '.join(never[:6])}{', …' if len(never) > 6 else ''}" if never else ""
+    return (
+        f"from trial {span} of a region on the optimiser's model chooses; before that, spread-out "
+        f"starting points{but}"
+    )
 
 
 def _labelled(label: str, text: str) -> str:

@@ -79,6 +79,12 @@ class StudyGraph:
         own = sum(1 + len(region.trial_nodes) + len(region.ends) for region in self.regions)
         return 2 + fleet + own
 
+    @property
+    def at_once(self) -> int:
+        """How many trials run at once where there are slots enough."""
+        lanes = sorted((len(region.lanes) for region in self.regions), reverse=True)
+        return sum(lanes[: self.parallel_regions])
+
 
 def graph_of(study: Study) -> StudyGraph:
     """Return the graph of a resolved study."""

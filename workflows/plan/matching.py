@@ -7,6 +7,7 @@ a slot asks of jobs (START) may change by the hour, and is told apart.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from trialfleet.workflows.ctrl_c import postponed
 if TYPE_CHECKING:
     from classad2 import ClassAd
 
+_MEMORY_STEP = 128  # MB: HTCondor rounds what a job asks up to that, as it is shipped
 _RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 # What condor_submit adds for a resource: those are compared in words of their own.
 _OF_RESOURCE = re.compile(r"TARGET\.\w+ >= Request\w+|versionGE\(.*RequestDisk\)")
@@ -33,6 +35,7 @@ class Prospects:
         slots: how many slots the pool has, those cut from others not counted.
         fit: how many of them have all that the job asks.
         willing: how many of those would take it as things stand, by their own START.
+        at_once: how many such jobs those can run at a time, once nothing else runs on them.
         lacking: what the others lack, in words; what most of them lack comes first.
         has_fleet: nodes of a fleet are in the pool, and others may come.
     """
@@ -40,6 +43,7 @@ class Prospects:
     slots: int
     fit: int
     willing: int
+    at_once: int
     lacking: tuple[str, ...]
     has_fleet: bool
 
@@ -114,10 +118,12 @@ def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
     demands = [*_resources(job, slots), *_clauses(job, slots)]
     fit = [all(demand.met[i] for demand in demands) for i in range(len(slots))]
     lacking = sorted((d for d in demands if not all(d.met)), key=lambda demand: sum(demand.met))
+    willing = [slot for ok, slot in zip(fit, slots, strict=True) if ok and _takes(slot, job)]
     return Prospects(
         slots=len(slots),
         fit=sum(fit),
-        willing=sum(ok and _takes(slot, job) for ok, slot in zip(fit, slots, strict=True)),
+        willing=len(willing),
+        at_once=sum(_times(job, slot) for slot in willing),
         lacking=tuple(str(demand) for demand in lacking),
         has_fleet=any("TrialfleetFleet" in slot for slot in slots),
     )
@@ -219,6 +225,15 @@ def _outside_brackets(text: str) -> Iterable[int]:
 
 def _takes(slot: ClassAd, job: ClassAd) -> bool:
     return "Requirements" not in slot or slot.lookup("Requirements").eval(slot, job) is True
+
+
+def _times(job: ClassAd, slot: ClassAd) -> int:
+    """How many such jobs run in a slot at a time: of a partitionable one each takes its part."""
+    if slot.get("PartitionableSlot") is not True:
+        return 1
+    asked = {name: _number(job, f"Request{name}") for name in _RESOURCES}
+    asked["Memory"] = math.ceil(asked["Memory"] / _MEMORY_STEP) * _MEMORY_STEP
+    return min(int(_number(slot, name) // asked[name]) for name in _RESOURCES if asked[name])
 
 
 def _number(ad: ClassAd, name: str) -> float:

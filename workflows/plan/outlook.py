@@ -67,6 +67,7 @@ class Outlook:
             "slots": found.slots if found else None,
             "fit": found.fit if found else None,
             "willing": found.willing if found else None,
+            "at_once": found.at_once if found else None,
             "lacking": list(found.lacking) if found else [],
             "instance_types": self.holding.types if self.holding else None,
             "hopeless": bool(self.hopeless),

@@ -1,0 +1,74 @@
+"""What a plan says of how many trials run at once, and of how long they take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeRun
+from trialfleet import Run
+from trialfleet.optimizer.storage import open_storage
+from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.matching import Prospects
+from trialfleet.workflows.plan.outlook import Outlook
+from trialfleet.workflows.status.storage import storage_url
+
+POOL = Prospects(slots=1, fit=1, willing=1, at_once=2, lacking=(), has_fleet=False)
+BUDGET = {"trials": 8, "lanes": 8}
+
+
+def complete(run: Run, seconds: list[float | None]) -> None:
+    """Put complete trials into a run's study, as the service does: wall seconds, or None."""
+    import optuna
+
+    storage = open_storage(storage_url(RunFolder(run.folder), run.study))
+    study = optuna.create_study(study_name=f"demo/{run.run_id}/A", storage=storage)
+    for number, each in enumerate(seconds):
+        job = {"job": {"wall_seconds": each}} if each else {"seconds": 40.0}
+        trial = optuna.trial.create_trial(
+            value=0.5, user_attrs={"node": f"A.{number}", "params": {}, **job}
+        )
+        study.add_trial(trial)
+
+
+@pytest.fixture
+def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(work)
+    return work
+
+
+def planned(make_run: MakeRun, run: str, place: Path, **changes: Any) -> Run:
+    return make_run(run=run, out=place / "runs/demo" / run, **{"budget": BUDGET, **changes})
+
+
+def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_run: MakeRun) -> None:
+    run = planned(make_run, "r1", here, regions=["A", "B", "C"], parallel_regions=2)
+    size = "each on 1 cpu(s), 100MB"
+    assert f"at once  up to 16 trial(s), {size}\n" in plan_text(run)
+    assert f"{size}; this pool runs 2 at a time\n" in plan_text(run, Outlook(prospects=POOL))
+    large = Outlook(prospects=replace(POOL, at_once=16))
+    assert f"{size}; this pool has room for all of them\n" in plan_text(run, large)
+    none = Outlook(prospects=replace(POOL, at_once=0, fit=0))
+    assert f"{size}; this pool runs none at a time\n" in plan_text(run, none)
+    assert plan_summary(run)["at_once"] == 16
+
+
+def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: MakeRun) -> None:
+    pool = Outlook(prospects=POOL)
+    first = planned(make_run, "r1", here)
+    assert plan_summary(first, pool)["expected"] is None
+    assert "time  " not in plan_text(first, pool)
+    complete(first, [60.0, 90.0, None])
+    second = planned(make_run, "r2", here)
+    told = {"seconds": 240.0, "trial_seconds": 60.0, "based_on": 3}
+    assert plan_summary(second, pool)["expected"] == told
+    text = "about 4 min for the trials: one took 1 min, the median of 3 of earlier runs\n"
+    assert text in plan_text(second, pool)
+    assert plan_summary(second)["expected"] is None  # who knows how many run at once
+    planned(make_run, "r3", here)
+    (here / "runs/demo/r1/study.yaml").write_text("no run")
+    assert plan_summary(second, pool)["expected"] is None
