@@ -101,7 +101,7 @@ def result(random: Random, folder: Path) -> None:
     files.result.write_bytes(generate.result(random))
     files.err.write_bytes(generate.result(random))
     files.log.write_bytes(generate.result(random))
-    outcome = judge(files, random.choice(RETURN_CODES), "auc")
+    outcome = judge(files, random.choice(RETURN_CODES), "auc", {})
     if isinstance(outcome, Complete):
         assert "auc" in outcome.metrics
         assert all(math.isfinite(value) for value in outcome.metrics.values())

@@ -120,7 +120,7 @@ def test_a_result_of_another_shape_is_told_the_right_one(
 ) -> None:
     folder = TrialFolder(tmp_path)
     folder.result.write_text(json.dumps(result))
-    outcome = judge(folder, 0, "auc")
+    outcome = judge(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
     for word in words:
         assert word in outcome.error

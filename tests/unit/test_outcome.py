@@ -127,9 +127,14 @@ PLACES = {"resources.memory": "/s/study.yaml:12", "trainer.minutes": "/s/study.y
             "over its memory: used 612 MB of 512 MB; raise resources.memory in /s/study.yaml:12",
         ),
         (
-            "Job exceeded allowed execute duration of 0+01:30:00",
+            "The job exceeded allowed execute duration of 00:09",
             47,
-            "over its time: ran for more than 90 min; raise trainer.minutes in /s/study.yaml",
+            "over its time: ran for more than 0.15 min; raise trainer.minutes in /s/study.yaml",
+        ),
+        (
+            "The job exceeded allowed execute duration of 1+01:30:00",
+            47,
+            "over its time: ran for more than 1530 min; raise trainer.minutes in /s/study.yaml",
         ),
         ("Transfer output files failure", 12, "Transfer output files failure"),
         ("somebody's own limit", 3, "somebody's own limit"),

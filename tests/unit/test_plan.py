@@ -282,12 +282,12 @@ def test_a_fleet_that_nobody_scales_is_no_node(place: Path) -> None:
 @pytest.mark.parametrize(
     ("gpus", "told", "said"),
     [
-        (1, {"gpus": 1, "gpu_share": 1.0}, "slots of 1 GPU(s), 1 cpu(s)"),
-        (2, {"gpus": 2, "gpu_share": 1.0}, "slots of 2 GPU(s), 1 cpu(s)"),
+        (1, {"gpus": 1, "gpu_share": 1.0}, "each on 1 GPU(s), 1 cpu(s)"),
+        (2, {"gpus": 2, "gpu_share": 1.0}, "each on 2 GPU(s), 1 cpu(s)"),
         (
             "1/3",
             {"gpus": 1, "gpu_share": 1 / 3},
-            "slots of 1/3 GPU (on nodes whose TrialfleetTrialsPerGpu is 3), 1 cpu(s)",
+            "each on 1/3 GPU (on nodes whose TrialfleetTrialsPerGpu is 3), 1 cpu(s)",
         ),
     ],
 )

@@ -17,7 +17,7 @@ KEYS = (MEMORY, DISK, TIME)  # of a study
 _OURS = {"over its memory:": MEMORY, "over its disk:": DISK}  # how trial.sub.j2 begins
 _LIMIT = re.compile(r"limit of (\d+) megabytes")
 _USED = re.compile(r"usage: (\d+) megabytes")
-_DURATION = re.compile(r"(\d+)\+(\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
+_DURATION = re.compile(r"duration of (?:(\d+)\+)?([\d:]*\d)")  # days; hours, minutes, seconds
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
@@ -51,5 +51,8 @@ def _in_words(code: int | None, reason: str) -> tuple[str, str] | None:
 
 
 def _minutes(span: re.Match[str]) -> str:
-    days, hours, minutes, seconds = map(int, span.groups())
-    return f"{days * 1440 + hours * 60 + minutes + seconds / 60:g} min"
+    """A duration as HTCondor writes it (00:09, 01:30:00, 2+00:00:00), in minutes."""
+    seconds = 0
+    for part in span[2].split(":"):
+        seconds = 60 * seconds + int(part)
+    return f"{int(span[1] or 0) * 1440 + seconds / 60:g} min"
