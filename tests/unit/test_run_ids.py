@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.test_plan import make_study
 from trialfleet.errors import InputError
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan import run_ids
-from trialfleet.workflows.run.run import plan
+from trialfleet.workflows.run.finding import find_run, runs_here
+from trialfleet.workflows.run.run import Run, plan
+from trialfleet.workflows.run.run_list import list_runs
 from trialfleet.workflows.study.file import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -78,10 +83,32 @@ def test_plans_of_one_study_in_one_second_each_get_an_id_and_a_folder(
 
 
 def test_so_they_do_where_their_folders_are_given(place: Path) -> None:
-    outs: list[str | None] = ["a", "b", "c"]
+    outs: list[str | None] = ["a", "b", "1/c", "2/c"]
     planned = plan_at_once(place, make_study(place), outs)
-    assert len({run for run, _ in planned}) == 3  # their models would have one place
-    assert {folder.name for _, folder in planned} == {"a", "b", "c"}
+    assert {run for run, _ in planned} == {"a", "b", "c", "c-2"}  # models would have one place
+    assert sorted(folder.name for _, folder in planned) == ["a", "b", "c", "c"]
+
+
+def test_a_run_in_a_folder_of_its_own_has_that_folders_name(place: Path) -> None:
+    study = make_study(place)
+    run = plan(study, out="runs/demo/mine")
+    assert run.run_id == "mine"
+    assert Run(find_run("mine")).run_id == "mine"
+    assert [each.run for each in list_runs(runs_here())] == ["mine"]
+    shutil.rmtree(run.folder)
+    assert plan(study, out="runs/demo/mine").run_id == "mine"  # planned anew
+    assert plan(study, out="elsewhere/mine").run_id == "mine-2"
+    assert plan(study, out="mine and others").run_id == SECOND  # no id of a run
+
+
+def test_a_run_of_two_names_is_refused(place: Path) -> None:
+    (place / "study.yaml").write_text("")
+    words = ["plan", "study.yaml", "--run-id", "r1", "--out", "runs/mine"]
+    for options in (words, [*words[:2], *words[4:], *words[2:4]]):
+        done = CliRunner().invoke(main, options)
+        assert done.exit_code == 2
+        assert "--run-id 'r1' and --out 'runs/mine' give the run two names" in done.output
+        assert "--out 'runs/mine/r1'" in done.output
 
 
 def test_an_id_under_which_models_are_published_is_not_given_again(place: Path) -> None:

@@ -27,12 +27,32 @@ check_option = click.option(
 )
 
 
+def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path | None:
+    """Refuse a run's folder that has another name than the run."""
+    run_id = ctx.params.get("run_id")
+    if out is not None and run_id and out.absolute().name != run_id:
+        raise InputError(
+            f"--run-id {run_id!r} and --out {str(out)!r} give the run two names; leave one of them "
+            f"out, or write --out {str(out / run_id)!r}"
+        )
+    return out
+
+
 def planning(command: Command) -> Command:
     """What a study is planned with: its file, the run's folder and id, and a check."""
     for option in (
         check_option,
-        click.option("--run-id", help="Name of the run (default: the time)."),
-        click.option("--out", type=click.Path(path_type=Path), help="Folder of the run."),
+        click.option(
+            "--run-id",
+            is_eager=True,  # --out is compared with it
+            help="Name of the run (default: that of --out, else the time).",
+        ),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            callback=_one_name,
+            help="Folder of the run; its name is the run's (default: runs/STUDY/NAME).",
+        ),
         click.argument("study", type=click.Path(path_type=Path)),
     ):
         command = option(command)

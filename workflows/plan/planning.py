@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections import Counter
@@ -28,7 +27,7 @@ from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import StudyGraph, graph_of
-from trialfleet.workflows.plan.run_ids import published_already
+from trialfleet.workflows.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.plan.run_texts import texts_of
 from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.file import FrozenStudy, remember_frozen
@@ -47,7 +46,6 @@ _SANDBOX = (
     *CONTRACT,
 )
 _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 
 
 def write_plan(
@@ -77,7 +75,7 @@ def write_plan(
     """
     assert study.accelerator != "auto", "what a study leaves to the pool is decided before"
     folder = RunFolder(_usable_place(out))
-    if not _RUN_ID.fullmatch(run) or run == LATEST:
+    if not is_run_id(run):
         raise InputError(
             f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
             f"digit first, and not {LATEST!r}"

@@ -1,23 +1,33 @@
-"""Ids of runs: the time to the second, and a number behind it where another run has that.
+"""Ids of runs: a run is called as its folder, and that by default as the time to the second.
 
-An id names a run's folder and its models' folders, so both are claimed, each by what only one
-process can make: of any number of plans in one second, each gets an id of its own.
+A number stands behind it where another run has that. An id names a run's folder and its models'
+folders, so both are claimed, each by what only one process can make: of any number of plans in one
+second, each gets an id of its own.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import time
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.models.shelf import shelf_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _CLAIMS = ".planned"  # beside a study's regions; its files are the ids, until they can't come again
 _CLAIM_SECONDS = 86_400.0  # an hour comes twice when summer time ends
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a run may be called so."""
+    return _RUN_ID.fullmatch(text) is not None and text != LATEST
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -43,33 +53,45 @@ def claim_run(study: Study, out: Path | None) -> tuple[str, Path]:
 
     Args:
         study: a resolved study.
-        out: the folder; default: `default_folder`, which is made, empty.
+        out: the folder, whose name is the id where a run may be called so; default:
+            `default_folder`, which is made, empty.
 
     Raises:
         OSError: a folder can't be made.
     """
-    now = new_run_id()
+    given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
+    first = given if given and is_run_id(given) else new_run_id()
     for number in itertools.count(1):
-        run = now if number == 1 else f"{now}-{number}"
+        run = first if number == 1 else f"{first}-{number}"
         place = default_folder(study, run) if out is None else out
-        if published_already(study, run) or not _claim_models(study, run):
+        if published_already(study, run) or not _claim_models(study, run, place):
             continue
         if out is not None or _makes(place):
             return run, place
     raise AssertionError("numbers end")
 
 
-def _claim_models(study: Study, run: str) -> bool:
+def _claim_models(study: Study, run: str, place: Path) -> bool:
+    """Claim an id for a folder; one that was claimed for the same folder before is its own."""
     if not study.publishes:
         return True
     claims = Path(study.publish) / study.name / _CLAIMS
     claims.mkdir(parents=True, exist_ok=True)
     _forget(claims.iterdir())
+    whose = os.path.abspath(place)  # noqa: PTH100 - links stay
     try:
-        (claims / run).touch(exist_ok=False)
+        with (claims / run).open("x", encoding="utf-8") as claim:
+            claim.write(whose)
     except FileExistsError:
-        return False
+        return _read(claims / run) == whose
     return True
+
+
+def _read(claim: Path) -> str | None:
+    try:
+        return claim.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeError):  # forgotten by another plan; no claim of ours
+        return None
 
 
 def _forget(claims: Iterable[Path]) -> None:

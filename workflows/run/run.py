@@ -381,7 +381,8 @@ def plan(
 
     Args:
         study: a resolved study, or the path of a study file.
-        run: the run's id; default: the time, with a number behind it where another run has that.
+        run: the run's id; default: the name of `out`, else the time; with a number behind it where
+            another run has that.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
         notice: told, a line each, what else was done: the models of an earlier release moved.
 
