@@ -149,8 +149,9 @@ def watched(command: Sequence[str], packages: Path, display: Display) -> int:
         display: what shows it.
     """
     before = _installed(packages)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None, "it is a pipe"
         assert process.stderr is not None, "it is a pipe"
         try:

@@ -190,7 +190,7 @@ def test_trials_are_listed_with_attempts_metrics_parameters_and_errors(
     assert second.attempts == 1
 
 
-def test_status_shows_the_steps_of_running_trials_where_any_is_known(scripts: Scripts) -> None:
+def test_status_shows_the_steps_of_running_trials_as_far_as_known(scripts: Scripts) -> None:
     def shown(*steps: int | None) -> str:
         trials = tuple(
             RunningTrial(node=f"A.l{at}.t01", slot=None, started=None, step=step, value=None)
@@ -205,8 +205,7 @@ def test_status_shows_the_steps_of_running_trials_where_any_is_known(scripts: Sc
 
     assert "12 7" in shown(12, None, 7)
     assert "1 2 3 4 …" in shown(1, 2, 3, 4, 5)
-    assert "step" in shown(0)
-    assert "step" not in shown(None)
+    assert "step" in shown(None), "columns stay where they are"
 
 
 def test_csv_has_the_same_columns_whichever_trial_comes_first(make_run: MakeRun) -> None:

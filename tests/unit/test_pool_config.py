@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -356,8 +357,12 @@ def test_a_tool_that_is_missing_or_prints_nothing_means_nothing(tmp_path: Path) 
 
 
 def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
-    dagman = {"JobUniverse": 7, "JobStatus": 2, "TrialfleetFolder": "/runs/1"}
-    trial = {"JobUniverse": 5, "TrialfleetFolder": "/runs/1", "TrialfleetNode": "A.t1"}
+    dagman: dict[str, Any] = {"JobUniverse": 7, "JobStatus": 2, "TrialfleetFolder": "/runs/1"}
+    trial: dict[str, Any] = {
+        "JobUniverse": 5,
+        "TrialfleetFolder": "/runs/1",
+        "TrialfleetNode": "A.t1",
+    }
     ads = [
         dagman,
         dagman | {"DAGManJobId": 1},  # a region's
@@ -374,8 +379,8 @@ def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
 
 
 def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
-    whole = {"Name": "slot1@h", "SlotType": "Partitionable", "State": "Unclaimed"}
-    ads = [
+    whole: dict[str, Any] = {"Name": "slot1@h", "SlotType": "Partitionable", "State": "Unclaimed"}
+    ads: list[dict[str, Any]] = [
         whole | {"Cpus": 1, "Memory": 7, "GPUs": 3, "TotalGPUs": 4},
         {"Name": "slot1_1@h", "State": "Claimed", "Cpus": 1, "Memory": 3, "GPUs": 1},
         {"Name": "slot1_2@h", "State": "Claimed", "Cpus": 2, "Memory": 5},

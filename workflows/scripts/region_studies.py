@@ -95,7 +95,7 @@ class RegionStudies:
         write_trial(self.frozen.run, self.study, self.folder, place, order)
 
     def judge(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
-        """Return the outcome of an attempt whose job ended with an exit code, as DAGMan tells it."""
+        """Return the outcome of an attempt whose job ended so, as DAGMan tells it."""
         return judge(place, code, self.study.objective.metric, self.frozen.places)
 
     def go_on(self, slug: str) -> None:
