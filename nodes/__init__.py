@@ -1,4 +1,8 @@
-"""What runs on a GPU node: bootstrap, agent, probe, trial helper, kernels, reference trainer."""
+"""What runs on a GPU node: bootstrap, agent, probe, trial helper, kernels, reference trainer.
+
+A node comes with Python, and trials may have torch and numpy: nothing here needs more. So there is
+no psutil but /proc, no boto3 but `trialfleet.instance_aws`, no scikit-learn for metrics.
+"""
 
 HELPER = "trial.py"  # goes with every trial
 # The contract's files in a trial's folder; the helper, which travels alone, has them once more.

@@ -1,4 +1,7 @@
-"""Writing files so that a crash leaves the old content or the new, never a part of either."""
+"""Writing files so that a crash leaves the old content or the new, never a part of either.
+
+The standard library has no such thing, and PyPI's `atomicwrites` is no longer maintained.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ def ended_by_error(files: DagFiles) -> bool:
 
 
 def was_removed(files: DagFiles) -> bool:
-    """Whether the last that happened to the DAGMan job is that somebody removed it."""
+    """Whether the last that happened to the DAGMan job is that somebody removed it.
+
+    From the log's end: htcondor2's reader would read all of it at each look at a run.
+    """
     try:
         with files.log.open("rb") as log:
             log.seek(max(0, files.log.stat().st_size - _TAIL_BYTES))

@@ -18,6 +18,7 @@ from pathlib import Path
 from trialfleet.files import sync
 from trialfleet.workflows.plan.folder import DagFiles
 
+# Python's fcntl has a call that takes this lock and none that asks who holds it.
 _FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_start, l_len, l_pid
 
 
