@@ -199,7 +199,8 @@ def test_status_shows_the_steps_of_running_trials_as_far_as_known(scripts: Scrip
         read = StatusReader(scripts.folder).read()
         (region,) = read.regions
         terminal = Console(file=io.StringIO(), width=150)
-        terminal.print(run_view(replace(read, regions=(replace(region, running_trials=trials),))))
+        regions = (replace(region, running_trials=trials),)
+        terminal.print(run_view(replace(read, state=RunState.RUNNING, regions=regions)))
         assert isinstance(terminal.file, io.StringIO)
         return terminal.file.getvalue()
 
