@@ -12,6 +12,8 @@ from typing import Any, TypedDict
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 
+from trialfleet.optimizer.thinning import thinned
+
 # Each is a transaction of its own, 2 ms on SQLite and more on PostgreSQL, while all regions' nodes
 # wait for the service: a learning curve needs no more points than these.
 MOST_REPORTS = 50
@@ -31,7 +33,7 @@ class Conduct(TypedDict, total=False):
 
 
 def store_reports(storage: BaseStorage, trial: FrozenTrial, reports: Mapping[int, float]) -> None:
-    """Store the reports of a trial that isn't finished; doing so again changes nothing.
+    """Store at most `MOST_REPORTS` of an unfinished trial; doing so again changes nothing.
 
     Optuna can't remove a value: one that a tell left behind, which crashed before the trial was
     trained anew, becomes NaN.
@@ -41,15 +43,8 @@ def store_reports(storage: BaseStorage, trial: FrozenTrial, reports: Mapping[int
         trial: as it is stored there.
         reports: value by step; infinite and NaN where the trainer's was.
     """
-    wanted = thinned(reports)
+    steps = thinned(sorted(reports), MOST_REPORTS)
+    wanted = {step: reports[step] for step in steps}
     left = dict.fromkeys(trial.intermediate_values.keys() - wanted.keys(), math.nan)
     for step, value in (left | wanted).items():
         storage.set_trial_intermediate_value(trial._trial_id, step, value)
-
-
-def thinned(reports: Mapping[int, float], most: int = MOST_REPORTS) -> dict[int, float]:
-    """At most so many of the reports, evenly over their number: the first and the last remain."""
-    steps = sorted(reports)
-    if len(steps) > most:
-        steps = [steps[at * (len(steps) - 1) // (most - 1)] for at in range(most)]
-    return {step: reports[step] for step in steps}

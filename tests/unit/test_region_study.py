@@ -29,7 +29,7 @@ from trialfleet.optimizer.region_study import (
     Stopped,
     Told,
 )
-from trialfleet.optimizer.reports import MOST_REPORTS, thinned
+from trialfleet.optimizer.reports import MOST_REPORTS
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
@@ -236,7 +236,6 @@ def test_of_many_reports_some_are_stored_evenly_the_first_and_the_last_among_the
     gaps = {after - before for before, after in itertools.pairwise(steps)}
     assert max(gaps) - min(gaps) <= 1
     assert all(trial.intermediate_values[step] == step / 1000 for step in steps)
-    assert thinned({3: 0.1, 1: 0.2}) == {1: 0.2, 3: 0.1}
 
 
 def test_a_tell_that_crashed_leaves_no_report_of_a_training_that_does_not_count() -> None:
@@ -501,7 +500,6 @@ import scipy.stats.qmc  # before the forks
 import sqlalchemy
 from pathlib import Path
 from trialfleet.optimizer.region_study import RegionSettings, RegionStudy
-from trialfleet.optimizer.reports import MOST_REPORTS, thinned
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url

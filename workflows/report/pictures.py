@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from trialfleet.optimizer.thinning import thinned
 from trialfleet.workflows.report.formatting import is_finite, setting, shortened
 from trialfleet.workflows.report.model import ParameterRange, Region, Report, Setting, Trial
 from trialfleet.workflows.report.scales import Scale, scale_of, short
@@ -219,14 +220,6 @@ def curve_points(report: Report) -> int:
     """How many points of each learning curve the page keeps: fewer where there are many curves."""
     curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
     return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))
-
-
-def thinned(curve: Sequence[tuple[int, float]], points: int) -> Sequence[tuple[int, float]]:
-    """Up to `points` of a curve, evenly by place, the first and the last among them."""
-    if len(curve) <= points:
-        return curve
-    last = len(curve) - 1
-    return [curve[round(at * last / (points - 1))] for at in range(points)]
 
 
 def has_curves(region: Region) -> bool:

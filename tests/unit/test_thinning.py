@@ -1,0 +1,26 @@
+"""Fewer points of a curve: the stored reports and the page's curves are thinned alike."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from trialfleet.optimizer.thinning import thinned
+
+
+@pytest.mark.parametrize("most", [2, 9, 50])
+@pytest.mark.parametrize("count", [3, 10, 51, 99, 1000])
+def test_what_remains_is_even_and_keeps_both_ends(count: int, most: int) -> None:
+    points = list(range(count))
+    kept = thinned(points, most)
+    assert len(kept) == min(count, most)
+    assert (kept[0], kept[-1]) == (0, count - 1)
+    gaps = {after - before for before, after in itertools.pairwise(kept)}
+    assert min(gaps) >= 1
+    assert max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("points", [[], [1], [1, 2]])
+def test_few_points_remain_as_they_are(points: list[int]) -> None:
+    assert thinned(points, 2) == points
