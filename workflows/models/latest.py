@@ -40,12 +40,7 @@ def switch_to_newest(published: Path, created: datetime) -> str | None:
         Why `latest` stays with another run's model, None if it is this one now.
     """
     link = published.parent / LATEST
-    later = {
-        model: time
-        for model in published.parent.iterdir()
-        if model.name not in {LATEST, published.name} and (time := created_of(model)) is not None
-        if time > created
-    }
+    later = {model: time for model, time in _others(published).items() if time > created}
     is_in_force = link.resolve() == published.resolve()  # by a person, perhaps
     if later and link.exists() and not is_in_force:  # a broken link is in force for nobody
         newest = max(later, key=lambda model: later[model])
@@ -102,6 +97,35 @@ def why_not_latest(record: Path) -> str | None:
     path, why = Path(noted["path"]), noted.get("not_latest")
     is_latest = (path.parent / LATEST).resolve() == path.resolve()  # a person may have moved it
     return None if why is None or is_latest else str(why)
+
+
+def model_in_force(published: Path) -> Path | None:
+    """Return the model that a region's `latest` means, given any of them; None without one."""
+    link = published.parent / LATEST
+    return published.parent / link.resolve().name if link.exists() else None
+
+
+def previous_model(published: Path) -> Path | None:
+    """Return the newest model of the runs that were planned earlier; None without any.
+
+    Raises:
+        OSError: the folder of the region's models can't be read.
+    """
+    created = created_of(published)
+    if created is None:
+        return None
+    earlier = {model: time for model, time in _others(published).items() if time < created}
+    return max(earlier, key=lambda model: earlier[model], default=None)
+
+
+def _others(published: Path) -> dict[Path, datetime]:
+    """The region's other models that are whole, and when their runs were planned."""
+    return {
+        model: time
+        for model in published.parent.iterdir()
+        if model.name not in {LATEST, published.name} and not model.name.startswith(".")
+        if (time := created_of(model)) is not None
+    }
 
 
 def created_of(model: Path) -> datetime | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from trialfleet.workflows.report.model import (
     Setting,
     Trial,
 )
-from trialfleet.workflows.report.source import ReportSource
+from trialfleet.workflows.report.source import RegionSource, ReportSource
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -81,6 +82,24 @@ def advice_on_worse(source: ReportSource, regions: Sequence[Region]) -> str:
         f"Use the default settings until {source.metric} and {source.report_metric} agree. If "
         f"{source.report_metric} is what counts, make it the objective; else give the tuning more "
         "trials, or both metrics more data."
+    )
+
+
+def next_step_on_worse(region: RegionSource) -> str | None:
+    """What a person can do about a published model that is worse than default settings' one."""
+    if region.published is None or region.in_force is None:
+        return None
+    if region.in_force != region.published:
+        return f"It isn't in force: the region's latest model is that of run {region.in_force.name}."
+    if region.previous is not None:
+        return (
+            f"Its model is the region's latest. To go back to that of run {region.previous.name}: "
+            f"trialfleet promote {shlex.quote(str(region.previous))}"
+        )
+    return (
+        "Its model is the region's latest, and the region has no earlier one to go back to. To "
+        "publish a model of the default settings: run the study with budget: {trials: 1}; the "
+        "first trial has them."
     )
 
 

@@ -178,6 +178,7 @@ class Region:
         report: best trial against default by the report metric, both as tuning ran them.
         worse: how the tuned settings are worse than the default ones by the report metric; None if
             they aren't. `Report.advice` says what to do.
+        next_step: what to do about the published model where it is worse; None where it isn't.
         final: metrics of the full training with the best settings.
         final_job: the job of the full training; None before it began.
         published: the folder of the published model.
@@ -185,7 +186,8 @@ class Region:
         best_trial: number of the best trial.
         baseline_trial: number of the trial with the default settings.
         compute_seconds: how long its trials and its full training kept slots busy, in all.
-        wall_seconds: from its first trial's start to its last trial's end.
+        wall_seconds: from its first trial's start to its last trial's end, without pauses.
+        paused_seconds: how long the run was paused between the two.
         importance: of its parameters, greatest first; empty if `importance_note` says why.
         importance_note: why there is no importance, or of which parameters there is none.
         settings: best against default.
@@ -206,6 +208,7 @@ class Region:
     objective: Comparison
     report: Comparison
     worse: str | None
+    next_step: str | None
     final: Mapping[str, float] | None
     final_job: Job | None
     published: str | None
@@ -214,6 +217,7 @@ class Region:
     baseline_trial: int | None
     compute_seconds: float
     wall_seconds: float | None
+    paused_seconds: float
     importance: tuple[Importance, ...]
     importance_note: str | None
     settings: tuple[Setting, ...]
@@ -252,7 +256,9 @@ class Report:
         finished: when it ended; None while it runs.
         notice: what a reader should know first, such as why trials ended early; empty: nothing.
         advice: what to do where tuned settings are worse than default ones; empty: nowhere.
-        wall_seconds: between the two.
+        wall_seconds: between the two, without pauses and what was before its first DAGMan.
+        paused_seconds: sum of the pauses.
+        pauses: from and to, in Unix seconds: when it was stopped, and resumed later.
         compute_seconds: sum over the regions.
         complete: trials completed.
         failed: trials failed for good.
@@ -271,6 +277,8 @@ class Report:
     notice: str
     advice: str
     wall_seconds: float | None
+    paused_seconds: float
+    pauses: tuple[tuple[float, float], ...]
     compute_seconds: float
     complete: int
     failed: int

@@ -72,13 +72,14 @@ def scale_of_overview(report: Report) -> Scale | None:
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:
-    """The slots and their jobs; times in seconds from `start`, the first of them."""
+    """The machines' rows, jobs and pauses; times in seconds from `start`, the first of them."""
     start = timeline.start
     states = sorted({bar.state for bar in timeline.bars})
     return {
         "start": start,
         "end": short(timeline.end - start),
         "rows": list(timeline.rows),
+        "pauses": [[short(round(at - start, 1)) for at in pause] for pause in timeline.pauses],
         "states": states,
         "bars": [
             [

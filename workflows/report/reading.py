@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.optimizer.stored_trials import is_repeat
@@ -11,6 +13,7 @@ from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import Region, Report, Trial
+from trialfleet.workflows.report.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.report.source import RegionSource, ReportSource
 from trialfleet.workflows.status.causes import cause_of
 from trialfleet.workflows.status.states import TrialState, trial_state
@@ -32,8 +35,14 @@ def build_report(source: ReportSource) -> Report:
     from trialfleet.optimizer.storage import storage_to_read
 
     with storage_to_read(source.storage_url) as storage:
-        regions = tuple(_region(source, region, storage) for region in source.regions)
-    wall = (source.finished - source.created).total_seconds() if source.finished else None
+        stored = [_stored(storage, region.study_name) for region in source.regions]
+        pauses = pauses_of(source.active, set(_signs(source, stored)))
+        regions = tuple(
+            _region(source, region, each, pauses)
+            for region, each in zip(source.regions, stored, strict=True)
+        )
+    begun, ended = _begun(source), source.finished.timestamp() if source.finished else math.inf
+    paused = paused_within(pauses, begun, ended)
     return Report(
         study=clean(source.study),
         run=clean(source.run),
@@ -45,7 +54,9 @@ def build_report(source: ReportSource) -> Report:
         finished=source.finished,
         notice=clean(source.notice),
         advice=clean(analysis.advice_on_worse(source, regions)),
-        wall_seconds=wall,
+        wall_seconds=ended - begun - paused if source.finished else None,
+        paused_seconds=paused,
+        pauses=pauses,
         compute_seconds=sum(region.compute_seconds for region in regions),
         complete=sum(region.complete for region in regions),
         failed=sum(region.failed for region in regions),
@@ -54,19 +65,43 @@ def build_report(source: ReportSource) -> Report:
     )
 
 
-def _study(storage: BaseStorage | None, name: str) -> Study | None:
+@dataclass(frozen=True)
+class _Stored:
+    """A region's study, None where there is none, and its trials but for repeats."""
+
+    study: Study | None
+    trials: list[FrozenTrial]
+
+
+def _stored(storage: BaseStorage | None, name: str) -> _Stored:
     import optuna
 
+    if storage is None:
+        return _Stored(None, [])
     try:
-        return None if storage is None else optuna.load_study(study_name=name, storage=storage)
+        study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
-        return None
+        return _Stored(None, [])
+    return _Stored(study, [t for t in study.get_trials(deepcopy=False) if not is_repeat(t)])
 
 
-def _region(source: ReportSource, region: RegionSource, storage: BaseStorage | None) -> Region:
-    study = _study(storage, region.study_name)
-    stored = [] if study is None else study.get_trials(deepcopy=False)
-    frozen = [trial for trial in stored if not is_repeat(trial)]
+def _signs(source: ReportSource, stored: Iterable[_Stored]) -> Iterator[float]:
+    """When something happened to the run's jobs, in Unix seconds."""
+    noted = [_job(_mapping(trial.user_attrs.get("job"))) for each in stored for trial in each.trials]
+    finals = [vars(region.final_job) for region in source.regions if region.final_job]
+    for job in [*noted, *finals]:
+        yield from (job[name] for name in ("started", "ended") if job[name] is not None)
+
+
+def _begun(source: ReportSource) -> float:
+    """When the run's first DAGMan began, else when the run was made, in Unix seconds."""
+    return min((begin for begin, _ in source.active), default=source.created.timestamp())
+
+
+def _region(
+    source: ReportSource, region: RegionSource, stored: _Stored, pauses: Sequence[Span]
+) -> Region:
+    study, frozen = stored.study, stored.trials
     trials = tuple(_trial(item, region.unfinished) for item in frozen)
     best = analysis.best_of(trials, source.direction)
     baseline = next((trial for trial in trials if trial.baseline), None)
@@ -77,6 +112,7 @@ def _region(source: ReportSource, region: RegionSource, storage: BaseStorage | N
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     importance, importance_note = analysis.importance_of(study, source.direction)
+    wall, paused = _wall_seconds(frozen, pauses)
     counts = {state: sum(trial.state == state for trial in trials) for state in TrialState}
     return Region(
         name=clean(region.name),
@@ -90,7 +126,8 @@ def _region(source: ReportSource, region: RegionSource, storage: BaseStorage | N
         running=counts[TrialState.RUNNING],
         objective=objective,
         report=report,
-        worse=analysis.worse_of(objective, report),
+        worse=(worse := analysis.worse_of(objective, report)),
+        next_step=clean(analysis.next_step_on_worse(region)) if worse else None,
         final=final,
         final_job=region.final_job,
         published=None if region.published is None else clean(str(region.published)),
@@ -98,7 +135,8 @@ def _region(source: ReportSource, region: RegionSource, storage: BaseStorage | N
         best_trial=None if best is None else best.number,
         baseline_trial=None if baseline is None else baseline.number,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),
-        wall_seconds=_wall_seconds(frozen),
+        wall_seconds=wall,
+        paused_seconds=paused,
         importance=importance,
         importance_note=importance_note,
         settings=analysis.settings_of(
@@ -172,10 +210,14 @@ def _finite(value: Any) -> dict[str, float]:
     return {name: item for name, item in _mapping(value).items() if is_finite(item)}
 
 
-def _wall_seconds(trials: Sequence[FrozenTrial]) -> float | None:
-    starts = [trial.datetime_start for trial in trials if trial.datetime_start]
-    ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
+def _wall_seconds(
+    trials: Sequence[FrozenTrial], pauses: Sequence[Span]
+) -> tuple[float | None, float]:
+    """From a region's first trial to its last without pauses, and these; None without any trial."""
+    starts = [trial.datetime_start.timestamp() for trial in trials if trial.datetime_start]
+    ends = [trial.datetime_complete.timestamp() for trial in trials if trial.datetime_complete]
     if not starts or not ends:
-        return None
+        return None, 0.0
+    paused = paused_within(pauses, min(starts), max(ends))
     # Optuna's times have no zone: a clock set back during the run must not give a negative time
-    return max(0.0, (max(ends) - min(starts)).total_seconds())
+    return max(0.0, max(ends) - min(starts) - paused), paused

@@ -32,6 +32,8 @@ class RegionSource:
         defaults: the default settings, without constants; inactive parameters are absent.
         budget_trials: how many trials the region may spend, failed ones too.
         folder: the region's folder in the run's, where its trials' logs lie; None: nowhere.
+        in_force: the model that `latest` means; None where there is none.
+        previous: the newest model of an earlier run; None without any.
     """
 
     name: str
@@ -47,6 +49,8 @@ class RegionSource:
     final_job: Job | None = None
     unfinished: Mapping[str, TrialState] = field(default_factory=dict)
     folder: Path | None = None
+    in_force: Path | None = None
+    previous: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,8 @@ class ReportSource:
         report_metric: the metric by which tuned and default settings are compared.
         report_direction: which way the report metric is better; None: as the objective.
         notice: what a reader should know first; empty: nothing.
+        active: when DAGMans of the run executed, as `job_log.read_executions` has it; empty where
+            that isn't known.
         regions: in the study's order.
         storage_url: SQLAlchemy's URL of Optuna's storage. It appears nowhere in the report.
         created: when the run was made, with a time zone.
@@ -81,6 +87,7 @@ class ReportSource:
     finished: datetime | None = None
     report_direction: str | None = None
     notice: str = ""
+    active: Sequence[tuple[float, float | None]] = ()
 
     def __post_init__(self) -> None:
         for direction in (self.direction, self.report_direction or self.direction):

@@ -1,4 +1,9 @@
-"""Which slot ran what, and when: the rows of the report's timeline."""
+"""Which machine ran what, and when: the rows of the report's timeline.
+
+HTCondor carves a machine's slots anew for each job and uses their names again, so slots can't be
+counted by their names. A row is room for one job at a time: a machine has as many as it ever ran at
+once.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trialfleet.workflows.report.model import Region, Report
+from trialfleet.workflows.report.pauses import Span, paused_within
 from trialfleet.workflows.status.job_log import Job
 from trialfleet.workflows.status.states import TrialState
 
 TO_COME = 0.04  # of a run that goes on: so far past the latest news are jobs drawn that still run
-OVERLAP = 1.0  # seconds that HTCondor's whole seconds may let two jobs of one slot overlap
+OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap in their logs
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One job on its slot; times are Unix seconds.
+    """One job on its machine; times are Unix seconds.
 
     Attributes:
         region: the region's place in the report.
@@ -38,10 +44,17 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Every job whose time is known, on rows that have a name each."""
+    """Every job whose time is known.
+
+    Attributes:
+        rows: the machine of each row; those of one machine lie together.
+        bars: the jobs, at most one at a time in a row.
+        pauses: from and to, in Unix seconds: when the run was stopped, and resumed later.
+    """
 
     rows: tuple[str, ...]
     bars: tuple[Bar, ...]
+    pauses: tuple[Span, ...]
 
     @property
     def start(self) -> float:
@@ -52,6 +65,27 @@ class Timeline:
     def end(self) -> float:
         """When the last job ended."""
         return max((bar.end for bar in self.bars), default=0.0)
+
+    @property
+    def paused_seconds(self) -> float:
+        """How long the run was paused between the first job's start and the last one's end."""
+        return paused_within(self.pauses, self.start, self.end)
+
+    @property
+    def active_seconds(self) -> float:
+        """From the first job's start to the last one's end, without pauses."""
+        return self.end - self.start - self.paused_seconds
+
+    @property
+    def job_seconds(self) -> float:
+        """How long all jobs took together, as they are drawn."""
+        return sum(bar.end - bar.start for bar in self.bars)
+
+    @property
+    def busy(self) -> float | None:
+        """The part of all rows' active time in which a job ran; None without any time."""
+        whole = len(self.rows) * self.active_seconds
+        return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
     @property
     def regions(self) -> dict[int, int]:
@@ -69,29 +103,31 @@ class _Run:
     state: str
     start: float
     end: float
-    place: str
+    machine: str
 
 
 def timeline_of(report: Report) -> Timeline:
-    """A row per slot, more where jobs of one overlap (as where only the machine is known)."""
+    """The jobs of a run in as few rows per machine as they need: each takes the first free one."""
     until = _until(report)
-    lanes: dict[str, list[list[_Run]]] = defaultdict(list)
+    machines: dict[str, list[list[_Run]]] = defaultdict(list)
     runs = [run for at, region in enumerate(report.regions) for run in _runs(at, region, until)]
     for run in sorted(runs, key=lambda run: (run.start, run.end)):
-        free = (lane for lane in lanes[run.place] if lane[-1].end <= run.start + OVERLAP)
-        lane = next(free, None)
-        if lane is None:
-            lanes[run.place].append(lane := [])
-        lane.append(run)
+        rows_of = machines[run.machine]
+        overlap = min(OVERLAP, (run.end - run.start) / 2)
+        free = (row for row in rows_of if row[-1].end <= run.start + overlap)
+        row = next(free, None)
+        if row is None:
+            rows_of.append(row := [])
+        row.append(run)
     rows: list[str] = []
     bars: list[Bar] = []
-    for place in sorted(lanes, key=_natural):
-        for at, lane in enumerate(lanes[place]):
+    for machine in sorted(machines, key=_natural):
+        for row in machines[machine]:
             bars += [
-                Bar(run.region, run.trial, run.state, run.start, run.end, len(rows)) for run in lane
+                Bar(run.region, run.trial, run.state, run.start, run.end, len(rows)) for run in row
             ]
-            rows.append(place if at == 0 else f"{place} ({at + 1})")
-    return Timeline(tuple(rows), tuple(bars))
+            rows.append(machine)
+    return Timeline(tuple(rows), tuple(bars), report.pauses)
 
 
 def _until(report: Report) -> float:
@@ -115,8 +151,8 @@ def _runs(at: int, region: Region, until: float) -> Iterable[_Run]:
         start = job.started
         if job.ended is not None and job.last_wall_seconds is not None:
             start = max(start, job.ended - job.last_wall_seconds)
-        place = job.slot or job.machine or "unknown slot"
-        yield _Run(at, number, state, min(start, end), end, place)
+        machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
+        yield _Run(at, number, state, min(start, end), end, machine)
 
 
 def _jobs(region: Region) -> Iterable[tuple[int | None, str, Job]]:
@@ -127,7 +163,6 @@ def _jobs(region: Region) -> Iterable[tuple[int | None, str, Job]]:
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
-    """Slots by host, then by number: slot1_10@a after slot1_2@a."""
-    slot, _, host = text.rpartition("@")
-    parts = re.split(r"([0-9]+)", f"{host} {slot}")
+    """node-10 after node-2."""
+    parts = re.split(r"([0-9]+)", text)
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

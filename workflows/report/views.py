@@ -23,13 +23,14 @@ from trialfleet.workflows.report.pictures import (
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.tables import Cell, is_apart
+from trialfleet.workflows.report.timeline import Timeline
 from trialfleet.workflows.status.states import Stage
 
 ERROR_LENGTH = 3000
 MOST_FAILURES = 20
 TRIALS_NAMED = 12
 ROW_HEIGHT, DENSE_HEIGHT, MANY = 24, 19, 30  # as regions.js has them
-SLOT_HEIGHT = 20
+JOB_ROW_HEIGHT = 20
 MOST_TIMELINE = 640
 
 
@@ -42,7 +43,7 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     better = sum(gain > 0 for gain in gains)
     left = f"{report.failed:,} failed" if report.failed else "none failed"
     trials = f"of {report.budget_trials:,} · {left}"
-    waited = "from start to finish" if report.finished else "the run has not ended"
+    waited = _paused(report.paused_seconds) or "from start to finish"
     helped = f"{better} of {len(gains)} regions better"
     middle = f.signed(median(gains) if gains else None, report_decimals(report))
     return [
@@ -51,7 +52,11 @@ def header(report: Report) -> list[tuple[str, str, str]]:
         else ("Models published", f"{published:,}", f"of {_count(len(regions), 'region')}"),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
-        ("Wall time", f.duration(report.wall_seconds), waited),
+        (
+            "Wall time",
+            f.duration(report.wall_seconds),
+            waited if report.finished else "the run has not ended",
+        ),
         ("Compute time", f.duration(report.compute_seconds), "sum over all jobs"),
     ]
 
@@ -123,11 +128,17 @@ def _trial_counts(row: Region) -> str:
 def _time(row: Region) -> str:
     devices = Counter(trial.device for trial in row.trials if trial.device)
     where = ", ".join(f"{name} ({count})" for name, count in sorted(devices.items()))
+    paused = _paused(row.paused_seconds)
     wall = f"{f.duration(row.wall_seconds)} from first to last trial"
+    wall += f" ({paused})" if paused else ""
     if not row.compute_seconds:
         return wall
     compute = f"{f.duration(row.compute_seconds)} of compute"
     return f"{wall}, {compute}{' on ' + where if where else ''}"
+
+
+def _paused(seconds: float) -> str:
+    return f"paused {f.duration(seconds)} in between" if seconds else ""
 
 
 def failure_rows(row: Region) -> list[tuple[str, str, str]]:
@@ -175,7 +186,24 @@ def overview_height(rows: int) -> int:
 
 def timeline_height(rows: int) -> int:
     """About how high a timeline is, in pixels."""
-    return 90 + min(MOST_TIMELINE, SLOT_HEIGHT * rows)
+    return 90 + min(MOST_TIMELINE, JOB_ROW_HEIGHT * rows)
+
+
+def timeline_note(timeline: Timeline) -> str:
+    """What the rows of the whole run's timeline are, and how busy they were."""
+    jobs, rows = _count(len(timeline.bars), "job"), _count(len(timeline.rows), "row")
+    machines = _count(len(set(timeline.rows)), "machine")
+    told = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
+    if timeline.busy is None:
+        return told
+    left_out = (
+        f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
+    )
+    return (
+        f"{told} Busy {timeline.busy:.0%}: the jobs took {f.duration(timeline.job_seconds)} of "
+        f"{rows} {f.TIMES} {f.duration(timeline.active_seconds)}, from the first job's start to the "
+        f"last one's end{left_out}."
+    )
 
 
 def importance_label(row: Region) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.workflows.models.latest import model_in_force, previous_model
 from trialfleet.workflows.output import say
 from trialfleet.workflows.plan.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
@@ -25,7 +26,7 @@ from trialfleet.workflows.report import (
     render_page,
 )
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.job_log import read_job
+from trialfleet.workflows.status.job_log import read_executions, read_job
 from trialfleet.workflows.status.states import Stage, TrialState
 from trialfleet.workflows.status.status import RegionStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import storage_url, study_name
@@ -69,6 +70,7 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
         created=frozen.created,
         finished=finished,
         notice=_notice(folder),
+        active=[span for files in folder.all_dags() for span in read_executions(files.log)],
     )
 
 
@@ -86,6 +88,8 @@ def _region(
     unfinished: Mapping[str, TrialState],
 ) -> RegionSource:
     files = folder.region(region.slug)
+    published = Path(status.published) if status.published else None
+    in_force, previous = _other_models(published)
     space = frozen.study.space_of(region.name)
     return RegionSource(
         name=region.name,
@@ -93,7 +97,7 @@ def _region(
         study_name=study_name(frozen.study, frozen.run, region.name),
         stage=status.stage,
         unfinished=unfinished,
-        published=Path(status.published) if status.published else None,
+        published=published,
         not_latest=status.not_latest,
         stopped=status.reason,
         final=read_json(files.best.result)["metrics"] if status.published else None,
@@ -101,7 +105,19 @@ def _region(
         defaults=space.active(space.defaults()),
         budget_trials=region.trials,
         folder=files.root,
+        in_force=in_force,
+        previous=previous,
     )
+
+
+def _other_models(published: Path | None) -> tuple[Path | None, Path | None]:
+    """The region's model in force and that of the run before; None where they aren't known."""
+    if published is None:
+        return None, None
+    try:
+        return model_in_force(published), previous_model(published)
+    except OSError:  # moved away since, or not to be read: the report is written all the same
+        return None, None
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ The log lies in the trial's folder, holds all attempts and costs no query of a d
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -93,6 +94,19 @@ def read_job(log: Path) -> Job | None:
         slot=last.slot,
         attempts=len(attempts),
     )
+
+
+def read_executions(log: Path) -> list[tuple[float, float | None]]:
+    """Return when the job of an event log executed: from and to, in Unix seconds, oldest first.
+
+    Infinity is the end of one that goes on; None is an end that nobody saw, as where the access
+    point lost its power.
+    """
+    executions = [each for part in _submissions(_events(log)) for each in _executions(part)]
+    spans = [(each.began, each.ended if each.is_over else None) for each in executions]
+    if spans and spans[-1][1] is None:
+        spans[-1] = (spans[-1][0], math.inf)
+    return spans
 
 
 def sandbox_of(log: Path) -> Path | None:

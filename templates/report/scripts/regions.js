@@ -128,7 +128,8 @@ const STATE_COLORS = {
   running: "var(--running)",
 };
 
-// Slots as rows, jobs as bars over the time of day. A region's own picture shows only its jobs.
+// Machines as groups of rows, jobs as bars over the time of day. A region's own picture shows only
+// its jobs.
 function timelinePicture(data, width, id, place) {
   const region = place === undefined ? null : Number(place);
   const bars = data.bars
@@ -144,55 +145,51 @@ function timelinePicture(data, width, id, place) {
   if (!bars.length) return [note("HTCondor told no times of the jobs that are shown.")];
   const used = [...new Set(bars.map((bar) => bar.row))].sort((a, b) => a - b);
   const size = Math.max(4, Math.min(20, 640 / used.length));
-  const named = size >= 11;
-  const names = used.map((row) => data.rows[row]);
-  const left = named ? Math.min(0.36 * width, d3.max(names, textWidth) + 12) : 4;
-  const time = (seconds) => new Date(1000 * (data.start + seconds));
+  const position = new Map(used.map((row, at) => [row, at]));
+  const machines = d3
+    .groups(used, (row) => data.rows[row])
+    .map(([name, rows]) => ({ name, top: position.get(rows[0]), many: rows.length }));
+  const named = machines.filter(({ many }) => many * size >= 11);
+  const left = Math.min(0.36 * width, (d3.max(named, ({ name }) => textWidth(name)) ?? -8) + 12);
   const start = d3.min(bars, (bar) => bar.from),
-    end = d3.max(bars, (bar) => bar.to);
+    end = Math.max(start + 1, d3.max(bars, (bar) => bar.to));
+  const axis = timeAxis(data, start, end, width - left - 12);
   const color = (bar) => STATE_COLORS[bar.state] ?? "var(--muted)";
-  const middle = (bar) => time((bar.from + bar.to) / 2);
+  const middle = (bar) => (axis.place(bar.from) + axis.place(bar.to)) / 2;
   const picture = frame({
     width,
     height: used.length * size + 54,
     margin: [8, 12, 46, left],
-    x: { type: "utc", domain: [time(start), time(Math.max(end, start + 1))] },
-    y: { type: "band", domain: used, axis: null, padding: 0.15 },
+    x: { type: "linear", domain: axis.domain, axis: null },
+    y: { type: "linear", domain: [used.length, 0], axis: null },
     marks: [
-      Plot.gridX({ stroke: "var(--rule)", strokeOpacity: 1, ticks: Math.max(3, width / 140) }),
-      Plot.axisX({
-        ticks: Math.max(3, width / 140),
-        tickSize: 0,
-        label: null,
-        fill: "var(--muted)",
-        tickFormat: clock(end - start),
-      }),
-      Plot.barX(bars, {
-        x1: (bar) => time(bar.from),
-        x2: (bar) => time(Math.max(bar.to, bar.from + (end - start) / 900)),
-        y: "row",
+      ...axis.marks,
+      Plot.ruleY(machines.slice(1), { y: "top", stroke: "var(--rule)" }),
+      Plot.rect(bars, {
+        x1: (bar) => axis.place(bar.from),
+        x2: (bar) => Math.max(axis.place(bar.to), axis.place(bar.from) + axis.domain[1] / 900),
+        y1: (bar) => position.get(bar.row) + 0.1,
+        y2: (bar) => position.get(bar.row) + 0.9,
         fill: color,
         fillOpacity: 0.75,
         stroke: "var(--surface)",
         strokeWidth: size > 8 ? 1 : 0.3,
       }),
-      named
-        ? Plot.text(used, {
-            y: (row) => row,
-            text: (row) => fitted(data.rows[row], left - 12),
-            frameAnchor: "left",
-            textAnchor: "end",
-            dx: -8,
-            fill: "var(--muted)",
-          })
-        : null,
+      Plot.text(named, {
+        y: ({ top, many }) => top + many / 2,
+        text: ({ name }) => fitted(name, left - 12),
+        frameAnchor: "left",
+        textAnchor: "end",
+        dx: -8,
+        fill: "var(--muted)",
+      }),
       axisName("UTC", "bottom"),
       Plot.tip(
         bars,
         Plot.pointer({
           x: middle,
           px: middle,
-          y: "row",
+          y: (bar) => position.get(bar.row) + 0.5,
           title: (bar) => barLines(data, bar).join("\n"),
           fill: "var(--raised)",
           stroke: "var(--muted)",
@@ -203,19 +200,55 @@ function timelinePicture(data, width, id, place) {
       ),
     ],
   });
-  const states = [...new Set(bars.map((bar) => bar.state))].sort();
-  const busy = d3.sum(bars, (bar) => bar.to - bar.from) / (used.length * (end - start));
-  const told =
-    `${count(bars.length, "job")} on ${count(used.length, "slot")}, ` +
-    `${duration(end - start)} from the first to the last` +
-    (Number.isFinite(busy)
-      ? `; the slots were busy ${Math.round(100 * Math.min(1, busy))}% of it.`
-      : ".");
-  return [
-    legend(states.map((state) => [`bar ${state.replace(" ", "-")}`, state])),
-    picture,
-    note(told),
+  const signs = [...new Set(bars.map((bar) => bar.state))]
+    .sort()
+    .map((state) => [`bar ${state.replace(" ", "-")}`, state]);
+  const paused = d3.sum(axis.pauses, ([from, to]) => to - from);
+  if (paused) signs.push(["bar paused", `paused for ${duration(paused)}, not to scale`]);
+  return [legend(signs), picture];
+}
+
+// The time of day from `start` to `end`, on which a pause takes a thirtieth of the width at most.
+function timeAxis(data, start, end, room) {
+  const pauses = data.pauses.filter(([from, to]) => from > start && to < end);
+  const active = end - start - d3.sum(pauses, ([from, to]) => to - from);
+  const most = active / 30;
+  const place = (at) => {
+    const cuts = pauses.map(([from, to]) => {
+      const part = Math.min(1, Math.max(0, (at - from) / (to - from)));
+      return part * Math.max(0, to - from - most);
+    });
+    return at - start - d3.sum(cuts);
+  };
+  const domain = [0, place(end)];
+  const time = (seconds) => new Date(1000 * (data.start + seconds));
+  const text = clock(end - start);
+  const step = d3.utcTickInterval(time(0), time(domain[1]), Math.max(3, room / 110));
+  const parts = [start, ...pauses.flat(), end];
+  const ticks = [];
+  for (let at = 0; at < parts.length; at += 2) {
+    for (const moment of step?.range(time(parts[at]), time(parts[at + 1] + 0.001)) ?? []) {
+      const tick = { at: place(moment / 1000 - data.start), text: text(moment) };
+      const pixels = (room * (tick.at - (ticks.at(-1)?.at ?? -Infinity))) / domain[1];
+      if (pixels > textWidth(tick.text) + 12) ticks.push(tick);
+    }
+  }
+  const marks = [
+    Plot.rectX(pauses, {
+      x1: ([from]) => place(from),
+      x2: ([, to]) => place(to),
+      fill: "var(--rule)",
+    }),
+    Plot.ruleX(ticks, { x: "at", stroke: "var(--rule)" }),
+    Plot.text(ticks, {
+      x: "at",
+      text: "text",
+      frameAnchor: "bottom",
+      dy: 16,
+      fill: "var(--muted)",
+    }),
   ];
+  return { place, domain, marks, pauses };
 }
 
 // The time of day in UTC, as fine as a span of seconds needs and with the day where it needs that.

@@ -1,0 +1,44 @@
+"""When a run was paused: stopped, and resumed later. Its wall time leaves that out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+SHORTEST = 60.0  # seconds: a DAGMan that crashed is back within less, and that is no pause
+
+Span = tuple[float, float]  # from and to, in Unix seconds
+
+
+def pauses_of(
+    active: Sequence[tuple[float, float | None]], signs: Collection[float]
+) -> tuple[Span, ...]:
+    """The gaps of a minute and more in which no DAGMan of a run executed, oldest first.
+
+    Args:
+        active: when its DAGMans executed, as `job_log.read_executions` has it: the end is None
+            where nobody saw it. Then it is the last sign of life before the next DAGMan began.
+        signs: when something happened to a job of the run, in Unix seconds.
+    """
+    begins = sorted(begin for begin, _ in active)
+    spans = [(begin, _end(begin, end, begins, signs)) for begin, end in active]
+    pauses: list[Span] = []
+    latest = begins[0] if begins else 0.0
+    for begin, end in sorted(spans):
+        if begin - latest >= SHORTEST:
+            pauses.append((latest, begin))
+        latest = max(latest, end)
+    return tuple(pauses)
+
+
+def _end(
+    begin: float, end: float | None, begins: Iterable[float], signs: Collection[float]
+) -> float:
+    if end is not None:
+        return end
+    following = next((other for other in begins if other > begin), begin)
+    return max((sign for sign in signs if begin <= sign < following), default=begin)
+
+
+def paused_within(pauses: Iterable[Span], begin: float, end: float) -> float:
+    """How many seconds of the time from `begin` to `end`, in Unix seconds, were pauses."""
+    return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in pauses)
