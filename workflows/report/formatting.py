@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
@@ -14,6 +14,7 @@ NOTHING = "\N{EN DASH}"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 DIGITS = 4
 MOST_DECIMALS = 7
+ALIKE_DECIMALS = 6
 
 BETTER = {"maximize": "higher is better", "minimize": "lower is better"}
 
@@ -37,7 +38,7 @@ def number(value: float | None, digits: int = DIGITS) -> str:
     if value == 0:
         return "0"
     if not 1e-4 <= abs(value) < 1e7:
-        return _scientific(value, digits)
+        return _scientific(value, digits, short=True)
     decimals = max(0, digits - 1 - _exponent(value))
     text = f"{value:z,.{decimals}f}"
     return _signs(text.rstrip("0").rstrip(".") if "." in text else text)
@@ -87,6 +88,37 @@ def signed(value: float | None, decimals: int | None) -> str:
     return text if value < 0 else f"+{text}"
 
 
+def alike(values: Sequence[Any]) -> Callable[[Any], str]:
+    """How to write a parameter's values, one below another: as `setting`, floats alike.
+
+    They share their decimals where that leaves three significant digits of each, else the digits
+    before a power of ten; no more of either than one of them needs.
+    """
+    known = [value for value in values if is_finite(value)]
+    if not any(isinstance(value, float) for value in known):
+        return setting
+    sizes = [abs(value) for value in known if value]
+    decimals = column_decimals(known)
+    if decimals is not None and sizes:
+        decimals = max(decimals, 2 - _exponent(min(sizes)))
+    if decimals is not None and decimals <= ALIKE_DECIMALS:
+        needed = max(_needed(f"{value:.{decimals}f}", decimals) for value in known)
+        return lambda value: fixed(value, needed) if is_finite(value) else setting(value)
+    digits = 1 + max(
+        _needed(f"{value:.{DIGITS - 1}e}".split("e")[0], DIGITS - 1) for value in known
+    )
+    return lambda value: _power(value, digits) if is_finite(value) else setting(value)
+
+
+def _needed(text: str, decimals: int) -> int:
+    """How many of a number's decimals are not just zeros at its end."""
+    return decimals - (len(text) - len(text.rstrip("0"))) if decimals else 0
+
+
+def _power(value: float, digits: int) -> str:
+    return _scientific(value, digits) if value else "0"
+
+
 def setting(value: Any) -> str:
     """A parameter's value: numbers as `number`, text as it is, the rest as JSON."""
     if isinstance(value, str):
@@ -132,9 +164,10 @@ def _exponent(value: float) -> int:
     return math.floor(math.log10(abs(value)))
 
 
-def _scientific(value: float, digits: int) -> str:
+def _scientific(value: float, digits: int, short: bool = False) -> str:
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
+    if short and "." in mantissa:
+        mantissa = mantissa.rstrip("0").rstrip(".")
     return f"{_signs(mantissa)} {TIMES} {power_of_ten(int(exponent))}"
 
 

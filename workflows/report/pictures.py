@@ -43,12 +43,11 @@ def overview_data(report: Report) -> dict[str, Any]:
         for at, row in enumerate(report.regions)
         if row.report.default is not None or row.report.tuned is not None
     ]
-    gains = [0.0, *(row.report.gain for _, row in rows if row.report.gain is not None)]
     return {
         "metric": report.report_metric,
         "better": "higher" if report.report_direction == "maximize" else "lower",
         "scale": _scale(scale_of_overview(report)),
-        "gainScale": _scale(scale_of(gains, 0.0, FAR_REGION)),
+        "gainScale": _scale(scale_of_gains(report)),
         "rows": [
             {
                 "region": at,
@@ -69,6 +68,12 @@ def scale_of_overview(report: Report) -> Scale | None:
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return scale_of(values, median(values), FAR_REGION) if values else None
+
+
+def scale_of_gains(report: Report) -> Scale:
+    """How gains are laid out, around zero; they have a sign, so never by logarithms."""
+    gains = [row.report.gain for row in report.regions if row.report.gain is not None]
+    return scale_of([0.0, *gains], 0.0, FAR_REGION)
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:

@@ -14,6 +14,11 @@ from trialfleet.workflows.report.model import Comparison, Region, Report, Settin
 from trialfleet.workflows.report.scales import scale_of
 from trialfleet.workflows.report.summary import report_decimals
 
+FULL_TRAINING = "Full training"
+FULL_MEANS = (
+    "the best settings trained once more on the full budget; its model is the one that is published"
+)
+MODEL = "Published model"
 EDGES = {"low": "at the lower end of its range", "high": "at the upper end of its range"}
 
 
@@ -34,51 +39,86 @@ class Cell:
         return None if key == self.text else key
 
 
-def region_columns(report: Report) -> list[tuple[str, str]]:
-    """The overview's columns after the region's name: title and kind ("number" or "text")."""
-    best = [(f"Best {report.metric}", "number")] if is_apart(report) else []
+@dataclass(frozen=True)
+class Column:
+    """A column of the overview: its title, its kind ("number" or "text"), and its cells' maker.
+
+    A phone shows the others only on demand where `brief` is false; `hint` explains the title.
+    """
+
+    title: str
+    kind: str
+    cell: Callable[[Region], Cell]
+    brief: bool = False
+    hint: str = ""
+
+
+def region_columns(report: Report) -> list[Column]:
+    """The overview's columns after the region's name; without those that all would leave empty."""
+    columns = [*_compared_columns(report), *_course_columns(report)]
+    if all(row.final_metric is None for row in report.regions):
+        columns = [column for column in columns if column.title != FULL_TRAINING]
+    if all(row.published is None for row in report.regions):
+        columns = [column for column in columns if column.title != MODEL]
+    return columns
+
+
+def _compared_columns(report: Report) -> list[Column]:
+    decimals = report_decimals(report)
+
+    def value(number: float | None, tone: str = "") -> Cell:
+        return Cell(f.fixed(number, decimals), number, tone)
+
+    def gain(row: Region) -> Cell:
+        text = f.signed(row.report.gain, decimals)
+        return Cell(text, row.report.gain, gain_tone(row.report))
+
     return [
-        ("Status", "text"),
-        ("Default", "number"),
-        ("Tuned", "number"),
-        ("Gain", "number"),
-        ("Full training", "number"),
-        *best,
-        ("Trials", "number"),
-        ("Failed", "number"),
-        ("Time", "number"),
-        ("Published model", "text"),
+        Column("Default", "number", lambda row: value(row.report.default)),
+        Column("Tuned", "number", lambda row: value(row.report.tuned, "strong"), brief=True),
+        Column("Gain", "number", gain, brief=True),
+        Column("Status", "text", _status, brief=True),
+        Column(FULL_TRAINING, "number", lambda row: value(row.final_metric), hint=FULL_MEANS),
     ]
+
+
+def _course_columns(report: Report) -> list[Column]:
+    decimals = f.column_decimals([row.objective.tuned for row in report.regions])
+
+    def best(row: Region) -> Cell:
+        return Cell(f.fixed(row.objective.tuned, decimals), row.objective.tuned)
+
+    return [
+        *([Column(f"Best {report.metric}", "number", best)] if is_apart(report) else []),
+        Column("Trials", "number", _trials),
+        Column("Failed", "number", _failed),
+        Column("Time", "number", lambda row: Cell(f.duration(row.wall_seconds), row.wall_seconds)),
+        Column(MODEL, "text", _model),
+    ]
+
+
+def _status(row: Region) -> Cell:
+    return Cell(outcome(row), outcome(row), tone_of(row))
+
+
+def _trials(row: Region) -> Cell:
+    return Cell(f"{row.finished} / {row.budget_trials}", row.finished)
+
+
+def _failed(row: Region) -> Cell:
+    return Cell(str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else "")
+
+
+def _model(row: Region) -> Cell:
+    """The end of a published model's path: the run's id. The page has the rest as its title."""
+    name = f.NOTHING if row.published is None else PurePath(row.published).name
+    return Cell(name, row.published or None, "path")
 
 
 def region_rows(report: Report) -> list[tuple[Region, list[Cell]]]:
     """The overview's rows, cells as `region_columns`."""
-    decimals = report_decimals(report)
-    best_decimals = f.column_decimals([row.objective.tuned for row in report.regions])
-    return [(row, _region_row(report, row, decimals, best_decimals)) for row in report.regions]
-
-
-def _region_row(
-    report: Report, row: Region, decimals: int | None, best_decimals: int | None
-) -> list[Cell]:
-    best = [Cell(f.fixed(row.objective.tuned, best_decimals), row.objective.tuned)]
-    return [
-        Cell(outcome(row), outcome(row), tone_of(row)),
-        Cell(f.fixed(row.report.default, decimals), row.report.default),
-        Cell(f.fixed(row.report.tuned, decimals), row.report.tuned, "strong"),
-        Cell(f.signed(row.report.gain, decimals), row.report.gain, gain_tone(row.report)),
-        Cell(f.fixed(row.final_metric, decimals), row.final_metric),
-        *(best if is_apart(report) else []),
-        Cell(f"{row.finished} / {row.budget_trials}", row.finished),
-        Cell(str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else ""),
-        Cell(f.duration(row.wall_seconds), row.wall_seconds),
-        Cell(_model(row.published), row.published or None, "path"),
-    ]
-
-
-def _model(published: str | None) -> str:
-    """The end of a published model's path: the region's folder and the run's id."""
-    return f.NOTHING if published is None else "/".join(PurePath(published).parts[-2:])
+    columns = region_columns(report)
+    return [(row, [column.cell(row) for column in columns]) for row in report.regions]
 
 
 def gain_tone(comparison: Comparison) -> str:
@@ -110,17 +150,25 @@ def setting_rows(row: Region) -> list[SettingRow]:
 def _setting_row(item: Setting, has_best: bool) -> SettingRow:
     range_ = item.range
     numeric = range_ is not None and range_.choices is None
+    pair = [(item.default, item.default_active), (item.best, item.best_active)]
+    text = _text_of(item, [value for value, active in pair if active])
     return SettingRow(
         name=item.name,
-        default=f.setting(item.default) if item.default_active else "not used",
-        best=(f.setting(item.best) if item.best_active else "not used") if has_best else f.NOTHING,
+        default=text(item.default) if item.default_active else "not used",
+        best=(text(item.best) if item.best_active else "not used") if has_best else f.NOTHING,
         changed=has_best and item.changed,
         default_place=_percent(item, item.default) if item.default_active else None,
         best_place=_percent(item, item.best) if item.best_active else None,
-        low=f.number(range_.low) if range_ is not None and numeric else "",
-        high=f.number(range_.high) if range_ is not None and numeric else "",
+        low=f.setting(range_.low) if range_ is not None and numeric else "",
+        high=f.setting(range_.high) if range_ is not None and numeric else "",
         note=_setting_note(item),
     )
+
+
+def _text_of(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
+    """How these values of a parameter are written; choices as the study has them."""
+    is_choice = item.range is not None and item.range.choices is not None
+    return f.setting if is_choice else f.alike(values)
 
 
 def _percent(item: Setting, value: Any) -> float | None:
@@ -157,7 +205,17 @@ def trial_rows(report: Report, row: Region) -> list[list[Cell]]:
     decimals = _decimals([trial.objective for trial in row.trials], row.objective)
     report_column = _decimals(reported, row.report)
     jobs = [cell for _, _, cell in _job_columns(row)]
-    return [_trial_row(report, row, trial, (decimals, report_column), jobs) for trial in row.trials]
+    cells = [*_setting_cells(row), *jobs]
+    return [_trial_row(report, row, trial, (decimals, report_column), cells) for trial in row.trials]
+
+
+def _setting_cells(row: Region) -> list[Callable[[Trial], Cell]]:
+    def cells(item: Setting) -> Callable[[Trial], Cell]:
+        name = item.name
+        text = _text_of(item, [trial.params[name] for trial in row.trials if name in trial.params])
+        return lambda trial: Cell(text(trial.params[name]) if name in trial.params else "")
+
+    return [cells(item) for item in row.settings]
 
 
 def _decimals(values: Sequence[float | None], comparison: Comparison) -> int | None:
@@ -173,19 +231,16 @@ def _trial_row(
     row: Region,
     trial: Trial,
     decimals: tuple[int | None, int | None],
-    jobs: Sequence[Callable[[Trial], Cell]],
+    cells: Sequence[Callable[[Trial], Cell]],
 ) -> list[Cell]:
     reported = trial.metrics.get(report.report_metric)
     best = "strong" if trial.number == row.best_trial else ""
-    names = [item.name for item in row.settings]
-    params = [f.setting(trial.params[name]) if name in trial.params else "" for name in names]
     return [
         Cell(str(trial.number), trial.number, best),
         Cell(_state(row, trial), trial.state, "bad" if trial.state == "failed" else best),
         Cell(f.fixed(trial.objective, decimals[0]), trial.objective, best),
         *([Cell(f.fixed(reported, decimals[1]), reported)] if is_apart(report) else []),
-        *(Cell(text) for text in params),
-        *(cell(trial) for cell in jobs),
+        *(cell(trial) for cell in cells),
         Cell(str(trial.attempts) if trial.attempts else f.NOTHING, trial.attempts or None),
         Cell(trial.node),
     ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 
@@ -22,7 +23,7 @@ from trialfleet.workflows.report.pictures import (
 )
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
-from trialfleet.workflows.report.tables import Cell, is_apart
+from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING, Cell, is_apart
 from trialfleet.workflows.report.timeline import Timeline
 from trialfleet.workflows.status.states import Stage
 
@@ -99,8 +100,8 @@ def facts(report: Report, row: Region) -> list[tuple[str, Cell]]:
     known = [item for item in compared if (item.default, item.tuned) != (None, None)]
     pairs = [_comparison(item) for item in known]
     if row.final is not None:
-        metrics = ", ".join(f"{name} {f.number(value)}" for name, value in row.final.items())
-        pairs.append(("Full training", Cell(metrics or "no metrics")))
+        metrics = ", ".join(f"{name} {_digits(value)}" for name, value in row.final.items())
+        pairs.append((FULL_TRAINING, Cell(metrics or "no metrics")))
     if row.published is not None:
         pairs.append(("Published model", Cell(row.published, tone="path")))
     if row.not_latest is not None:
@@ -109,6 +110,16 @@ def facts(report: Report, row: Region) -> list[tuple[str, Cell]]:
     if row.wall_seconds is not None:
         pairs.append(("Time", Cell(_time(row))))
     return pairs
+
+
+def _digits(value: float) -> str:
+    return f.fixed(value, f.column_decimals([value]))
+
+
+def full_training_note(report: Report) -> str:
+    """What a full training is; empty where no region had one."""
+    trained = any(row.final is not None or row.final_job is not None for row in report.regions)
+    return f"{FULL_TRAINING}: {FULL_MEANS}." if trained else ""
 
 
 def _comparison(item: Comparison) -> tuple[str, Cell]:
@@ -170,13 +181,28 @@ def verdict(row: Region) -> str:
     return f"None of {_count(row.complete - 1, 'other trial')} beat the default settings."
 
 
-def scale_options(scale: Scale) -> list[tuple[str, str, str]]:
-    """The switch of a scale: value, text, and why it can't be chosen."""
-    return [
-        ("linear", "Linear", ""),
-        ("log", "Log", "" if scale.log else "Not all values are positive"),
-        ("clipped", "Clipped", "" if scale.view else "No value lies far from the others"),
-    ]
+@dataclass(frozen=True)
+class Switch:
+    """A choice of how to lay out an axis: what it is of, its options (value, text), the chosen."""
+
+    kind: str
+    legend: str
+    options: tuple[tuple[str, str], ...]
+    chosen: str
+
+
+def switches(scale: Scale, of: str = "") -> list[Switch]:
+    """What there is to choose: a logarithm of positive values, a view without values far away."""
+    found = []
+    if scale.log:
+        options = (("linear", "Linear"), ("log", "Log"))
+        chosen = "log" if scale.chosen == "log" else "linear"
+        found.append(Switch("scale", f"Scale{of}", options, chosen))
+    if scale.view:
+        options = (("whole", "Whole range"), ("near", "Without outliers"))
+        chosen = "near" if scale.chosen == "clipped" else "whole"
+        found.append(Switch("range", f"Range{of}", options, chosen))
+    return found
 
 
 def overview_height(rows: int) -> int:
@@ -186,7 +212,7 @@ def overview_height(rows: int) -> int:
 
 def timeline_height(rows: int) -> int:
     """About how high a timeline is, in pixels."""
-    return 90 + min(MOST_TIMELINE, JOB_ROW_HEIGHT * rows)
+    return 76 + min(MOST_TIMELINE, JOB_ROW_HEIGHT * rows)
 
 
 def timeline_note(timeline: Timeline) -> str:

@@ -27,8 +27,7 @@ function trialsOf(data) {
 
 // What the reader chose with the switch `kind` of a block.
 function choice(kind, id) {
-  const inputs = document.getElementsByName(`${kind}-${id}`);
-  return [...inputs].find((input) => input.checked)?.value;
+  return document.querySelector(`[data-switch="${kind}-${id}"] [aria-pressed=true]`)?.value;
 }
 
 function css(name) {
@@ -101,11 +100,11 @@ function fitted(text, width) {
   return result;
 }
 
-// Whole ticks for a linear or logarithmic axis: places, and their texts.
+// Whole ticks for a linear or logarithmic axis: places, and how all numbers on it are written.
 function ticks(kind, low, high, most = 5) {
   if (kind !== "log") {
     const places = d3.ticks(low, high, most);
-    return { places, text: (place) => number(place, 10) };
+    return { places, text: linearText(places) };
   }
   const first = Math.floor(Math.log10(low)),
     last = Math.ceil(Math.log10(high));
@@ -116,17 +115,46 @@ function ticks(kind, low, high, most = 5) {
     .filter(inside);
   let places = decades.filter((_, at) => at % Math.ceil(decades.length / most) === 0);
   if (decades.length < 3) {
-    const steps = high / low > 4 ? [1, 2, 5] : d3.range(1, 10);
-    places = d3.range(first, last + 1).flatMap((at) => steps.map((m) => Number(`${m}e${at}`)));
-    places = places.filter(inside);
+    const choices = [d3.range(1, 10), [1, 2, 5], [1, 3], [1]].map((steps) =>
+      d3
+        .range(first, last + 1)
+        .flatMap((at) => steps.map((step) => Number(`${step}e${at}`)))
+        .filter(inside),
+    );
+    places = choices.find((made) => made.length <= most + 1) ?? choices.at(-1);
+    if (places.length < 2) places = choices[2].length < 2 ? choices[0] : choices[2];
   }
-  return { places, text: logText };
+  const powers = places.length > 1 && places.every((place) => decades.includes(place));
+  const wide = places.some((place) => place < 1e-3 || place > 1e4);
+  const power = (place) => powerOfTen(Math.round(Math.log10(place)));
+  return { places, text: powers && wide ? power : (place) => number(place, 3) };
 }
 
-function logText(place) {
-  const exponent = Math.round(Math.log10(place));
-  const power = Math.abs(place / 10 ** exponent - 1) < 1e-9;
-  return power && (place < 1e-3 || place > 1e4) ? powerOfTen(exponent) : number(place, 3);
+// Numbers of one axis have the same decimals, and a power of ten where they are tiny or huge.
+function linearText(places) {
+  const size = d3.max(places, Math.abs) || 0;
+  const step = places.length > 1 ? places[1] - places[0] : 0;
+  if (!(step > 0) || size >= 1e7 || step < 1e-7) return (place) => number(place, 10);
+  const decimals = d3.precisionFixed(step);
+  return (place) =>
+    place
+      .toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })
+      .replace(/^-(?=0(\.0*)?$)/, "")
+      .replace("-", "−");
+}
+
+// The texts of a bottom axis that don't touch the one before them; the others are left empty.
+function apart({ scale, places, texts, room }) {
+  const along = scale.type === "log" ? Math.log : Number;
+  const [low, high] = scale.domain.map(along);
+  let free = -Infinity;
+  return texts.map((text, at) => {
+    const middle = (room * (along(places[at]) - low)) / (high - low);
+    const half = textWidth(text) / 2;
+    if (middle - half < free) return "";
+    free = middle + half + 8;
+    return text;
+  });
 }
 
 function padded(kind, low, high, share = 0.06) {
@@ -144,10 +172,18 @@ function around(value) {
   return [value - room, value + room];
 }
 
-// How values are laid out: `scale` offers it, `chosen` is "linear", "log" or "clipped".
-function layout(values, scale, chosen) {
-  const kind = chosen === "log" ? "log" : "linear";
-  const view = chosen === "clipped" && scale.view ? scale.view : d3.extent(values);
+// How the reader wants an axis laid out: by logarithms, without the values far away, or neither.
+function axisChoice(id, which = "") {
+  return {
+    log: choice(`${which}scale`, id) === "log",
+    near: choice(`${which}range`, id) === "near",
+  };
+}
+
+// How values are laid out: `scale` offers it, the reader chose among that.
+function layout(values, scale, { log, near }) {
+  const kind = log ? "log" : "linear";
+  const view = near && scale.view ? scale.view : d3.extent(values);
   const domain = padded(kind, ...view);
   const fraction = (value) =>
     kind === "log"

@@ -162,6 +162,15 @@ function hint(scroller) {
     beyond > 0 ? `${count(beyond, "more column")} →` : "";
 }
 
+// On a phone: all columns of a table, or those that most readers want.
+function showColumns(button) {
+  const table = document.getElementById(button.getAttribute("aria-controls"));
+  const all = table.classList.toggle("all");
+  button.setAttribute("aria-expanded", String(all));
+  button.textContent = all ? "Fewer columns" : `${button.dataset.more} more columns`;
+  hint(table.closest(".scroll"));
+}
+
 const scrollers = [...document.querySelectorAll(".scroll")];
 const widths = new ResizeObserver((entries) => {
   for (const { target } of entries) {
@@ -196,22 +205,31 @@ theme();
 
 // ---- What the reader does ----
 
+// One of a switch's options is pressed at a time.
+function choose(option) {
+  const group = option.closest("[data-switch]");
+  for (const each of group.querySelectorAll("button")) {
+    each.setAttribute("aria-pressed", String(each === option));
+  }
+  redraw((figure) => figure.dataset.block === group.dataset.block);
+}
+
 document.addEventListener("click", (event) => {
   const header = event.target.closest?.(".sortable thead th button")?.closest("th");
   if (header) sort(header);
   const chip = event.target.closest?.("[data-chip]");
   if (chip) setFilter({ group: chip.dataset.chip });
+  const option = event.target.closest?.("[data-switch] button");
+  if (option) choose(option);
+  const more = event.target.closest?.("[data-more]");
+  if (more) showColumns(more);
   const all = event.target.closest?.("[data-open-all]");
   if (all) openAll(all.dataset.openAll === "true");
   const picture = event.target.closest?.(".region .figure svg");
   if (picture && !coarse && !event.target.closest(".brush")) showTrial(picture);
 });
 
-document.addEventListener("change", (event) => {
-  const changed = event.target.closest(".switch")?.dataset.block;
-  if (changed) redraw((figure) => figure.dataset.block === changed);
-});
-
+root.classList.add("scripted");
 for (const each of document.querySelectorAll(".needs-script")) each.hidden = false;
 
 const seen = new IntersectionObserver(

@@ -8,19 +8,18 @@ function parameterAxis(parameter, side, room, most = 5) {
     const places = d3.range(parameter.choices.length);
     const each = side === "bottom" ? room / places.length - 4 : room;
     const texts = places.map((at) => fitted(parameter.choices[at], Math.max(14, each)));
-    return axisOf(
-      side,
-      { type: "linear", domain: [-0.5, places.length - 0.5] },
-      places,
-      texts,
-      false,
-    );
+    const scale = { type: "linear", domain: [-0.5, places.length - 0.5] };
+    const told = side === "bottom" ? apart({ scale, places, texts, room }) : texts;
+    return axisOf(side, scale, places, told, false);
   }
   const kind = parameter.log ? "log" : "linear";
   const domain = padded(kind, parameter.low, parameter.high);
   const made = ticks(kind, parameter.low, parameter.high, most);
   const places = parameter.whole ? made.places.filter(Number.isInteger) : made.places;
-  return axisOf(side, { type: kind, domain }, places, places.map(made.text), true);
+  const scale = { type: kind, domain };
+  const texts = places.map(made.text);
+  const told = side === "bottom" ? apart({ scale, places, texts, room }) : texts;
+  return axisOf(side, scale, places, told, true);
 }
 
 // From 0 to 1 along a parameter's axis.
@@ -67,20 +66,20 @@ function parallelPicture(data, width, id) {
     { name: data.metric, ticks: objectiveTicks(all), place: (trial) => all.fraction(trial.value) },
   ];
   const gaps = axes.some((axis) => axis.gaps);
-  const each = width / axes.length;
+  const room = parallelRoom(axes, width);
   const points = trials.flatMap((trial) =>
     axes.map((axis, at) => ({ trial, at, place: axis.place(trial) })),
   );
   const colors = ramp();
   const stroke = ({ trial }) => colors(all.good(trial.value));
   const texts = axes.flatMap((axis, at) => [
-    ...axis.ticks.map(([place, text]) => ({ at, place, text: fitted(text, each - 16) })),
+    ...axis.ticks.map(([place, text]) => ({ at, place, text: fitted(text, room.tick(at)) })),
     ...(axis.gaps ? [{ at, place: UNUSED, text: "not used" }] : []),
   ]);
   const picture = frame({
     width,
-    height: 330,
-    margin: [34, 56, 14, 18],
+    height: 330 + room.top,
+    margin: [34 + room.top, room.right, 14, room.left],
     x: { type: "linear", domain: [0, axes.length - 1], axis: null },
     y: { type: "linear", domain: [gaps ? UNUSED - 0.04 : -0.02, 1.02], axis: null },
     marks: [
@@ -112,16 +111,21 @@ function parallelPicture(data, width, id) {
         strokeWidth: 3,
         fontSize: 11,
       }),
-      Plot.text(axes, {
-        x: (_, at) => at,
-        frameAnchor: "top",
-        dy: -22,
-        textAnchor: "start",
-        dx: -8,
-        text: (axis) => fitted(axis.name, each - 10),
-        title: "name",
-        fontWeight: 600,
-      }),
+      ...[0, 1].map((row) =>
+        Plot.text(
+          axes.map((axis, at) => ({ ...axis, at })).filter(({ at }) => room.row(at) === row),
+          {
+            x: "at",
+            frameAnchor: "top",
+            dy: row ? -38 : -22,
+            textAnchor: "start",
+            dx: -8,
+            text: ({ name, at }) => fitted(name, room.name(at)),
+            title: "name",
+            fontWeight: 600,
+          },
+        ),
+      ),
       ...tip(points, { x: "at", y: "place" }, ({ trial }) => trialLines(data, trial)),
     ],
   });
@@ -140,23 +144,38 @@ function parallelPicture(data, width, id) {
   return result;
 }
 
+// How wide the texts of parallel axes may be, in pixels: a name up to the next axis, or the one after
+// that where names are long and stand in two rows by turns; a tick's text up to the next axis.
+function parallelRoom(axes, width) {
+  const left = 18;
+  const last = axes.at(-1);
+  const wanted = d3.max([...last.ticks.map(([, text]) => text), last.name], textWidth) + 14;
+  const right = Math.min(Math.max(56, wanted), 0.25 * width);
+  const each = (width - left - right) / (axes.length - 1);
+  const bold = 1.12; // names are bold, and measured as they would be if they weren't
+  const two = axes.slice(0, -1).some((axis) => bold * textWidth(axis.name) > each - 12);
+  const row = (at) => (two && (axes.length - 1 - at) % 2 ? 1 : 0);
+  const ahead = (at) => Math.min(two ? 2 : 1, axes.length - 1 - at);
+  return {
+    left,
+    right,
+    top: two ? 16 : 0,
+    row,
+    name: (at) => (ahead(at) * each + (at + (two ? 2 : 1) > axes.length - 1 ? right : -4)) / bold,
+    tick: (at) => (at === axes.length - 1 ? right - 8 : each - 14),
+  };
+}
+
 function axisTicks(parameter) {
-  const places = parameter.choices
-    ? d3.range(parameter.choices.length)
-    : [
-        parameter.low,
-        ...ticks(parameter.log ? "log" : "linear", parameter.low, parameter.high, 4).places,
-        parameter.high,
-      ];
+  const { low, high, log, choices } = parameter;
+  const made = choices
+    ? { places: d3.range(choices.length), text: (place) => choices[place] }
+    : ticks(log ? "log" : "linear", low, high, 4);
+  const text = (place) => (made.places.includes(place) ? made.text(place) : number(place, 6));
   const chosen = [];
-  for (const place of parameter.choices ? places : d3.sort(new Set(places))) {
+  for (const place of choices ? made.places : [low, high, ...made.places]) {
     const at = fractionOf(parameter, place);
-    const text = parameter.choices
-      ? parameter.choices[place]
-      : parameter.log
-        ? logText(place)
-        : number(place);
-    if (!chosen.length || at - chosen.at(-1)[0] > 0.06) chosen.push([at, text]);
+    if (chosen.every(([other]) => Math.abs(other - at) > 0.06)) chosen.push([at, text(place)]);
   }
   return chosen;
 }

@@ -5,20 +5,22 @@ const ROW = 24;
 // Tuned against default settings, a row per region that the filter shows, greatest gain first.
 function overviewPicture(data, width, id) {
   const gains = choice("show", id) === "gain";
-  const chosen = choice("scale", id);
   const scale = gains ? data.gainScale : data.scale;
-  const kind = gains && chosen === "log" ? data.gainScale.chosen : chosen;
+  for (const [kind, ofGains] of [["scale", false], ["range", false], ["gain-range", true]]) {
+    const group = document.querySelector(`[data-switch="${kind}-${id}"]`);
+    if (group) group.hidden = gains !== ofGains;
+  }
   const rows = data.rows.filter((row) => shown(row.region));
   rows.sort((a, b) => (a.gain === null) - (b.gain === null) || b.gain - a.gain);
   if (!rows.length) return [note("No region that is shown has a completed trial.")];
   const from = (row) => (gains ? (row.gain === null ? null : 0) : row.default);
   const to = (row) => (gains ? row.gain : row.tuned);
   const values = rows.flatMap((row) => [from(row), to(row)]).filter((value) => value !== null);
-  const all = layout(values.length ? values : [0], scale, kind);
+  const all = layout(values.length ? values : [0], scale, axisChoice(id, gains ? "gain-" : ""));
   const signed = differences(rows.map((row) => row.gain).filter((gain) => gain !== null));
   const height = rows.length * (data.rows.length > 30 ? 19 : ROW) + 70;
   const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
-  const told = Math.max(44, d3.max(rows, (row) => textWidth(signed(row.gain))) + 12);
+  const told = Math.max(44, d3.max(rows, (row) => textWidth(signed(row.gain))) + 16);
   const axis = { most: width < 500 ? 4 : 8 };
   const bottom = numberAxis("bottom", all, axis);
   const top = rows.length > 15 ? numberAxis("top", all, { ...axis, grid: false }).marks : [];
@@ -75,14 +77,14 @@ function overviewPicture(data, width, id) {
         text: (row) => signed(row.gain),
         frameAnchor: "right",
         textAnchor: "start",
-        dx: 8,
+        dx: 12,
         fill: (row) => (row.gain < 0 ? "var(--failed)" : "var(--muted)"),
       }),
       axisName(`${oneLine(data.metric, 30)}${gains ? ", gain" : ""} (${better})`, "bottom"),
       Plot.text(["gain"], {
         frameAnchor: "top-right",
         textAnchor: "start",
-        dx: 8,
+        dx: 12,
         dy: -15,
         fill: "var(--muted)",
       }),

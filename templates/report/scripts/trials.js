@@ -110,7 +110,7 @@ function trialDots(trials, x, all) {
 // How the objective is laid out in all of a region's pictures, as its switch says.
 function objective(data, id) {
   const values = data.trials.map((trial) => trial.value).filter((value) => value !== null);
-  const all = layout(values, data.scale, choice("scale", id) ?? data.scale.chosen);
+  const all = layout(values, data.scale, axisChoice(id));
   const good = (value) =>
     data.better === "higher" ? all.fraction(value) : 1 - all.fraction(value);
   return { ...all, good };
@@ -161,7 +161,7 @@ function curvesPicture(data, width, id) {
   const all = layout(
     points.map((point) => point.value),
     data.curveScale,
-    choice("curves", id),
+    axisChoice(id, "curves-"),
   );
   const left = numberAxis("left", all);
   const domain = d3.extent(points, (point) => point.step);
