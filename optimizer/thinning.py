@@ -9,7 +9,7 @@ Point = TypeVar("Point")
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """At most `most` (two or more) of the points, evenly by place: the first and the last remain."""
+    """At most so many (two or more) of the points, evenly by place: the ends remain."""
     if len(points) <= most:
         return points
     last = len(points) - 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.status.job_log import read_job
+from trialfleet.workflows.status.job_log import read_executions, read_job
 
 SUBMITTED = """\
 000 ({job:03}.000.000) 2026-11-22 07:07:51.584 Job submitted from host: <127.0.0.1:22457>
@@ -152,6 +153,21 @@ def test_where_shared_memory_is_not_measured_the_resident_set_counts(tmp_path: P
     assert job is not None
     assert job.memory_mb == 1024
     assert job.ended == unix("07:08:02")  # the last that was heard of it
+
+
+def test_executions_end_where_that_was_seen(tmp_path: Path) -> None:
+    removed = "009 (006.000.000) 2026-11-22 {at} Job was aborted.\n...\n"
+    parts = [
+        *(SUBMITTED.format(job=6), executing("07:08:00"), removed.format(at="07:10:00")),
+        *(SUBMITTED.format(job=7), executing("08:00:00")),  # nobody saw the end
+        *(SUBMITTED.format(job=8), executing("09:00:00")),
+    ]
+    assert read_executions(write(tmp_path, *parts)) == [
+        (unix("07:08:00"), unix("07:10:00")),
+        (unix("08:00:00"), None),
+        (unix("09:00:00"), math.inf),
+    ]
+    assert read_executions(tmp_path / "no log") == []
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_time(tmp_path: Path) -> None:

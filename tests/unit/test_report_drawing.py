@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_any_values_can_be_drawn_in_every_scale(
     trials = ran([trial(DEFAULTS | {"layers": 1 + at % 4, "rate": 1e-3 * (1 + at)}, v, at=at)
                   for at, v in enumerate(values)])  # fmt: skip
     complete(browser, fleet.report(fleet.region("A", trials), report_metric="auc"))
-    script = "document.querySelectorAll('.switch input:enabled').forEach(e => e.click())"
+    script = "document.querySelectorAll('.switch button').forEach(e => e.click())"
     browser.run(script)
     assert browser.complaints() == []
     assert browser.run("return document.querySelectorAll('[d*=NaN], [cx*=NaN]').length") == 0
@@ -101,8 +102,9 @@ def test_outliers_do_not_flatten_the_history_and_a_switch_shows_them(
     browser: Browser, busy: Report
 ) -> None:
     complete(browser, busy)
-    checked = "return document.querySelector('[name=scale-data-0]:checked').value"
-    assert browser.run(checked) == "clipped"
+    switch = "[data-switch=range-data-0]"
+    pressed = f"return document.querySelector('{switch} [aria-pressed=true]').textContent"
+    assert browser.run(pressed) == "Without outliers"
     clipped = heights(browser)
     assert max(clipped) - min(clipped) > 0.5
     note = "[data-picture=history] p"
@@ -112,13 +114,31 @@ def test_outliers_do_not_flatten_the_history_and_a_switch_shows_them(
     assert browser.texts(note)
     assert browser.run("return document.querySelectorAll('[data-picture=history] path[transform*="
                        "rotate]').length") >= 2  # fmt: skip
-    browser.run("document.querySelector('[name=scale-data-0][value=linear]').focus()")
+    browser.run(f"document.querySelector('{switch} [value=whole]').focus()")
     browser.press(" ")
-    browser.wait("return document.querySelector('[name=scale-data-0][value=linear]').checked")
+    assert browser.run(pressed) == "Whole range"
     linear = sorted(heights(browser))
     assert browser.texts(note) == []
     assert linear[-1] - linear[2] < 0.05  # all but the two outliers in a line: what a switch is for
-    assert browser.run("return document.querySelector('[name=scale-data-0][value=log]').disabled")
+    # not all values are positive: there is no logarithm to choose
+    assert browser.run("return document.querySelector('[data-switch=scale-data-0]')") is None
+    assert browser.run("return document.querySelectorAll('button:disabled').length") == 0
+
+
+def test_of_a_switch_one_option_is_pressed_and_what_changes_nothing_is_not_there(
+    browser: Browser, busy: Report, fifty: Report
+) -> None:
+    complete(browser, busy)
+    switches = "[...document.querySelectorAll('[data-switch]')]"
+    named = browser.run(f"return {switches}.map(e => [e.dataset.switch, e.ariaLabel])")
+    assert ["range-data-0", "Range of auc"] in named
+    for _ in range(2):
+        pressed = f"return {switches}.map(e => e.querySelectorAll('[aria-pressed=true]').length)"
+        assert set(browser.run(pressed)) == {1}
+        browser.run("document.querySelectorAll('[data-switch] button').forEach(e => e.click())")
+    complete(browser, fifty)  # without outliers
+    kinds = browser.run(f"return {switches}.map(e => e.dataset.switch.split('-data-')[0])")
+    assert set(kinds) == {"show-overview", "scale-overview", "scale", "curves-scale"}
 
 
 def point_at(browser: Browser, picture: str, place: str) -> None:
@@ -179,9 +199,9 @@ def test_a_bar_of_the_timeline_says_which_trial_ran_when_and_where(
     browser.wait(f"return document.querySelector('{picture} [aria-label=tip] text')")
     lines = [line.strip("\u200b") for line in browser.texts(f"{picture} [aria-label=tip] tspan")]
     assert lines == [
-        "JFK · trial 0", "complete", "02:00:00 to 02:00:55 UTC, 55 s", "slot1_1@node-1"
+        "JFK · trial 0", "complete", "02:00:00 to 02:00:55 UTC, 55 s", "node-1"
     ]  # fmt: skip
-    assert browser.texts(f"{picture} p")[0].startswith("30 jobs on 3 slots, 9 min 55 s")
+    assert browser.texts(f"{picture} + p")[0].startswith("30 jobs on 1 machine: as many rows")
 
 
 def type_filter(browser: Browser, text: str) -> None:
@@ -250,7 +270,7 @@ def test_the_overview_shows_gains_by_a_switch(browser: Browser, fifty: Report) -
     complete(browser, fifty)
     texts = "[data-picture=overview] text"
     assert "test (higher is better)" in browser.texts(texts)
-    browser.run("document.querySelector('[name=show-overview][value=gain]').click()")
+    browser.run("document.querySelector('[data-switch=show-overview] [value=gain]').click()")
     browser.wait(f"return [...document.querySelectorAll('{texts}')]"
                  ".some(e => e.textContent == 'test, gain (positive is better)')")  # fmt: skip
 
@@ -259,6 +279,7 @@ def test_a_table_that_is_too_wide_for_a_phone_says_so(browser: Browser, fifty: R
     browser.resize(360, 740)
     complete(browser, fifty)
     table = ".table:has(tr[data-region])"
+    browser.run("document.querySelector('[data-more]').click()")
     browser.wait(f"return document.querySelector('{table}.more-right')")
     assert browser.run(f"return document.querySelector('{table} .hint').innerText").endswith(
         "more columns →"
@@ -283,3 +304,22 @@ def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser, fle
     attention = browser.run("return document.querySelector('.attention').innerText")
     assert "A tuned settings are worse than default by test" in attention
     assert "published, worse than default" in browser.texts("#region-A .status")
+
+
+def test_what_to_do_about_a_worse_model_is_a_command_to_copy(
+    browser: Browser, fleet: Fleet
+) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
+        trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
+    ]
+    model, before = Path("/models/s/A/r"), Path("/models/s/A/a day before")
+    facts: dict[str, Any] = {"published": model, "in_force": model, "previous": before}
+    browser.open(fleet.report(fleet.region("A", trials, **facts)))
+    alerts = browser.run(
+        "return [...document.querySelectorAll('#region-A .alert')].map(e => e.innerText)"
+    )
+    assert alerts[1].startswith(
+        "Its model is the region's latest. To go back to run a day before's:"
+    )
+    assert browser.texts("#region-A .alert code") == [f"trialfleet promote '{before}'"]

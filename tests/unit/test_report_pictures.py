@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC
 from importlib.resources import files
 from typing import Any
 
@@ -14,6 +16,7 @@ from optuna.trial import TrialState
 
 from tests.unit.report_studies import (
     DEFAULTS,
+    START,
     Fleet,
     many_regions,
     only,
@@ -182,31 +185,63 @@ def test_a_trial_without_steps_draws_no_curve(fleet: Fleet) -> None:
     assert "Learning curves" in render_page(two)
 
 
-def test_many_curves_keep_fewer_points_each(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_curves_keep_fewer_points_each(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     report = fleet.report(fleet.region("A", ran(tuned_trials(20))))
     assert curve_points(report) == 100
     monkeypatch.setattr(drawing, "CURVE_POINTS", 18 * 20)
     assert curve_points(report) == 20
 
 
-def test_the_timeline_has_a_row_per_slot_in_their_order(fleet: Fleet) -> None:
-    trials = ran(tuned_trials(24), slots=12)
+def test_a_machine_has_as_many_rows_as_jobs_ran_on_it_at_once(fleet: Fleet) -> None:
+    trials = ran(tuned_trials(24), slots=3)
+    for at, each in enumerate(
+        trials
+    ):  # dynamic slots: each job has a name of its own, or another's
+        each.user_attrs["job"]["slot"] = f"slot1_{1 + 5 * at % 7}@node-1"
+    for each in trials[21:]:
+        each.user_attrs["job"] |= {"machine": "node-10", "slot": "slot1_1@node-10"}
+    trials[20].user_attrs["job"]["machine"] = "node-2"
     timeline = timeline_of(fleet.report(fleet.region("A", trials)))
-    assert list(timeline.rows) == [f"slot1_{at}@node-1" for at in range(1, 13)]
-    assert [bar.row for bar in timeline.bars if bar.trial in {0, 12, 11}] == [0, 0, 11]
-    assert timeline.regions == {0: 12}
-    assert timeline.end - timeline.start == 115
+    assert timeline.rows == ("node-1",) * 3 + ("node-2",) + ("node-10",) * 3
+    assert [bar.row for bar in timeline.bars if bar.trial in {0, 3, 20, 21}] == [0, 0, 3, 4]
+    assert timeline.regions == {0: 7}
+    for row in range(7):
+        bars = sorted((b.start, b.end) for b in timeline.bars if b.row == row)
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(bars))
 
 
-def test_jobs_that_overlap_on_one_slot_get_a_row_each(fleet: Fleet) -> None:
-    trials = ran(tuned_trials(4), slots=2)
-    for each in trials:
-        del each.user_attrs["job"]["slot"]
-    timeline = timeline_of(fleet.report(fleet.region("A", trials)))
-    assert timeline.rows == ("node-1", "node-1 (2)")
-    assert sorted(bar.row for bar in timeline.bars) == [0, 0, 1, 1]
+def test_how_busy_a_run_was_is_its_jobs_time_of_rows_times_time(fleet: Fleet) -> None:
+    trials = ran(tuned_trials(24), slots=3)
+    for at, each in enumerate(trials):
+        each.user_attrs["job"]["slot"] = f"slot1_{at}@node-1"
+    report = fleet.report(fleet.region("A", trials))
+    timeline = timeline_of(report)
+    assert timeline.busy == pytest.approx(24 * 55 / (3 * 475))
+    page = render_page(report)
+    assert "24 jobs on 1 machine: as many rows per machine as jobs ran on it at once." in page
+    rows = "3 rows \N{MULTIPLICATION SIGN} 7 min 55 s"
+    assert f"Busy 93%: the jobs took 22 min 00 s of {rows}, from the first job's" in page
+
+
+def test_a_pause_leaves_a_run_as_busy_as_it_was(fleet: Fleet) -> None:
+    begin = START.replace(tzinfo=UTC).timestamp()
+    trials = ran(tuned_trials(12), slots=3)
+    ran(trials[6:], slots=3, begin=8 * 3600)
+    active = [(begin, begin + 115), (begin + 8 * 3600, begin + 8 * 3600 + 120)]
+    report = fleet.report(fleet.region("A", trials), active=active)
+    timeline = timeline_of(report)
+    assert timeline.busy == pytest.approx(12 * 55 / (3 * 230))
+    assert drawing.timeline_data(timeline)["pauses"] == [[115, 8 * 3600]]
+    assert "paused 7 h 58 min in between left out" in render_page(report)
+
+
+def test_short_jobs_at_once_are_not_taken_for_one_after_the_other(fleet: Fleet) -> None:
+    trials = ran(tuned_trials(2), slots=2)
+    for at, each in enumerate(trials):
+        job = each.user_attrs["job"]
+        job |= {"started": job["started"] + 0.2 * at, "last_wall_seconds": 0.6}
+        job["ended"] = job["started"] + 0.6
+    assert len(timeline_of(fleet.report(fleet.region("A", trials))).rows) == 2
 
 
 def test_a_bar_is_the_last_attempt_and_a_running_one_lasts_until_the_report(fleet: Fleet) -> None:

@@ -85,22 +85,27 @@ def advice_on_worse(source: ReportSource, regions: Sequence[Region]) -> str:
     )
 
 
-def next_step_on_worse(region: RegionSource) -> str | None:
-    """What a person can do about a published model that is worse than default settings' one."""
+def next_step_on_worse(region: RegionSource) -> tuple[str | None, str | None]:
+    """What to do about a published model of settings that are worse than the default ones.
+
+    Returns:
+        The step in words, and the command for it; None where there is none.
+    """
     if region.published is None or region.in_force is None:
-        return None
+        return None, None
     if region.in_force != region.published:
-        return f"It isn't in force: the region's latest model is that of run {region.in_force.name}."
+        return f"The region's latest model is not this one but run {region.in_force.name}'s.", None
     if region.previous is not None:
+        command = f"trialfleet promote {shlex.quote(str(region.previous))}"
         return (
-            f"Its model is the region's latest. To go back to that of run {region.previous.name}: "
-            f"trialfleet promote {shlex.quote(str(region.previous))}"
+            f"Its model is the region's latest. To go back to run {region.previous.name}'s:",
+            command,
         )
     return (
-        "Its model is the region's latest, and the region has no earlier one to go back to. To "
-        "publish a model of the default settings: run the study with budget: {trials: 1}; the "
-        "first trial has them."
-    )
+        "Its model is the region's latest, and there is no earlier one to go back to. To publish "
+        "a model of the default settings, run the study with budget: {trials: 1} for this region: "
+        "the first trial has them."
+    ), None
 
 
 def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:

@@ -178,7 +178,8 @@ class Region:
         report: best trial against default by the report metric, both as tuning ran them.
         worse: how the tuned settings are worse than the default ones by the report metric; None if
             they aren't. `Report.advice` says what to do.
-        next_step: what to do about the published model where it is worse; None where it isn't.
+        next_step: what to do about the model that was published of them; None where nothing was.
+        next_command: the command that does it, if there is one.
         final: metrics of the full training with the best settings.
         final_job: the job of the full training; None before it began.
         published: the folder of the published model.
@@ -209,6 +210,7 @@ class Region:
     report: Comparison
     worse: str | None
     next_step: str | None
+    next_command: str | None
     final: Mapping[str, float] | None
     final_job: Job | None
     published: str | None

@@ -87,7 +87,9 @@ def _stored(storage: BaseStorage | None, name: str) -> _Stored:
 
 def _signs(source: ReportSource, stored: Iterable[_Stored]) -> Iterator[float]:
     """When something happened to the run's jobs, in Unix seconds."""
-    noted = [_job(_mapping(trial.user_attrs.get("job"))) for each in stored for trial in each.trials]
+    noted = [
+        _job(_mapping(trial.user_attrs.get("job"))) for each in stored for trial in each.trials
+    ]
     finals = [vars(region.final_job) for region in source.regions if region.final_job]
     for job in [*noted, *finals]:
         yield from (job[name] for name in ("started", "ended") if job[name] is not None)
@@ -112,6 +114,8 @@ def _region(
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     importance, importance_note = analysis.importance_of(study, source.direction)
+    worse = analysis.worse_of(objective, report)
+    next_step, next_command = analysis.next_step_on_worse(region) if worse else (None, None)
     wall, paused = _wall_seconds(frozen, pauses)
     counts = {state: sum(trial.state == state for trial in trials) for state in TrialState}
     return Region(
@@ -126,8 +130,9 @@ def _region(
         running=counts[TrialState.RUNNING],
         objective=objective,
         report=report,
-        worse=(worse := analysis.worse_of(objective, report)),
-        next_step=clean(analysis.next_step_on_worse(region)) if worse else None,
+        worse=worse,
+        next_step=clean(next_step),
+        next_command=clean(next_command),
         final=final,
         final_job=region.final_job,
         published=None if region.published is None else clean(str(region.published)),

@@ -57,11 +57,15 @@ def _caption(report: Report) -> Text | None:
     from rich.text import Text
 
     worse = [
-        f"{row.name}: tuned is worse than default. {row.worse}"
+        " ".join([f"{row.name}: tuned is worse than default. {row.worse}", *_next_step(row)])
         for row in report.regions
         if row.worse is not None
     ]
     return Text("\n".join([*worse, report.advice]), style="red") if worse else None
+
+
+def _next_step(row: Region) -> list[str]:
+    return [text for text in (row.next_step, row.next_command) if text]
 
 
 def report_decimals(report: Report) -> int | None:

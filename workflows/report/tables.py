@@ -106,7 +106,9 @@ def _trials(row: Region) -> Cell:
 
 
 def _failed(row: Region) -> Cell:
-    return Cell(str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else "")
+    return Cell(
+        str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else ""
+    )
 
 
 def _model(row: Region) -> Cell:
@@ -206,7 +208,9 @@ def trial_rows(report: Report, row: Region) -> list[list[Cell]]:
     report_column = _decimals(reported, row.report)
     jobs = [cell for _, _, cell in _job_columns(row)]
     cells = [*_setting_cells(row), *jobs]
-    return [_trial_row(report, row, trial, (decimals, report_column), cells) for trial in row.trials]
+    return [
+        _trial_row(report, row, trial, (decimals, report_column), cells) for trial in row.trials
+    ]
 
 
 def _setting_cells(row: Region) -> list[Callable[[Trial], Cell]]:

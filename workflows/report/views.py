@@ -222,13 +222,12 @@ def timeline_note(timeline: Timeline) -> str:
     told = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
     if timeline.busy is None:
         return told
-    left_out = (
-        f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
-    )
+    left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
+    share = f"{f.duration(timeline.job_seconds)} of {rows} {f.TIMES} "
+    share += f.duration(timeline.active_seconds)
     return (
-        f"{told} Busy {timeline.busy:.0%}: the jobs took {f.duration(timeline.job_seconds)} of "
-        f"{rows} {f.TIMES} {f.duration(timeline.active_seconds)}, from the first job's start to the "
-        f"last one's end{left_out}."
+        f"{told} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
+        f"the last one's end{left_out}."
     )
 
 

@@ -143,8 +143,9 @@ function linearText(places) {
       .replace("-", "−");
 }
 
-// The texts of a bottom axis that don't touch the one before them; the others are left empty.
+// The texts of an axis `room` pixels long that don't touch the one before; the others are left empty.
 function apart({ scale, places, texts, room }) {
+  if (room === Infinity) return texts;
   const along = scale.type === "log" ? Math.log : Number;
   const [low, high] = scale.domain.map(along);
   let free = -Infinity;
@@ -199,10 +200,13 @@ function layout(values, scale, { log, near }) {
   };
 }
 
-// An axis of numbers: Plot's scale, the marks for its grid and texts, the width of its texts.
-function numberAxis(side, { kind, domain }, { most = 5, grid = true } = {}) {
+// An axis of numbers: Plot's scale, the marks for its grid and texts, the width of its texts. On a
+// bottom axis, `room` pixels long, texts stay apart.
+function numberAxis(side, { kind, domain }, { most = 5, grid = true, room = Infinity } = {}) {
   const { places, text } = ticks(kind, ...domain, most);
-  return axisOf(side, { type: kind, domain }, places, places.map(text), grid);
+  const scale = { type: kind, domain };
+  const texts = apart({ scale, places, texts: places.map(text), room });
+  return axisOf(side, scale, places, texts, grid);
 }
 
 function axisOf(side, scale, places, texts, grid) {

@@ -9,17 +9,17 @@ function parameterAxis(parameter, side, room, most = 5) {
     const each = side === "bottom" ? room / places.length - 4 : room;
     const texts = places.map((at) => fitted(parameter.choices[at], Math.max(14, each)));
     const scale = { type: "linear", domain: [-0.5, places.length - 0.5] };
-    const told = side === "bottom" ? apart({ scale, places, texts, room }) : texts;
-    return axisOf(side, scale, places, told, false);
+    const along = side === "bottom" ? room : Infinity;
+    return axisOf(side, scale, places, apart({ scale, places, texts, room: along }), false);
   }
   const kind = parameter.log ? "log" : "linear";
   const domain = padded(kind, parameter.low, parameter.high);
   const made = ticks(kind, parameter.low, parameter.high, most);
   const places = parameter.whole ? made.places.filter(Number.isInteger) : made.places;
   const scale = { type: kind, domain };
-  const texts = places.map(made.text);
-  const told = side === "bottom" ? apart({ scale, places, texts, room }) : texts;
-  return axisOf(side, scale, places, told, true);
+  const along = side === "bottom" ? room : Infinity;
+  const texts = apart({ scale, places, texts: places.map(made.text), room: along });
+  return axisOf(side, scale, places, texts, true);
 }
 
 // From 0 to 1 along a parameter's axis.
@@ -40,7 +40,9 @@ function colorBar(data, all) {
   const stops = d3.range(0, 1.01, 0.1).map((at) => colors(at));
   bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
   bar.setAttribute("aria-hidden", "true");
-  const [low, high] = all.view.map((value) => number(value, 4));
+  const [least, most] = all.view;
+  const text = linearText([least, least + (most - least) / 100, most]);
+  const [low, high] = all.view.map(all.kind === "log" ? (value) => number(value, 4) : text);
   const [poor, good] = data.better === "higher" ? [low, high] : [high, low];
   return element("p", "legend", `${oneLine(data.metric, 30)} `, poor, bar, good);
 }

@@ -21,7 +21,7 @@ function overviewPicture(data, width, id) {
   const height = rows.length * (data.rows.length > 30 ? 19 : ROW) + 70;
   const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
   const told = Math.max(44, d3.max(rows, (row) => textWidth(signed(row.gain))) + 16);
-  const axis = { most: width < 500 ? 4 : 8 };
+  const axis = { most: width < 500 ? 4 : 8, room: width - names - told };
   const bottom = numberAxis("bottom", all, axis);
   const top = rows.length > 15 ? numberAxis("top", all, { ...axis, grid: false }).marks : [];
   const y = (row) => row.slug;

@@ -168,7 +168,7 @@ function curvesPicture(data, width, id) {
   const bottom = numberAxis(
     "bottom",
     { kind: "linear", domain },
-    { grid: false, most: width / 90 },
+    { grid: false, most: width / 90, room: width - left.width - 28 },
   );
   const best = (point) => point.trial.number === data.best;
   const channels = { x: "step", y: "value", z: (point) => point.trial.number };
