@@ -61,11 +61,12 @@ function powerOfTen(exponent) {
 // Differences with as many decimals as tell the greatest of `values` to three digits.
 function differences(values) {
   const most = d3.max(values, Math.abs) || 1;
-  const decimals = 2 - Math.floor(Math.log10(most));
+  const decimals = Math.max(0, 2 - Math.floor(Math.log10(most)));
+  const digits = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
   return (value) => {
     if (value === null) return "–";
-    const plain = decimals >= 0 && decimals < 8;
-    const text = plain ? value.toFixed(decimals).replace("-", "−") : number(value, 3);
+    const plain = decimals < 8 && most < 1e7;
+    const text = plain ? value.toLocaleString("en", digits).replace("-", "−") : number(value, 3);
     return value > 0 ? `+${text}` : text;
   };
 }
@@ -92,6 +93,11 @@ function textWidth(text) {
   return ruler.measureText(text).width;
 }
 
+// A number in three digits, such as 262k; its text where it is below a thousand.
+function shortNumber(value, text) {
+  return Math.abs(value) < 1000 ? text : d3.format(".3~s")(value).replace("-", "−");
+}
+
 // `text` cut in its middle so that it takes at most `width` pixels.
 function fitted(text, width) {
   let length = text.length;
@@ -100,10 +106,10 @@ function fitted(text, width) {
   return result;
 }
 
-// Whole ticks for a linear or logarithmic axis: places, and how all numbers on it are written.
-function ticks(kind, low, high, most = 5) {
+// Round ticks for a linear or logarithmic axis: places, and how all numbers on it are written.
+function ticks(kind, low, high, most = 5, whole = false) {
   if (kind !== "log") {
-    const places = d3.ticks(low, high, most);
+    const places = d3.ticks(low, high, most).filter((at) => !whole || Number.isInteger(at));
     return { places, text: linearText(places) };
   }
   const first = Math.floor(Math.log10(low)),

@@ -14,8 +14,8 @@ function parameterAxis(parameter, side, room, most = 5) {
   }
   const kind = parameter.log ? "log" : "linear";
   const domain = padded(kind, parameter.low, parameter.high);
-  const made = ticks(kind, parameter.low, parameter.high, most);
-  const places = parameter.whole ? made.places.filter(Number.isInteger) : made.places;
+  const made = ticks(kind, parameter.low, parameter.high, most, parameter.whole);
+  const places = made.places;
   const scale = { type: kind, domain };
   const along = side === "bottom" ? room : Infinity;
   const texts = apart({ scale, places, texts: places.map(made.text), room: along });
@@ -44,7 +44,7 @@ function colorBar(data, all) {
   const text = linearText([least, least + (most - least) / 100, most]);
   const [low, high] = all.view.map(all.kind === "log" ? (value) => number(value, 4) : text);
   const [poor, good] = data.better === "higher" ? [low, high] : [high, low];
-  return element("p", "legend", `${oneLine(data.metric, 30)} `, poor, bar, good);
+  return element("p", "legend", element("span", "cut", data.metric), poor, bar, good);
 }
 
 // A line per trial across all parameters and the objective, coloured by the objective.
@@ -75,7 +75,7 @@ function parallelPicture(data, width, id) {
   const colors = ramp();
   const stroke = ({ trial }) => colors(all.good(trial.value));
   const texts = axes.flatMap((axis, at) => [
-    ...axis.ticks.map(([place, text]) => ({ at, place, text: fitted(text, room.tick(at)) })),
+    ...fittedTicks(axis.ticks, room.tick(at)).map(([place, text]) => ({ at, place, text })),
     ...(axis.gaps ? [{ at, place: UNUSED, text: "not used" }] : []),
   ]);
   const picture = frame({
@@ -168,23 +168,35 @@ function parallelRoom(axes, width) {
   };
 }
 
+// Choices are cut to a width in pixels; numbers are all written shorter where one is too wide.
+function fittedTicks(ticks, width) {
+  const wide = ticks.some(([, text]) => textWidth(text) > width);
+  return ticks.map(([place, text, value]) => [
+    place,
+    value === undefined ? fitted(text, width) : wide ? shortNumber(value, text) : text,
+  ]);
+}
+
+// Places from 0 to 1 along a parameter's axis, their texts, and the numbers of those that are some.
 function axisTicks(parameter) {
-  const { low, high, log, choices } = parameter;
+  const { low, high, log, choices, whole } = parameter;
   const made = choices
     ? { places: d3.range(choices.length), text: (place) => choices[place] }
-    : ticks(log ? "log" : "linear", low, high, 4);
-  const text = (place) => (made.places.includes(place) ? made.text(place) : number(place, 6));
+    : ticks(log ? "log" : "linear", low, high, 4, whole);
+  const text = (place) =>
+    made.places.includes(place) ? made.text(place) : number(place, whole ? 16 : 6);
   const chosen = [];
   for (const place of choices ? made.places : [low, high, ...made.places]) {
     const at = fractionOf(parameter, place);
-    if (chosen.every(([other]) => Math.abs(other - at) > 0.06)) chosen.push([at, text(place)]);
+    if (chosen.every(([other]) => Math.abs(other - at) > 0.06))
+      chosen.push([at, text(place), choices ? undefined : place]);
   }
   return chosen;
 }
 
 function objectiveTicks(all) {
   const made = ticks(all.kind, ...all.view, 5);
-  return made.places.map((place) => [all.fraction(place), made.text(place)]);
+  return made.places.map((place) => [all.fraction(place), made.text(place), place]);
 }
 
 // Picking trials by dragging along axes: the others fade.

@@ -151,6 +151,9 @@ function timelinePicture(data, width, id, place) {
   const machines = d3
     .groups(used, (row) => data.rows[row])
     .map(([name, rows]) => ({ name, top: position.get(rows[0]), many: rows.length }));
+  const hosts = machines.map(({ name }) => name.split(".")[0]);
+  if (new Set(hosts).size === hosts.length && !hosts.some((host) => /^\d*$/.test(host)))
+    machines.forEach((machine, at) => (machine.name = hosts[at])); // the tip has the whole name
   const named = machines.filter(({ many }) => many * size >= 11);
   const left = Math.min(0.36 * width, (d3.max(named, ({ name }) => textWidth(name)) ?? -8) + 12);
   const start = d3.min(bars, (bar) => bar.from),
