@@ -21,6 +21,8 @@ from tests.pool.watching import (
 )
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.job_log import read_executions
 
 
 @pytest.mark.thorough
@@ -114,6 +116,8 @@ def test_a_stopped_run_goes_on_where_it_was(begin: Callable[..., Run]) -> None:
     assert_exactly_once(run, 4)
     after = {r.node: (r.trial, r.params) for r in run.trials()}
     assert before.items() <= after.items()
+    executions = read_executions(RunFolder(run.folder).dag_files.log)
+    assert [end is not None and end > begun for begun, end in executions] == [True, True]
     with pytest.raises(InputError, match="nothing to resume"):
         run.resume()
 

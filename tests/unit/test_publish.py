@@ -17,7 +17,7 @@ import pytest
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.models import latest as latest_module
-from trialfleet.workflows.models.latest import promote
+from trialfleet.workflows.models.latest import model_in_force, previous_model, promote
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts import publish as publish_module
 from trialfleet.workflows.scripts.publish import Publication, publish
@@ -145,6 +145,21 @@ def test_a_model_that_a_person_made_the_latest_is_not_told_as_kept_back(
     promote(late.path)
     assert publish_on(MONDAY, "monday", study, best).not_latest is None  # DAGMan ran it again
     assert latest(study) == "monday"
+
+
+def test_the_model_before_is_the_newest_that_was_planned_earlier(
+    study: Study, best: TrialFolder
+) -> None:
+    first, third = publish_as("r1", study, best), publish_as("r3", study, best)
+    second = publish_as("r2", study, best)
+    (second.parent / ".publish-x").mkdir()  # of one that was killed
+    (second.parent / ".publish-x" / "provenance.json").write_text(json.dumps(told(second)))
+    assert [previous_model(each) for each in (first, second, third)] == [None, first, second]
+    assert {model_in_force(each) for each in (first, second, third)} == {third}
+    promote(first)
+    assert model_in_force(third) == first
+    (first.parent / "latest").unlink()
+    assert model_in_force(third) is None
 
 
 @pytest.mark.parametrize("provenance", ["{}", "[]", "no JSON", '{"created": 3}', None])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.console import Console
 from tests.unit.report_studies import DEFAULTS, Fleet, open_fleet, trial, two_regions
 from trialfleet.workflows.report import Report, summary_table
 from trialfleet.workflows.report.formatting import (
+    alike,
     column_decimals,
     duration,
     excerpt,
@@ -23,6 +25,7 @@ from trialfleet.workflows.report.formatting import (
     shortened,
     signed,
 )
+from trialfleet.workflows.report.tables import trial_columns, trial_rows
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +124,39 @@ def test_durations_read_well(seconds: float | None, text: str) -> None:
 def test_a_columns_numbers_share_their_decimals(values: list[Any], texts: list[str]) -> None:
     decimals = column_decimals(values)
     assert [fixed(value, decimals) for value in values] == texts
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([0.001, 0.003878], ["0.001000", "0.003878"]),
+        ([0.0001, 4.7251e-6], ["1.000 × 10⁻⁴", "4.725 × 10⁻⁶"]),
+        ([0.9, 0.95, 0.0], ["0.90", "0.95", "0.00"]),
+        ([100.0, 250.0], ["100", "250"]),
+        ([1, 0.5], ["1.0", "0.5"]),
+        ([8192, 116812], ["8192", "116812"]),
+        ([1e300, 2.5, 0.0], ["1.0 × 10³⁰⁰", "2.5 × 10⁰", "0"]),
+        ([0.0], ["0"]),
+        ([True, "adam", 0.25, None], ["true", "adam", "0.25", "null"]),
+        ([], []),
+    ],
+)
+def test_a_parameters_values_share_their_precision(values: list[Any], texts: list[str]) -> None:
+    text = alike(values)
+    assert [text(value) for value in values] == texts
+
+
+def test_in_every_column_of_the_trials_numbers_have_the_same_form(tuned: Report) -> None:
+    region = tuned.regions[0]
+    titles = [title for title, _ in trial_columns(tuned, region)]
+    rows = trial_rows(tuned, region)
+    for title in ("auc", "test", "rate", "momentum"):
+        cells = [row[titles.index(title)].text for row in rows]
+        forms = {re.sub(r"\d+", lambda part: "0" * len(part[0]), text) for text in cells}
+        forms = {form.split(" × ")[0] for form in forms - {"", "–"}}
+        assert len({len(form.partition(".")[2]) for form in forms}) == 1, (title, cells)
+        scientific = {" × " in text for text in cells if text not in {"", "–"}}
+        assert len(scientific) == 1, (title, cells)
 
 
 def test_differences_have_a_sign_but_zero() -> None:

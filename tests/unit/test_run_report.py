@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,53 @@ def test_a_report_metric_that_goes_the_other_way_shows_its_gain_as_one(make_run:
     terminal = Console(file=io.StringIO(), width=160)
     terminal.print(summary_table(report))
     assert "+0.25" in terminal.file.getvalue()  # type: ignore[attr-defined]
+
+
+DAGMAN_LOG = """\
+000 (007.000.000) 2026-11-20 02:00:00.000 Job submitted from host: <127.0.0.1:22457>
+...
+001 (007.000.000) 2026-11-20 02:00:01.000 Job executing on host: <127.0.0.1:22457>
+...
+009 (007.000.000) 2026-11-20 02:30:00.000 Job was aborted.
+\tvia condor_rm (by user a)
+...
+000 (011.000.000) 2026-11-20 10:00:00.000 Job submitted from host: <127.0.0.1:22457>
+...
+001 (011.000.000) 2026-11-20 10:00:01.000 Job executing on host: <127.0.0.1:22457>
+...
+"""
+
+
+def test_the_wall_time_of_a_resumed_run_comes_from_its_dagmans_logs(make_run: MakeRun) -> None:
+    folder = tuned(make_run(budget=BUDGET), DEFAULT)
+    folder.dag_files.log.write_text(DAGMAN_LOG)
+    finished = datetime(2026, 11, 20, 10, 40).astimezone()  # logs have the machine's own time
+    report = write_report(folder, finished)
+    assert report.paused_seconds == 7.5 * 3600 + 1
+    assert report.wall_seconds == 40 * 60 - 1 + 30 * 60 - 1
+    assert json.loads(folder.report_data.read_text())["paused_seconds"] == report.paused_seconds
+
+
+def test_a_worse_model_in_force_is_told_with_the_way_back(make_run: MakeRun) -> None:
+    run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
+    folder = tuned(run, DEFAULT | {"accuracy": 0.9}, BEST)
+    shelf = folder.root.parent / "models"
+    for name, day in (("before", 19), ("now", 20)):
+        (shelf / name).mkdir(parents=True)
+        told = {"run": name, "created": f"2026-11-{day}T06:00:00+00:00"}
+        (shelf / name / "provenance.json").write_text(json.dumps(told))
+    (shelf / "latest").symlink_to("now")
+    files = folder.region("A")
+    files.published.write_text(json.dumps({"path": str(shelf / "now"), "not_latest": None}))
+    files.best.root.mkdir(exist_ok=True)
+    files.best.result.write_text(json.dumps({"status": "complete", "metrics": BEST}))
+    report = write_report(folder, None)
+    command = f"trialfleet promote {shelf / 'before'}"
+    assert report.regions[0].next_command == command
+    terminal = Console(file=io.StringIO(), width=400)
+    terminal.print(summary_table(report))
+    printed = terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert "".join(command.split()) in "".join(printed.split())  # a long path is folded
 
 
 def test_without_a_direction_of_its_own_the_report_metric_goes_as_the_objective(

@@ -56,16 +56,13 @@ def summary_table(report: Report) -> Table:
 def _caption(report: Report) -> Text | None:
     from rich.text import Text
 
-    worse = [
-        " ".join([f"{row.name}: tuned is worse than default. {row.worse}", *_next_step(row)])
-        for row in report.regions
-        if row.worse is not None
-    ]
+    worse = [line for row in report.regions if row.worse is not None for line in _worse(row)]
     return Text("\n".join([*worse, report.advice]), style="red") if worse else None
 
 
-def _next_step(row: Region) -> list[str]:
-    return [text for text in (row.next_step, row.next_command) if text]
+def _worse(row: Region) -> list[str]:
+    told = f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}".rstrip()
+    return [told, row.next_command] if row.next_command else [told]
 
 
 def report_decimals(report: Report) -> int | None:
