@@ -205,7 +205,7 @@ PUBLISHED = Path("/models/s/A/r2")
         ),
         (
             {"published": PUBLISHED, "in_force": PUBLISHED},
-            "no earlier one to go back to. To publish a model of the default settings, run the study",
+            "To publish a model of the default settings, run the study with budget: {trials: 1}",
             None,
         ),
         (
