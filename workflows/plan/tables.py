@@ -8,13 +8,14 @@ columns, whatever becomes of the file; a .npz travels as it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from trialfleet.errors import InputError, first_of
+from trialfleet.errors import first_of
 from trialfleet.files import typed, write_json
 from trialfleet.nodes.tabular.settings import METRICS, metrics_of
 from trialfleet.nodes.tabular.table import read_table, save_table
@@ -24,6 +25,7 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.checksums import FileState, sha256_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.table_found import found_in
+from trialfleet.workflows.study.places import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, TableError, build_table, describe
@@ -32,7 +34,9 @@ from trialfleet.workflows.tables.reading import UnreadableTableError, format_of,
 
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
-_MOST_PROBLEMS = 20
+_MOST_PROBLEMS, _MOST_FILES = 20, 3
+# How a problem begins that is one with a key of the study.
+_KEY = re.compile(r"(objective\.metric|report_metric|target|table(?:\.\w+)*): ")
 # What a kind of target is in words; that of the last kind that has a metric is the widest.
 _TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
 _AUC_OF = {"val_auc": "validation", "test_auc": "test"}
@@ -48,11 +52,12 @@ def write_tables(study: Study, folder: RunFolder, progress: Progress | None = No
         progress: called with how many regions are read, and of how many.
 
     Raises:
-        InputError: a region's data can't be trained on; every region's problems, a line each.
+        UnusableStudyError: a region's data can't be trained on; each problem once, with the files
+            that have it.
         OSError: the folder can't be written.
     """
     regions = list(study.region_table)
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[_Fault]] = {}
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
         asked = {threads.submit(_problems_of, study, folder, name): name for name in regions}
         try:
@@ -64,21 +69,42 @@ def write_tables(study: Study, folder: RunFolder, progress: Progress | None = No
         except BaseException:
             threads.shutdown(cancel_futures=True)
             raise
-    lines = list(dict.fromkeys(line for name in regions for line in problems[name]))
-    lines += [] if lines else _disagreements(folder, regions)
-    if lines:
-        more = len(lines) - _MOST_PROBLEMS
-        told = [*lines[:_MOST_PROBLEMS], *([f"… and {more} more problems"] if more > 0 else [])]
-        raise InputError("\n".join(told))
+    found = _by_problem(fault for name in regions for fault in problems[name])
+    if found := found or list(_disagreements(folder, regions)):
+        more = len(found) - _MOST_PROBLEMS
+        rest = [Problem(("data",), f"… and {more} more problems")] if more > 0 else []
+        raise UnusableStudyError(*found[:_MOST_PROBLEMS], *rest)
 
 
-def _problems_of(study: Study, folder: RunFolder, region: str) -> list[str]:
-    """Write a region's table; return what is wrong with its data, lines that name its file."""
+class _Fault(NamedTuple):
+    """What is wrong with a region's data, after the key of the study that it is at odds with."""
+
+    file: str
+    text: str
+
+
+def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
+    """Each problem once, with the files that have it."""
+    files: dict[str, list[str]] = {}
+    for fault in faults:
+        files.setdefault(fault.text, []).append(fault.file)
+    return [_problem(text, list(dict.fromkeys(names))) for text, names in files.items()]
+
+
+def _problem(text: str, files: list[str]) -> Problem:
+    where = first_of(files, _MOST_FILES)
+    if key := _KEY.match(text):
+        return Problem(tuple(key[1].split(".")), f"{text[key.end() :]} ({where})")
+    return Problem(("data",), f"{where}: {text}")
+
+
+def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
+    """Write a region's table; return what is wrong with its data."""
     places = study.data_of(region)
     if len(places) != 1:
         count = len(places) or "none"
-        text = f"region {region!r}: trainer: tabular reads one file per region, data names {count}"
-        return [text]
+        text = f"trainer: tabular reads one file per region, data names {count}"
+        return [_Fault(f"region {region!r}", text)]
     files = folder.region(region_slug(region))
     files.root.mkdir(parents=True, exist_ok=True)
     place = places[0]
@@ -95,14 +121,14 @@ def _problems_of(study: Study, folder: RunFolder, region: str) -> list[str]:
             "source": [identity | source],
         }
         write_json(files.table_found, {**note, "table": asdict(found)})
-        return [f"{name}: {problem}" for problem in _metric_problems(study, found)]
+        return [_Fault(name, problem) for problem in _metric_problems(study, found)]
     except (UnreachableError, UnreadableTableError) as error:
-        return [f"{name}: {error}"]
+        return [_Fault(name, str(error))]
     except TableError as error:
-        return [f"{name}: {problem}" for problem in error.problems]
+        return [_Fault(name, problem) for problem in error.problems]
     except OSError as error:
         if error.filename and Path(error.filename) == Path(place):
-            return [f"{name}: {error.strerror}"]
+            return [_Fault(name, str(error.strerror))]
         raise
 
 
@@ -174,7 +200,7 @@ def _target(found: Description) -> str:
     return f"the target {found.target!r} {holds}"
 
 
-def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[str]:
+def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
     """Say so where a target is classes in one region and numbers in another."""
     tasks: dict[str, list[str]] = {}
     for region in regions:
@@ -183,4 +209,4 @@ def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[str]:
             tasks.setdefault(found["task"], []).append(region)
     if len(tasks) > 1:
         told = "; ".join(f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items()))
-        yield f"table.task: {told}; say which with table: {{task: …}}"
+        yield Problem(("table", "task"), f"{told}; say which with table: {{task: …}}")

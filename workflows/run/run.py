@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import PathLike
@@ -390,10 +390,20 @@ def plan(
         InputError: the study, the id or the folder can't be used.
         FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
     """
-    places = {} if isinstance(study, Study) else places_of(study, limits.KEYS)
-    loaded = study if isinstance(study, Study) else load_study(study)
-    with nullcontext() if isinstance(study, Study) else told_with_lines(study):
-        study, notes = _settled(loaded)
+    if isinstance(study, Study):
+        return _plan(study, run, out, notice, {})
+    with told_with_lines(study):
+        return _plan(load_study(study), run, out, notice, places_of(study, limits.KEYS))
+
+
+def _plan(
+    study: Study,
+    run: str | None,
+    out: str | PathLike[str] | None,
+    notice: Callable[[str], None] | None,
+    places: Mapping[str, str],
+) -> Run:
+    study, notes = _settled(study)
     aws = _surroundings(study)
     if (moved := adopt(study)) and notice:
         notice(moved)
