@@ -158,7 +158,7 @@ def _scale(scale: Scale | None) -> dict[str, Any] | None:
     if scale is None:
         return None
     view = None if scale.view is None else [short(end) for end in scale.view]
-    return {"chosen": scale.chosen, "log": scale.log, "view": view}
+    return {"view": view}
 
 
 def drawn_parameters(region: Region) -> list[str]:
