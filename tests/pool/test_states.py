@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from trialfleet import Run, RunState
+from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.scripts.report_node import read_report, write_report
@@ -85,7 +86,7 @@ def assert_views_agree(run: Run) -> dict[str, tuple[str, Counter[str]]]:
 
 
 def test_of_a_run_under_way_and_stopped_midway(
-    make_run: MakeRun, work: Path, wait_for: WaitFor
+    make_run: MakeRun, work: Path, wait_for: WaitFor, pool: Pool
 ) -> None:
     gate = work / "gate"
     gate.mkdir()
@@ -97,6 +98,10 @@ def test_of_a_run_under_way_and_stopped_midway(
     wait_for(lambda: run.status().regions[0].running == 2)
     expected = Counter(complete=2, running=2)
     assert assert_views_agree(run) == {"A": ("tuning", expected)}
+    at_work = pool.status()  # the two DAGMans, of run and region, are one run
+    assert (at_work.runs, at_work.trials, at_work.jobs) == (1, {"running": 2}, {"running": 2})
+    (machine,) = at_work.machines
+    assert machine.cpus_in_use + machine.cpus_free == 4
     done = CliRunner().invoke(main, ["stop", str(run.folder)])
     assert done.output.splitlines()[0] == "stopped"
     assert done.output.splitlines()[1].startswith("next: trialfleet resume ")

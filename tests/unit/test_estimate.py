@@ -15,7 +15,7 @@ from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.plan.outlook import Outlook
-from trialfleet.workflows.status.storage import storage_url
+from trialfleet.workflows.status.storage import storage_url, study_name
 
 POOL = Prospects(slots=1, fit=1, willing=1, at_once=2, lacking=(), has_fleet=False)
 BUDGET = {"trials": 8, "lanes": 8}
@@ -26,7 +26,7 @@ def complete(run: Run, seconds: list[float | None]) -> None:
     import optuna
 
     storage = open_storage(storage_url(RunFolder(run.folder), run.study))
-    study = optuna.create_study(study_name=f"demo/{run.run_id}/A", storage=storage)
+    study = optuna.create_study(study_name=study_name(run.study, run.run_id, "A"), storage=storage)
     for number, each in enumerate(seconds):
         job = {"job": {"wall_seconds": each}} if each else {"seconds": 40.0}
         trial = optuna.trial.create_trial(
@@ -69,6 +69,12 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
     text = "about 4 min for the trials: one took 1 min, the median of 3 of earlier runs\n"
     assert text in plan_text(second, pool)
     assert plan_summary(second)["expected"] is None  # who knows how many run at once
-    planned(make_run, "r3", here)
+    own = make_run(run="r3", out=here / "runs/r3", budget=BUDGET)  # in a folder of its own
+    complete(own, [60.0] * 2)
+    assert plan_summary(second, pool)["expected"] == {**told, "based_on": 5}
+    other = make_run(run="r4", out=here / "runs/r4", budget=BUDGET, name="other")
+    complete(other, [900.0] * 9)
+    assert plan_summary(second, pool)["expected"] == {**told, "based_on": 5}
+    (here / "runs/r3/study.yaml").write_text("no run")
     (here / "runs/demo/r1/study.yaml").write_text("no run")
     assert plan_summary(second, pool)["expected"] is None

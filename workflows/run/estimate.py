@@ -12,6 +12,7 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.run.finding import FoundRun, runs_here
 from trialfleet.workflows.status.status import StatusReader, open_run
+from trialfleet.workflows.study.file import load_frozen
 
 _MOST_RUNS = 5  # the newest that have a complete trial
 
@@ -41,7 +42,8 @@ def estimate(study: str, trials: int, at_once: int) -> Estimate | None:
     """
     if not at_once:
         return None
-    found = filter(None, map(_seconds_of, (run for run in runs_here() if run.study == study)))
+    runs = (run for run in runs_here() if run.study in {study, ""})  # "": in a folder of its own
+    found = filter(None, (_seconds_of(run, study) for run in runs))
     known = [seconds for run in islice(found, _MOST_RUNS) for seconds in run]
     if not known:
         return None
@@ -51,10 +53,13 @@ def estimate(study: str, trials: int, at_once: int) -> Estimate | None:
     )
 
 
-def _seconds_of(found: FoundRun) -> list[float]:
-    """What each complete trial of a run took; none where the run can't be read."""
+def _seconds_of(found: FoundRun, study: str) -> list[float]:
+    """What each complete trial of a run took; none where it is another's, or can't be read."""
     try:
-        reader = StatusReader(open_run(found.folder))
+        folder = open_run(found.folder)
+        if load_frozen(folder.study).study.name != study:
+            return []
+        reader = StatusReader(folder)
         trials = [trial for region in reader.regions for trial in reader.trials(region)]
     except TrialfleetError:
         return []
