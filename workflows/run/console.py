@@ -160,8 +160,9 @@ def _region_table(status: RunStatus, widths: dict[int, int]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = ["region", "state", "", "trials", "failed", "running", "step", "queued"]
     names += [f"best {status.metric}", "time left"]
-    # of a run that has ended they have nothing left to say
-    hidden = {names.index(""), names.index("step")} if status.ended else set()
+    hidden = set()
+    if status.ended:  # the bars have nothing left to say
+        hidden = {names.index("")} | ({names.index("step")} if not _any_step(status) else set())
     for place, name in enumerate(names):
         if place not in hidden:
             table.add_column(name, justify="right" if place >= names.index("trials") else "left")
@@ -195,6 +196,10 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
 
 def _value(value: float | None, decimals: int | None) -> str:
     return "" if value is None else fixed(value, decimals)
+
+
+def _any_step(status: RunStatus) -> bool:
+    return any(_steps(region) for region in status.regions)
 
 
 def _steps(region: RegionStatus) -> str:
