@@ -5,6 +5,7 @@
 # make check   format, lint, types, fast tests: green at every commit
 # make fuzz    new examples for the properties, and generated studies and command lines: MINUTES=60
 # make lint    format, lint, types alone
+# make docs    the documentation as a site, build/site/index.html; docs-reference: what of it is made from code
 # make lock    pins every package anew in requirements.lock; LOCK=--upgrade takes the newest versions
 # make vendor  fetches the report's JavaScript libraries anew, as templates/report/vendor pins them
 # make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
@@ -24,7 +25,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
 DEMO ?= demo
 
-.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-kernels bench-train clean
+.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-kernels bench-train docs docs-reference clean
 .DEFAULT_GOAL := check
 
 demo: $(VENV)/ready
@@ -52,6 +53,12 @@ lint: $(VENV)/ready
 format: $(VENV)/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: docs-reference
+	$(BIN)/zensical build --strict --clean
+
+docs-reference: $(VENV)/ready
+	$(BIN)/python -m tests.docs
 
 lab: $(VENV)/ready
 	$(BIN)/python -m tests.fleet.lab $(if $(REAL),--real)
@@ -81,7 +88,7 @@ lock:
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet uv==0.13.9
 	build/lock/bin/uv pip compile --quiet $(LOCK) pyproject.toml \
-		--extra flights --extra postgresql --extra test --group lock --excludes constraints.txt \
+		--extra docs --extra flights --extra postgresql --extra test --group lock --excludes constraints.txt \
 		--universal --python-version 3.11 --generate-hashes --annotation-style line \
 		--custom-compile-command "make lock" --output-file requirements.lock
 
@@ -100,4 +107,4 @@ vendor:
 		> $(VENDOR)/plot.umd.min.js
 
 clean:
-	rm -rf build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist .cache *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -128,7 +128,7 @@ class FloatParameter(Parameter):
     """A real number between two bounds, both included."""
 
     other_words: ClassVar[Mapping[str, str]] = BOUNDS
-    type: Literal["float"]
+    type: Literal["float"] = Field(description="The kind of parameter.")
     low: float = Field(description="Smallest value.")
     high: float = Field(description="Largest value.")
     log: bool = Field(
@@ -202,7 +202,7 @@ class IntParameter(Parameter):
     """A whole number between two bounds, both included."""
 
     other_words: ClassVar[Mapping[str, str]] = BOUNDS
-    type: Literal["int"]
+    type: Literal["int"] = Field(description="The kind of parameter.")
     low: int = Field(ge=-LARGEST_INT, le=LARGEST_INT, description="Smallest value.")
     high: int = Field(ge=-LARGEST_INT, le=LARGEST_INT, description="Largest value.")
     log: bool = Field(
@@ -268,7 +268,7 @@ class CategoricalParameter(Parameter):
     """One of several values that have no order."""
 
     other_words: ClassVar[Mapping[str, str]] = {"values": "choices", "options": "choices"}
-    type: Literal["categorical"]
+    type: Literal["categorical"] = Field(description="The kind of parameter.")
     choices: list[GivenScalar] = Field(description="The values, all different.")
     default: GivenScalar | None = Field(None, description="Value of the region's first trial.")
     when: Condition | None = None

@@ -240,7 +240,7 @@ def test_a_pool_of_ones_own_shares_its_gpus_as_the_manual_says(
     make_pool: MakePool, make_run: MakeRun
 ) -> None:
     manual = (REPOSITORY / "docs/gpu.md").read_text()
-    (lines,) = re.findall(r"```\n(GPU_DISCOVERY_EXTRA.*?)```", manual, re.DOTALL)
+    (lines,) = re.findall(r"```text\n(GPU_DISCOVERY_EXTRA.*?)```", manual, re.DOTALL)
     simulated = "GPU_DISCOVERY_EXTRA = $(GPU_DISCOVERY_EXTRA) -simulate:4,1\n"
     with active(make_pool(extra=lines + simulated)) as own:
         small = {"memory": "100MB", "disk": "20MB", "gpus": 0.25}

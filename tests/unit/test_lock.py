@@ -29,7 +29,7 @@ def locked() -> dict[str, str]:
 def declared() -> list[str]:
     project = DECLARED["project"]
     extras = project["optional-dependencies"]
-    groups = [*extras["flights"], *extras["postgresql"], *extras["test"]]
+    groups = [*extras["docs"], *extras["flights"], *extras["postgresql"], *extras["test"]]
     return [*project["dependencies"], *groups, *DECLARED["dependency-groups"]["lock"]]
 
 

@@ -223,7 +223,13 @@ def manager() -> None:
 def _manager_options(command: Command) -> Command:
     """The options that `install` and `config` share."""
     for option in (
-        click.option("--port", type=click.IntRange(1, 65_535), default=9618, show_default=True),
+        click.option(
+            "--port",
+            type=click.IntRange(1, 65_535),
+            default=9618,
+            show_default=True,
+            help="TCP port of all daemons.",
+        ),
         click.option("--address", help="Where nodes find this machine (default: its own address)."),
         click.option("--user", help="The account that runs studies (default: who called sudo)."),
     ):

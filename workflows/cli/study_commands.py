@@ -61,7 +61,13 @@ def planning(command: Command) -> Command:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--example", type=click.Choice(list(EXAMPLES)), default="first", show_default=True)
+@click.option(
+    "--example",
+    type=click.Choice(list(EXAMPLES)),
+    default="first",
+    show_default=True,
+    help="Which study to write.",
+)
 def init(folder: Path, example: str) -> None:
     """Write a commented study, with its trainer and data, into FOLDER; it runs as it is."""
     study = write_example(example, folder)

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trialfleet.attributes import TRIAL
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.connection import connect, use
@@ -32,7 +33,7 @@ from trialfleet.workflows.dagman.health import (
 from trialfleet.workflows.plan.folder import DagFiles, RunFolder
 
 # What `trial.py` sets in the job's ad; of that kind are the names that HTCondor lets a job set.
-STEP, VALUE = "ChirpTrialfleetStep", "ChirpTrialfleetValue"
+STEP, VALUE = (attribute.name for attribute in TRIAL)
 _REPORT = [STEP, VALUE, "RemoteHost", "JobCurrentStartExecutingDate"]
 _TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
 VANILLA_UNIVERSE = 5

@@ -149,6 +149,7 @@ StudyName = Annotated[
         matches(_NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first")
     ),
     schema_of(_NAME),
+    Field(description="Letters, digits, - and _. Runs, models and the fleet are found by it."),
 ]
 MetricName = Annotated[
     str,

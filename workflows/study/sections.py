@@ -24,8 +24,8 @@ from trialfleet.workflows.study.checks import (
 class Objective(Section):
     """What is optimised: a metric of the trainer's result, and whether more of it is better."""
 
-    metric: MetricName
-    direction: Literal["minimize", "maximize"]
+    metric: MetricName = Field(description="One of the numbers that the trainer reports.")
+    direction: Literal["minimize", "maximize"] = Field(description="Which way it is better.")
 
 
 class Budget(Section):
@@ -40,12 +40,14 @@ class Budget(Section):
         "parameter, at least 5, at most 10 and a third of the trials).",
     )
     hours: float | None = Field(
-        None, gt=0, description="After so long since its first trial a region asks for no more."
+        None,
+        gt=0,
+        description="So many hours after its first trial a region begins no more trials.",
     )
     failures: int | None = Field(
         None,
         ge=0,
-        description="With more trials than this failed for good, a region stops "
+        description="A region stops when more of its trials than this have failed for good "
         "(default: a quarter of its trials, at least 3).",
     )
 
@@ -77,50 +79,58 @@ def startup_problem(startup: int | None, trials: int) -> str | None:
 
 
 class BudgetOverride(Section):
-    """A region's own budget where it differs from the study's; null is the study's figure."""
+    """A region's own budget where it differs from the study's; null: as the study's."""
 
-    trials: int | None = Field(None, ge=1, le=10_000)
-    lanes: int | None = Field(None, ge=1, le=1_000)
-    startup_trials: int | None = Field(None, ge=1)
-    hours: float | None = Field(None, gt=0)
-    failures: int | None = Field(None, ge=0)
+    trials: int | None = Field(None, ge=1, le=10_000, description="As in budget.")
+    lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
+    startup_trials: int | None = Field(None, ge=1, description="As in budget.")
+    hours: float | None = Field(None, gt=0, description="As in budget.")
+    failures: int | None = Field(None, ge=0, description="As in budget.")
 
 
 class Region(Section):
     """A region's own data, and where it differs from the study."""
 
-    data: DataPlaces | None = Field(None, description="Paths or s3:// URLs; default: study's data.")
+    data: DataPlaces | None = Field(
+        None, description="Paths or s3:// URLs (default: the study's data)."
+    )
     search_space: dict[str, Entry] | None = Field(
         None, description="Parameters and constants that replace the study's of the same name."
     )
     budget: BudgetOverride | None = None
-    priority: int = Field(0, ge=-1_000, le=1_000, description="Higher runs first.")
+    priority: int = Field(
+        0, ge=-1_000, le=1_000, description="Regions with a higher one run first."
+    )
 
 
 class RegionGlob(Section):
     """Regions from data files: each file that matches is a region named after what `*` matched."""
 
-    glob: LocalFile
+    glob: LocalFile = Field(description="A path with one *, such as data/*.csv.")
 
 
 class Trainer(Section):
     """The program of a trial: any command that keeps the trial's contract."""
 
-    command: Command = Field(description="The program and its arguments, in a list or a line.")
+    command: Command = Field(description="The program and its arguments, as a list or in one line.")
     files: LocalFiles = Field([], description="Files and folders to send along.")
     minutes: Minutes | None = Field(
         None,
-        description="A trial that runs longer has failed for good: it is not tried again, for the "
-        "same settings would take as long.",
+        description="A trial that runs longer has failed. It is not tried again, because the same "
+        "settings would take as long.",
     )
 
 
 class Resources(Section):
     """What one trial asks of a slot."""
 
-    cpus: int = Field(1, ge=1)
-    memory: Size = "2GB"
-    disk: Size = "2GB"
+    cpus: int = Field(1, ge=1, description="Processor cores.")
+    memory: Size = Field(
+        "2GB", description="Main memory. A trial that uses more has failed, and is not tried again."
+    )
+    disk: Size = Field(
+        "2GB", description="Disk space for its files. A trial that uses more has failed likewise."
+    )
     gpus: Gpus = Field(1, description="With accelerator: gpu. 0.5 or 1/2: two trials share a GPU.")
     requirements: Expression | None = Field(
         None,
@@ -142,5 +152,5 @@ class Resources(Section):
 class S3Keys(Section):
     """Files on the access point with which HTCondor signs s3:// URLs for the nodes."""
 
-    access_key_id_file: FileName
-    secret_access_key_file: FileName
+    access_key_id_file: FileName = Field(description="Path of a file with the key's id.")
+    secret_access_key_file: FileName = Field(description="Path of a file with the secret key.")

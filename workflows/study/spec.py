@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BeforeValidator,
     Field,
-    TypeAdapter,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -31,7 +30,6 @@ from trialfleet.workflows.study.checks import (
     Accelerator,
     DataPlaces,
     MetricName,
-    RegionName,
     StudyName,
 )
 from trialfleet.workflows.study.places import (
@@ -45,9 +43,9 @@ from trialfleet.workflows.study.places import (
     region_data,
     regions_of_glob,
     sandbox_name,
-    too_many_regions,
     writable_folder,
 )
+from trialfleet.workflows.study.regions import Regions
 from trialfleet.workflows.study.sections import (
     Budget,
     BudgetOverride,
@@ -66,41 +64,6 @@ __all__ = ["URL_PREFIXES", "Budget", "Region", "RegionGlob", "Resources", "Study
 
 
 NO_MODELS = "none"  # as `publish`; a folder of that name is ./none
-
-RegionList = Annotated[list[RegionName], Field(min_length=1)]
-RegionTable = Annotated[dict[RegionName, Region | None], Field(min_length=1)]
-_LISTED: TypeAdapter[list[str]] = TypeAdapter(RegionList)
-_TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
-
-
-def _regions(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
-    """One of three forms, told apart by their shape: a union would report errors of each."""
-    if isinstance(value, RegionGlob):
-        return value
-    if not isinstance(value, list | Mapping) or not value:
-        raise refusal(
-            "must be a list of one or more names, a table of names, or {glob: a path with one *}"
-        )
-    if problem := too_many_regions(len(value)):
-        raise refusal(problem)
-    if isinstance(value, list):
-        names = _LISTED.validate_python(value)
-        _refuse_doubled(names)
-        return names
-    return (RegionGlob.model_validate if _is_glob(value) else _TABLE.validate_python)(value)
-
-
-def _is_glob(table: Mapping[str, Any]) -> bool:
-    """A region may be called `glob`: then a table stands there, or nothing beside other regions."""
-    pattern = table.get("glob", {})
-    return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
-
-
-def _refuse_doubled(names: list[str]) -> None:
-    first = {name: i for i, name in reversed(list(enumerate(names)))}
-    doubled = [(i, name) for i, name in enumerate(names) if first[name] != i]
-    if doubled:
-        refuse("regions", [((i,), f"region {name!r} is listed twice", name) for i, name in doubled])
 
 
 def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
@@ -124,7 +87,7 @@ class Study(Section):
     """A study file."""
 
     name: StudyName
-    regions: Annotated[RegionList | RegionGlob | RegionTable, WrapValidator(_regions)]
+    regions: Regions
     data: DataPlaces = Field([], description="Paths or s3:// URLs; {region} is the region's name.")
     s3: S3Keys | None = Field(None, description="Needed where data has s3:// URLs.")
     objective: Objective
@@ -139,9 +102,11 @@ class Study(Section):
     )
     search_space: SearchSpace
     budget: Budget = Budget()
-    parallel_regions: int | None = Field(None, ge=1, description="Regions that run at once.")
+    parallel_regions: int | None = Field(
+        None, ge=1, description="Regions that run at once (default: all)."
+    )
     trainer: Annotated[Literal["tabular"] | Trainer, WrapValidator(_trainer)] = Field(
-        description="'tabular' is the reference trainer; or a command and its files."
+        description="tabular: trialfleet's own network for tables; or a command and its files."
     )
     target: OneLine | None = Field(
         None, description="With trainer: tabular: the column of the CSV or Parquet to predict."
@@ -167,10 +132,12 @@ class Study(Section):
     )
     publish: OneLine = Field(
         "models",
-        description="Folder of the published models, STUDY/REGION/RUN-ID in it; none: the trials "
-        "alone, no full training and no model.",
+        description="Folder that models are published in, as STUDY/REGION/RUN-ID. none: only the "
+        "trials run; there is no full training and no model.",
     )
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(
+        0, ge=0, lt=2**31, description="Seeds the sampler, the trials and the split of tables."
+    )
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
 
     @model_validator(mode="after")

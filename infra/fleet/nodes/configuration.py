@@ -1,27 +1,13 @@
 """The HTCondor configuration of a fleet's nodes, as text; it holds no secret.
 
-What a node's slot ad says besides HTCondor's own attributes:
-
-    HAS_GPU, SLOT1_HAS_GPU         there are GPUs for jobs, and all of them have passed the probe
-    TrialfleetFleet                the fleet's name
-    TrialfleetInstance             such as i-0123456789abcdef0
-    TrialfleetInstanceType, -Zone  such as g5.xlarge, eu-west-1a
-    TrialfleetLifecycle            spot or on-demand
-    TrialfleetPricePerHour         USD when it was asked for; undefined if unknown
-    TrialfleetDriverOption         what became of NVreg_CheckPCIConfigSpace: "set", "already 0",
-                                   "still 1: reboot needed", "driver no longer checks", "no driver"
-    TrialfleetNote                 why it takes no more jobs; "" while it does
-    TrialfleetTrialsPerGpu         so many trials share each GPU: it counts as so many in GPUs, too
-    TrialfleetBandwidthPerDollar   GB/s of all GPUs that trials get, per USD and hour; 0 if price
-                                   or bandwidth is unknown
-    TrialfleetGpu…, -SickGpus,     the probe's verdict and measurements (nodes/probe)
-    -Bandwidth, -LaunchRate …
+`trialfleet.attributes` lists what a node's slot ad says beside HTCondor's own attributes.
 """
 
 from __future__ import annotations
 
 import re
 
+from trialfleet.attributes import INSTANCE
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.joining import PORT, TRUST_DOMAIN
@@ -30,18 +16,7 @@ from trialfleet.render import render_template
 HOME = "/opt/trialfleet"
 TOKENS = "/etc/condor/tokens.d"
 PROBE_SECONDS = 900
-ATTRIBUTES = (
-    "TrialfleetFleet",
-    "TrialfleetInstance",
-    "TrialfleetInstanceType",
-    "TrialfleetZone",
-    "TrialfleetLifecycle",
-    "TrialfleetPricePerHour",
-    "TrialfleetDriverOption",
-    "TrialfleetTrialsPerGpu",
-    "TrialfleetBandwidthPerDollar",
-    "TrialfleetNote",
-)
+ATTRIBUTES = tuple(attribute.name for attribute in INSTANCE)
 
 
 def render(fleet: Fleet, manager: str) -> str:

@@ -75,21 +75,25 @@ class Needs(Section):
 
     gpus: int = Field(1, ge=0, le=16, description="GPUs of an instance.")
     gpu_memory: Size = Field("16GB", description="Memory of each GPU, at least.")
-    architecture: Literal["x86_64", "arm64"] = "x86_64"
+    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="Of the processors.")
 
 
 class Spot(Section):
     """How much of the fleet is spot, and what it may cost."""
 
-    share: float = Field(1.0, ge=0, le=1, description="Of the nodes; the others are on-demand.")
-    ceiling: Dollars | None = Field(None, description="USD per instance and hour.")
+    share: float = Field(
+        1.0, ge=0, le=1, description="Part of the nodes that is spot; the rest is on-demand."
+    )
+    ceiling: Dollars | None = Field(
+        None, description="Most that a spot instance may cost, in USD per hour."
+    )
 
 
 class Nodes(Section):
     """How many nodes there are."""
 
-    min: int = Field(0, ge=0, le=1_000)
-    max: int = Field(4, ge=1, le=1_000)
+    min: int = Field(0, ge=0, le=1_000, description="So many stay, also when nothing waits.")
+    max: int = Field(4, ge=1, le=1_000, description="Never more than so many.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -101,8 +105,8 @@ class Nodes(Section):
 class PriceCap(Section):
     """What the fleet may cost, in USD; reached, nodes are drained and no more are asked for."""
 
-    hour: Dollars | None = Field(None, description="All nodes together, per hour.")
-    run: Dollars | None = Field(None, description="All nodes together, since the run began.")
+    hour: Dollars | None = Field(None, description="USD per hour of all nodes together.")
+    run: Dollars | None = Field(None, description="USD of all nodes together, since the run began.")
     reserve: float = Field(
         0.2,
         ge=0,
@@ -112,28 +116,24 @@ class PriceCap(Section):
 
 
 class Probe(Section):
-    """From where on the probe calls a GPU sick; what is left out is as nodes/probe has it."""
+    """From where on the probe calls a GPU sick; what is left out has the probe's own threshold."""
 
-    ecc_uncorrected: int | None = Field(
-        None, ge=0, description="Uncorrectable memory errors that are still good."
-    )
+    ecc_uncorrected: int | None = Field(None, ge=0, description="Most uncorrectable memory errors.")
     launch_microseconds: float | None = Field(
-        None, gt=0, description="So long may a launch take until it is known to be done."
+        None, gt=0, description="Longest time until a launch is known to be done."
     )
-    launch_rate: float | None = Field(
-        None, ge=0, description="Launches per second that any GPU must reach."
-    )
+    launch_rate: float | None = Field(None, ge=0, description="Least launches per second.")
     bandwidth: float | None = Field(
-        None, ge=0, description="GB/s that a copy on any GPU must reach, read plus written."
+        None, ge=0, description="Least GB/s of a copy within a GPU's memory, read plus written."
     )
     bandwidth_share: float | None = Field(
-        None, ge=0, le=1, description="Of the data sheet's bandwidth, where the probe knows it."
+        None, ge=0, le=1, description="Least part of the data sheet's bandwidth, where it is known."
     )
     pool_share: float | None = Field(
-        None, ge=0, le=1, description="Of the median bandwidth of the pool's like."
+        None, ge=0, le=1, description="Least part of the median bandwidth of the pool's like GPUs."
     )
     host_share: float | None = Field(
-        None, ge=0, le=1, description="Of what the link to the host can carry."
+        None, ge=0, le=1, description="Least part of what the link to the host can carry."
     )
 
     def options(self) -> str:
@@ -145,12 +145,16 @@ class Probe(Section):
 class Fleet(Section):
     """A fleet of EC2 instances."""
 
-    name: FleetName | None = Field(None, description="Default: the study's name.")
+    name: FleetName | None = Field(None, description="The fleet's name (default: the study's).")
     aws_regions: list[AwsRegion] = Field(
-        min_length=1, description="The first is home: bucket and token are kept there."
+        min_length=1, description="Where nodes may be; bucket and token are kept in the first."
     )
-    zones: list[Zone] = Field([], description="Default: every zone of the regions.")
-    instance_types: list[TypeName] = Field([], description="Types that will do; or `needs`.")
+    zones: list[Zone] = Field(
+        [], description="Zones that nodes may be in (default: every zone of the regions)."
+    )
+    instance_types: list[TypeName] = Field(
+        [], description="Types that nodes may be of (default: all that have what needs asks for)."
+    )
     needs: Needs = Needs()
     spot: Spot = Spot()
     nodes: Nodes = Nodes()
@@ -159,7 +163,7 @@ class Fleet(Section):
         None,
         ge=1,
         le=16,
-        description="So many trials share each GPU; default: as the study's resources.gpus asks.",
+        description="So many trials share each GPU (default: as the study's resources.gpus asks).",
     )
     probe: Probe = Probe()
     idle_minutes: float = Field(
@@ -172,18 +176,30 @@ class Fleet(Section):
         description="A node whose lease the manager hasn't renewed for so long shuts itself down.",
     )
     ami: Ami | dict[AwsRegion, Ami] = Field(
-        DEFAULT_AMI, description="{architecture} stands for the type's; or a table by region."
+        DEFAULT_AMI,
+        description="The nodes' image, in which {architecture} stands for the type's; or a table "
+        "with an image for each AWS region.",
     )
-    subnets: list[Subnet] = Field([], description="Default: those of the default VPC.")
-    key_pair: OneLine | None = Field(None, description="For ssh; none by default.")
-    disk: Size = "100GB"
-    tags: Annotated[dict[str, OneLine], BeforeValidator(_tags)] = Field({})
+    subnets: list[Subnet] = Field(
+        [], description="Subnets of the nodes (default: those of the default VPC)."
+    )
+    key_pair: OneLine | None = Field(
+        None, description="An EC2 key pair for ssh to the nodes (default: none)."
+    )
+    disk: Size = Field("100GB", description="Size of each node's root volume.")
+    tags: Annotated[dict[str, OneLine], BeforeValidator(_tags)] = Field(
+        {}, description="Tags of your own on everything that is made in AWS."
+    )
     manager: Host | None = Field(
-        None, description="Where nodes find the manager; default: this EC2 instance's address."
+        None, description="Where nodes find the manager (default: this EC2 instance's address)."
     )
-    bucket: Bucket | None = Field(None, description="Default: trialfleet-NAME-ACCOUNT.")
+    bucket: Bucket | None = Field(
+        None, description="S3 bucket for what nodes need (default: trialfleet-NAME-ACCOUNT)."
+    )
     autoscale: Literal["off", "service", "provisioner"] = Field(
-        "off", description="Who scales while a run goes on: nobody, or a node of its graph."
+        "off",
+        description="Who scales while a run goes on: nobody (off), or a node of the run's graph. "
+        "With provisioner the graph begins when the first node has joined.",
     )
 
     @property

@@ -1,0 +1,34 @@
+"""docs/reference/attributes.md: every ClassAd attribute that trialfleet writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.docs.tables import table
+from trialfleet.attributes import HAS_GPU, INSTANCE, JOB, OLD_HAS_GPU, PROBE, TRIAL, Attribute
+
+GPU_MACHINES = (
+    "In the slots of machines, for `condor_status`. `HAS_GPU` is in every pool that trialfleet "
+    "configures; the other is on nodes of a fleet alone."
+)
+PROBED = (
+    "In the slots of a fleet's nodes. Of several GPUs each figure is the worst one's, of those "
+    "that trials get. What is not known is undefined."
+)
+
+
+def page() -> str:
+    """Return the generated part of the page."""
+    sections = (
+        ("Jobs", "In the ads of a run's jobs, for `condor_q` and `condor_history`.", JOB),
+        ("Running trials", "In a trial's job, set by `trial.py` while the trial runs.", TRIAL),
+        ("Machines with GPUs", GPU_MACHINES, (HAS_GPU, OLD_HAS_GPU)),
+        ("Nodes of a fleet", "In the slots of a fleet's nodes: the instance, its cost.", INSTANCE),
+        ("What the probe measured", PROBED, PROBE),
+    )
+    return "\n\n".join(_section(*section) for section in sections) + "\n"
+
+
+def _section(title: str, text: str, listed: Iterable[Attribute]) -> str:
+    rows = [(f"`{name}`", kind, meaning) for name, kind, meaning in listed]
+    return f"## {title}\n\n{text}\n\n{table(['Attribute', 'Type', 'Meaning'], rows)}"

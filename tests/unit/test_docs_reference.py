@@ -1,0 +1,71 @@
+"""What of docs/ is made from code is as the code is, and the code explains all of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs import __main__ as program
+from tests.docs import commands, keys, site
+from trialfleet.files import write_atomic
+
+
+def test_nothing_is_stale() -> None:
+    assert program.stale() == [], "run: make docs-reference"
+
+
+def test_a_stale_page_is_named_and_how_to_refresh_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = {site.DOCS / "reference/study.md": "other", site.LLMS: site.llms_text()}
+    monkeypatch.setattr(program, "fresh", lambda: changed)
+    monkeypatch.setattr("sys.argv", ["docs", "--check"])
+    assert program.main() == 1
+    assert capsys.readouterr().out == "docs/reference/study.md is stale: make docs-reference\n"
+
+
+def test_refreshing_mends_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = (site.DOCS / "reference/attributes.md").read_text(encoding="utf-8")
+    write_atomic(page, text.replace("| `TrialfleetRun` |", "| `TrialfleetRuns` |"))
+    assert program._fresh_page(page) == text
+
+
+def test_every_command_is_there_with_each_of_its_options() -> None:
+    page = (site.DOCS / "reference/commands.md").read_text(encoding="utf-8")
+    for context in commands.walk():
+        section = page.split(f" `{context.command_path}`\n")[1].split("\n##")[0]
+        for option in commands.options(context.command):
+            assert option.help, f"{context.command_path} {option.name} has no help"
+            assert all(name in section for name in option.opts), option.name
+
+
+def test_every_key_has_a_meaning() -> None:
+    found = keys.sections()
+    silent = [
+        f"{name}.{key}"
+        for name, section in found.items()
+        for key, schema in section.get("properties", {}).items()
+        if not keys.meaning(schema, found)
+    ]
+    assert not silent, "give them Field(description=…)"
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    files = [page.file for page in site.pages()]
+    there = {str(path.relative_to(site.DOCS)) for path in site.DOCS.rglob("*.md")}
+    assert sorted(files) == sorted(there)
+
+
+def test_every_page_begins_with_what_it_is_about() -> None:
+    for page in site.pages():
+        assert page.opening.endswith("."), page.file
+
+
+def test_links_within_the_readme_lead_somewhere() -> None:
+    text = (site.ROOT / "README.md").read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    assert links
+    assert [link for link in links if not (site.ROOT / link).exists()] == []

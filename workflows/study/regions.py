@@ -1,0 +1,58 @@
+"""The regions of a study file, in any of the three forms that they may have there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
+
+from trialfleet.sections import refusal, refuse
+from trialfleet.workflows.study.checks import RegionName
+from trialfleet.workflows.study.places import too_many_regions
+from trialfleet.workflows.study.sections import Region, RegionGlob
+
+RegionList = Annotated[list[RegionName], Field(min_length=1)]
+RegionTable = Annotated[dict[RegionName, Region | None], Field(min_length=1)]
+_LISTED: TypeAdapter[list[str]] = TypeAdapter(RegionList)
+_TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
+
+
+def _regions(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
+    """One of three forms, told apart by their shape: a union would report errors of each."""
+    if isinstance(value, RegionGlob):
+        return value
+    if not isinstance(value, list | Mapping) or not value:
+        raise refusal(
+            "must be a list of one or more names, a table of names, or {glob: a path with one *}"
+        )
+    if problem := too_many_regions(len(value)):
+        raise refusal(problem)
+    if isinstance(value, list):
+        names = _LISTED.validate_python(value)
+        _refuse_doubled(names)
+        return names
+    return (RegionGlob.model_validate if _is_glob(value) else _TABLE.validate_python)(value)
+
+
+def _is_glob(table: Mapping[str, Any]) -> bool:
+    """A region may be called `glob`: then a table stands there, or nothing beside other regions."""
+    pattern = table.get("glob", {})
+    return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
+
+
+def _refuse_doubled(names: list[str]) -> None:
+    first = {name: i for i, name in reversed(list(enumerate(names)))}
+    doubled = [(i, name) for i, name in enumerate(names) if first[name] != i]
+    if doubled:
+        refuse("regions", [((i,), f"region {name!r} is listed twice", name) for i, name in doubled])
+
+
+Regions = Annotated[
+    RegionList | RegionGlob | RegionTable,
+    WrapValidator(_regions),
+    Field(
+        description="A list of names; a table of names, where regions differ; or {glob: FILES}: a "
+        "region for every file that matches."
+    ),
+]
