@@ -6,6 +6,8 @@
 # make fuzz    new examples for the properties, and generated studies and command lines: MINUTES=60
 # make lint    format, lint, types alone
 # make docs    the documentation as a site, build/site/index.html; docs-reference: what of it is made from code
+# make release builds wheel and sdist into dist/ and tries the wheel alone; TAG=1 tags the commit, DEMO_TOO=1
+#              also runs the demo's study with it, OFFLINE=1 borrows the packages of .venv
 # make lock    pins every package anew in requirements.lock; LOCK=--upgrade takes the newest versions
 # make vendor  fetches the report's JavaScript libraries anew, as templates/report/vendor pins them
 # make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
@@ -25,7 +27,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
 DEMO ?= demo
 
-.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-kernels bench-train docs docs-reference clean
+.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-kernels bench-train docs docs-reference release clean
 .DEFAULT_GOAL := check
 
 demo: $(VENV)/ready
@@ -59,6 +61,9 @@ docs: docs-reference
 
 docs-reference: $(VENV)/ready
 	$(BIN)/python -m tests.docs
+
+release: $(VENV)/ready
+	$(BIN)/python infra/release.py $(if $(TAG),--tag) $(if $(DEMO_TOO),--demo) $(if $(OFFLINE),--borrow)
 
 lab: $(VENV)/ready
 	$(BIN)/python -m tests.fleet.lab $(if $(REAL),--real)

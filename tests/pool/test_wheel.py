@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from trialfleet.infra import release
 from trialfleet.infra.pool.embedded import Pool
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the clone, so that building leaves nothing in it."""
-    copy, out = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheel")
-    for name in files_of("--others", "--exclude-standard", "--cached"):
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir"]
-    subprocess.run([*command, out, copy], check=True, capture_output=True)
-    return next(out.glob("*.whl"))
-
-
-def files_of(*options: str) -> list[str]:
-    """Names of the clone's files, as git knows them."""
-    command = ["git", "ls-files", "-z", *options]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [name for name in listed.split("\0") if name and (ROOT / name).exists()]
+    """The wheel, made from the sdist as for a release."""
+    return release.build(tmp_path_factory.mktemp("dist"))[0]
 
 
 def test_its_only_top_level_name_is_trialfleet(wheel: Path) -> None:
@@ -41,11 +23,8 @@ def test_its_only_top_level_name_is_trialfleet(wheel: Path) -> None:
     assert {name for name in names if not name.endswith(".dist-info")} == {"trialfleet"}
 
 
-def test_it_holds_every_file_that_the_folders_hold(wheel: Path) -> None:
-    there = set(zipfile.ZipFile(wheel).namelist())
-    folders = ("workflows", "templates", "optimizer", "nodes", "infra")
-    missing = {name for name in files_of(*folders) if f"trialfleet/{name}" not in there}
-    assert missing == set()
+def test_it_holds_every_file_that_the_folders_hold_and_no_other(wheel: Path) -> None:
+    release.check_wheel(wheel)
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +33,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     The dependencies are found where they are installed already: torch alone is a gigabyte.
     """
-    home = tmp_path_factory.mktemp("environment")
-    venv.create(home, with_pip=False)
-    python = home / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
-    site = next((home / "lib").glob("python*/site-packages"))
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return python
+    return release.install(wheel, tmp_path_factory.mktemp("of") / "environment", borrow=True)
 
 
 def test_installed_alone_it_runs_the_demos_study(python: Path, pool: Pool, work: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,18 @@ def test_the_navigation_has_every_page_once() -> None:
     files = [page.file for page in site.pages()]
     there = {str(path.relative_to(site.DOCS)) for path in site.DOCS.rglob("*.md")}
     assert sorted(files) == sorted(there)
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """A link or an anchor that leads nowhere is one."""
+    shutil.copytree(site.DOCS, tmp_path / "docs")
+    shutil.copy(site.CONFIGURATION, tmp_path)
+    command = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = tmp_path / "build/site"
+    assert (built / "llms.txt").read_text(encoding="utf-8") == site.llms_text()
+    assert [page.url for page in site.pages() if not (built / page.url).exists()] == []
 
 
 def test_every_page_begins_with_what_it_is_about() -> None:

@@ -1,0 +1,324 @@
+"""Make a release: build wheel and sdist, prove that the wheel works alone, tag the commit.
+
+    python infra/release.py            build into dist/, try the wheel outside this clone
+    python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
+
+The version stands in pyproject.toml alone, and CHANGELOG.md has a section for it. Nothing is
+uploaded, and no tag is pushed. It needs git, and what the extra `test` installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import venv
+import zipfile
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("workflows", "templates", "optimizer", "nodes", "infra")  # links in src/trialfleet
+PACKAGE = "src/trialfleet"
+Words = tuple[str | Path, ...]
+
+
+class ReleaseError(Exception):
+    """Why there is no release; the message says what to do."""
+
+
+def main() -> None:
+    """Do what the command line asks; exit 2 with one line where that can't be."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--demo", action="store_true", help="also run the demo's study, on a pool")
+    parser.add_argument("--tag", action="store_true", help="tag HEAD vX.Y.Z in the end")
+    parser.add_argument(
+        "--borrow",
+        action="store_true",
+        help="let the wheel use the packages of this Python; nothing is loaded",
+    )
+    options = parser.parse_args()
+    try:
+        release(demo=options.demo, tag=options.tag, borrow=options.borrow)
+    except ReleaseError as error:
+        sys.exit(_said(f"error: {error}", 2))
+
+
+def release(*, demo: bool, tag: bool, borrow: bool) -> None:
+    """Build, check, try and, if asked, tag.
+
+    Raises:
+        ReleaseError: a check or a step failed; dist/ and tags are as they were.
+    """
+    version = declared_version()
+    check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version, dated=tag)
+    if tag:
+        check_tag(f"v{version}")
+    with tempfile.TemporaryDirectory(prefix="trialfleet-release-") as folder:
+        out = Path(folder) / "dist"
+        wheel, sdist = build(out)
+        check_wheel(wheel)
+        check_sdist(sdist)
+        _said(f"{wheel.name} holds all that it should, and nothing else")
+        python = install(wheel, Path(folder) / "environment", borrow=borrow)
+        with scratch() as place:
+            try_out(python, version, place)
+            if demo:
+                try_demo(python, place)
+        made = [_into_dist(path) for path in (wheel, sdist)]
+    for path in made:
+        _said(f"made {path.relative_to(ROOT)}")
+    if tag:
+        _run("git", "tag", "--annotate", f"v{version}", "--message", f"trialfleet {version}")
+        _said(f"tagged v{version}; next: git push origin v{version}")
+
+
+# -- what it is that is released -------------------------------------------------------------------
+
+
+def declared_version() -> str:
+    """Return the version in pyproject.toml.
+
+    Raises:
+        ReleaseError: it is not X.Y.Z.
+    """
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    version = str(tomllib.loads(text)["project"]["version"])
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        raise ReleaseError(f"pyproject.toml: version is {version!r}; write X.Y.Z")
+    return version
+
+
+def check_changelog(text: str, version: str, *, dated: bool) -> None:
+    """Check that the newest section of the changelog is this version's, and says something.
+
+    Args:
+        text: of CHANGELOG.md.
+        version: X.Y.Z.
+        dated: whether its heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
+
+    Raises:
+        ReleaseError: it is not so.
+    """
+    found = re.search(r"^## (\S+) \(([^)\n]+)\)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    if not found or found[1] != version:
+        newest = found[1] if found else "none"
+        raise ReleaseError(f"CHANGELOG.md: its newest section is {newest}, not {version}")
+    if "\n- " not in found[3]:
+        raise ReleaseError(f"CHANGELOG.md: the section {version} has no line for users")
+    if dated and _day(found[2]) is None:
+        text = f"the section {version} says ({found[2]}); write the day of the release, YYYY-MM-DD"
+        raise ReleaseError(f"CHANGELOG.md: {text}")
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def check_tag(name: str) -> None:
+    """Check that HEAD can get this tag.
+
+    Raises:
+        ReleaseError: the tag is there, or files differ from HEAD.
+    """
+    if _run("git", "tag", "--list", name):
+        raise ReleaseError(f"the tag {name} is there already; raise version in pyproject.toml")
+    if changed := _run("git", "status", "--porcelain"):
+        raise ReleaseError(f"commit these first, a tag stands for a commit:\n{changed}")
+
+
+# -- wheel and sdist -------------------------------------------------------------------------------
+
+
+def build(out: Path) -> tuple[Path, Path]:
+    """Build the sdist, and from it the wheel, of the files that git knows.
+
+    Args:
+        out: the folder for both; made if it isn't there.
+
+    Returns:
+        The wheel and the sdist.
+
+    Raises:
+        ReleaseError: the build failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="trialfleet-build-") as copy:
+        for name in tracked():
+            (Path(copy) / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, Path(copy) / name, follow_symlinks=False)
+        _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy)
+    return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+
+
+def tracked(*folders: str) -> list[str]:
+    """Return the files that git knows and those new ones that it doesn't ignore, below folders."""
+    options = ("--cached", "--others", "--exclude-standard", "-z")
+    names = _run("git", "ls-files", *options, "--", *folders).split("\0")
+    return [name for name in dict.fromkeys(names) if name and os.path.lexists(ROOT / name)]
+
+
+def check_wheel(wheel: Path) -> None:
+    """Check that a wheel holds every file of the library, and no other: no test, no benchmark.
+
+    Raises:
+        ReleaseError: names what is missing or too much.
+    """
+    of_links = {f"trialfleet/{name}" for name in tracked(*FOLDERS)}
+    own = [name for name in tracked(PACKAGE) if not (ROOT / name).is_symlink()]
+    _compare(wheel.name, zipfile.ZipFile(wheel).namelist(), of_links | _below_src(own))
+
+
+def check_sdist(sdist: Path) -> None:
+    """Check that a source archive holds no test and no benchmark.
+
+    Raises:
+        ReleaseError: names what is too much.
+    """
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    if wrong := [name for name in names if name.startswith("tests")]:
+        raise ReleaseError(f"{sdist.name} holds {', '.join(wrong)}")
+
+
+def _below_src(names: list[str]) -> set[str]:
+    return {name.removeprefix("src/") for name in names}
+
+
+def _compare(archive: str, names: list[str], expected: set[str]) -> None:
+    found = {name for name in names if ".dist-info/" not in name}
+    for what, files in (("lacks", expected - found), ("must not hold", found - expected)):
+        if files:
+            raise ReleaseError(f"{archive} {what} {', '.join(sorted(files))}")
+
+
+def _into_dist(path: Path) -> Path:
+    """Put a file into dist/, whole."""
+    place = ROOT / "dist" / path.name
+    place.parent.mkdir(exist_ok=True)
+    beside = place.with_name(f".{place.name}.new")
+    shutil.copyfile(path, beside)
+    with beside.open("rb") as written:
+        os.fsync(written.fileno())
+    return beside.replace(place)
+
+
+# -- the wheel by itself ---------------------------------------------------------------------------
+
+
+def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
+    """Install a wheel into a new environment and return that one's Python.
+
+    Args:
+        wheel: the wheel.
+        environment: the environment's folder; it must not exist.
+        borrow: whether its dependencies are those of this Python, found by a .pth file, rather
+            than loaded: in the versions of requirements.lock, torch for this machine.
+
+    Raises:
+        ReleaseError: something can't be installed.
+    """
+    venv.create(environment, with_pip=not borrow)
+    python = environment / "bin" / "python"
+    if borrow:
+        site = next((environment / "lib").glob("python*/site-packages"))
+        borrowed = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+        (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n", encoding="utf-8")
+    else:
+        lock, torch = ROOT / "requirements.lock", ROOT / "infra" / "install_torch.py"
+        _run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", lock)
+        _run(python, torch, ROOT / "constraints.txt")
+    pip: Words = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    _run(*pip, "--no-deps", "--no-index", "--ignore-installed", wheel)
+    return python
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder outside the clone and outside /tmp, where DAGMan keeps no logs."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trialfleet"
+    cache.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix="release-", dir=cache)
+
+
+def try_out(python: Path, version: str, folder: str) -> None:
+    """Write a study with the installed library and plan a run of it, outside the clone.
+
+    Raises:
+        ReleaseError: a command failed, or another trialfleet than the installed one was used.
+    """
+    where = _run(python, "-c", "import trialfleet; print(trialfleet.__file__)", folder=folder)
+    if not where.startswith(str(python.parents[1])):
+        raise ReleaseError(f"the environment uses {where}, not the wheel")
+    trialfleet = python.with_name("trialfleet")
+    told = _run(trialfleet, "--version", folder=folder)
+    if not told.endswith(version):
+        raise ReleaseError(f"trialfleet --version says {told!r}, not {version}")
+    for words in (("--help",), ("init", "first"), ("plan", "first/study.yaml")):
+        _run(trialfleet, *words, folder=folder)
+    _said("the wheel alone: --help, init and plan work")
+
+
+def try_demo(python: Path, folder: str) -> None:
+    """Run the demo's study with the installed library, on a pool of its own.
+
+    Raises:
+        ReleaseError: the run failed, or left no model.
+    """
+    trialfleet = python.with_name("trialfleet")
+    pool = {"TRIALFLEET_POOL": f"{folder}/pool"}
+    _run(trialfleet, "init", "flights", "--example", "flights", folder=folder)
+    try:
+        _run(trialfleet, "pool", "up", folder=folder, more=pool)
+        _run(trialfleet, "run", "flights/study.yaml", folder=folder, more=pool)
+    finally:
+        _run(trialfleet, "pool", "down", "--yes", folder=folder, more=pool)
+    if not list(Path(folder).glob("flights/models/flights/*/latest/provenance.json")):
+        raise ReleaseError("the demo's study left no model")
+    _said("the wheel alone: the demo's study is trained and published")
+
+
+def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
+    """Run a program and return what it printed.
+
+    Args:
+        words: the program and its arguments.
+        folder: where it runs; the clone by default.
+        more: what its environment has beside this one's.
+
+    Raises:
+        ReleaseError: it can't be run, or failed; with the end of what it said.
+    """
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    try:
+        done = subprocess.run(
+            words,
+            cwd=folder or ROOT,
+            env={**own, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise ReleaseError(f"{words[0]} can't be run: {error.strerror}") from error
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])
+        raise ReleaseError(f"{' '.join(map(str, words))} failed:\n{said}")
+    return done.stdout.strip()
+
+
+def _said(text: str, code: int = 0) -> int:
+    print(text, file=sys.stderr if code else sys.stdout, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()
