@@ -44,6 +44,22 @@ def test_by_hand_condor_submit_dag_is_enough(make_run: MakeRun) -> None:
 
 
 @pytest.mark.thorough
+def test_by_hand_a_run_is_stopped_and_goes_on(
+    make_run: MakeRun, wait_for: Callable[..., None]
+) -> None:
+    """As docs/by-hand.md says it."""
+    run = make_run(budget={"trials": 4, "lanes": 1})
+    dag = run.folder / "study.dag"
+    subprocess.run(["condor_submit_dag", dag], cwd="/", check=True)
+    wait_for(lambda: any(trial.state == "complete" for trial in run.trials()))
+    subprocess.run(["condor_rm", str(run.status().root)], check=True)
+    wait_for(lambda: run.status().state is RunState.STOPPED)
+    subprocess.run(["condor_submit_dag", "-update_submit", dag], cwd="/", check=True)
+    assert run.wait().state is RunState.DONE
+    assert_exactly_once(run, 4)
+
+
+@pytest.mark.thorough
 def test_one_regions_dag_alone_is_enough(make_run: MakeRun, wait_for: Callable[..., None]) -> None:
     run = make_run(regions=["A", "B"], budget={"trials": 2, "lanes": 1})
     subprocess.run(["condor_submit_dag", run.folder / "regions/A/region.dag"], cwd="/", check=True)
