@@ -66,7 +66,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """A link or an anchor that leads nowhere is one."""
     shutil.copytree(site.DOCS, tmp_path / "docs")
     shutil.copy(site.CONFIGURATION, tmp_path)
-    command = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+    zensical = str(Path(sys.executable).with_name("zensical"))
+    command = [zensical, "build", "--strict"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     built = tmp_path / "build/site"
