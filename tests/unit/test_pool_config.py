@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
@@ -18,7 +19,8 @@ from trialfleet.infra.pool import embedded as pool
 from trialfleet.infra.pool import processes, user_namespace
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.config import PoolSettings, check_knob, render, variable
-from trialfleet.infra.pool.embedded import Pool, connect, default_folder, use
+from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.embedded import Pool, default_folder
 from trialfleet.infra.pool.environment import extended_path, surroundings, tail
 from trialfleet.infra.pool.htcondor_package import Installation
 from trialfleet.workflows.run.console import pool_view
@@ -256,7 +258,7 @@ def test_using_an_environment_forgets_the_null_configuration(
 def process(pid: int, *environment: str, parent: int = 1, space: str = "") -> processes.Process:
     own = str(Path("/proc/self/ns/user").readlink())
     variables = frozenset(environment)
-    return processes.Process(pid, parent, "any", pid, variables, space or own)
+    return processes.Process(pid, parent, "any", variables, space or own, psutil.Process())
 
 
 def members(*everyone: processes.Process) -> list[int]:
@@ -302,16 +304,13 @@ def test_a_zombie_is_not_alive() -> None:
     child.wait()
 
 
-def test_a_number_that_passed_to_another_process_is_not_signalled() -> None:
+def test_a_process_is_signalled_once_and_its_number_no_more() -> None:
     child = subprocess.Popen(["sleep", "30"])
-    now = processes.read(child.pid)
-    assert now is not None
-    former = processes.Process(now.pid, 1, "sleep", now.started - 1, frozenset(), "")
-    processes.send(former, signal.SIGKILL)
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(0.2)
-    processes.send(now, signal.SIGKILL)
+    alive = processes.read(child.pid)
+    assert alive is not None
+    processes.send(alive, signal.SIGKILL)
     assert child.wait(5) == -9
+    processes.send(alive, signal.SIGKILL)
 
 
 def test_the_account_in_roots_namespace_is_never_the_one_of_strangers(
@@ -364,7 +363,7 @@ def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
         "TrialfleetFolder": "/runs/1",
         "TrialfleetNode": "A.t1",
     }
-    ads: list[dict[str, Any]] = [
+    ads = [
         dagman,
         dagman | {"DAGManJobId": 1},  # a region's
         {"JobUniverse": 7, "JobStatus": 2},  # somebody else's

@@ -85,6 +85,7 @@ COMMANDS = {
     "predict",
     "promote",
     "report",
+    "remove",
     "resume",
     "run",
     "runs",
