@@ -21,6 +21,14 @@ One that may be moved to another machine at any moment and goes on where it was:
             t.yield_node()
     t.complete(loss=model.loss)
 
+One that is asked, where the study has a gate, how good published models are on today's data::
+
+    if t.mode == "evaluate":
+        for name, folder in t.models.items():
+            losses = Model.load(folder).losses(t.data)
+            t.evaluated(name, losses, loss=sum(losses) / len(losses))
+        t.complete()
+
 Of several processes that train together, each may start and restore; only rank 0, by $RANK or
 $LOCAL_RANK, cuts the progress to what the checkpoint had. Rank 0 alone should write.
 
@@ -31,6 +39,7 @@ Everything lies beside `trial.json`, whose path is in $TRIALFLEET_TRIAL:
     progress.jsonl   a line per report()
     checkpoint/      complete.json says which of the folders a/ and b/ is whole, with its checksums
     model/           what the trainer leaves in mode "final"
+    losses/          written by evaluated() in mode "evaluate": NAME.txt, a number per line
 """
 
 from __future__ import annotations
@@ -49,7 +58,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SCHEMA = 1
 EXIT_CHECKPOINTED = 85  # HTCondor takes the checkpoint to the access point and starts us again
@@ -93,7 +102,8 @@ class Trial:
         params: the hyperparameters and the study's constants; an inactive conditional is absent.
         seed: seeds every source of randomness, so that the trial can be repeated.
         region: the name of the partition of the data, as the study has it.
-        mode: "tune", or "final" for the full training that leaves `model`.
+        mode: "tune", "final" for the full training that leaves `model`, or "evaluate" to measure
+            `models` on `data` and train nothing.
         data: the data files of the region, in the study's order.
         accelerator: "gpu" or "cpu".
         gpus: how many GPUs the trial has, 1 also where it has a share of one; 0 where the
@@ -104,6 +114,8 @@ class Trial:
         direction: "maximize" or "minimize".
         device: set by the trainer; what the result calls the processor used.
         model: the folder to fill in mode "final".
+        models: the folders to measure in mode "evaluate", by name: champion, the model in force,
+            and challenger, the new one; each as this trainer left it in mode "final".
     """
 
     def __init__(self, folder: Path, description: dict[str, Any]) -> None:
@@ -120,6 +132,9 @@ class Trial:
         self.direction: str = objective.get("direction", "minimize")
         self.device = "cpu"
         self.model = folder / "model"
+        names = description.get("models", {})
+        self.models: dict[str, Path] = {name: folder / names[name] for name in names}
+        self._evaluated: dict[str, Any] = {}
         self._folder = folder
         self._progress = folder / "progress.jsonl"
         self._checkpoints = folder / "checkpoint"
@@ -197,16 +212,40 @@ class Trial:
             file.write(json.dumps(line) + "\n")
         self._news.tell(step, values.get(self.metric or ""))
 
+    def evaluated(self, name: str, losses: Iterable[float] | None = None, **metrics: float) -> None:
+        """Tell how good a model is, in mode "evaluate"; `complete()` ends it.
+
+        Args:
+            name: as in `models`; "baseline" for what a constant prediction would get.
+            losses: the model's loss in each row, the same rows in the same order for all models:
+                they tell what is chance.
+            metrics: as for `complete`; those that are not finite are left out.
+        """
+        values = _finite_or_none(metrics)
+        finite = {metric: value for metric, value in values.items() if value is not None}
+        self._evaluated[name] = {"metrics": finite}
+        if losses is not None:
+            folder = self._folder / "losses"
+            folder.mkdir(exist_ok=True)
+            lines = (f"{float(loss):.9g}\n" for loss in losses)
+            (folder / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
+
     def complete(self, **metrics: float) -> NoReturn:
         """Write the result and leave with 0. An objective that is NaN or infinite is rejected.
 
         Args:
             metrics: anything that `float()` takes; others than the objective that are not finite
-                are left out.
+                are left out. None in mode "evaluate".
 
         Raises:
-            ValueError: the study's objective is not among the metrics.
+            ValueError: the study's objective is not among the metrics; or, in mode "evaluate", not
+                all models were evaluated.
         """
+        if self.mode == "evaluate":
+            if missing := [name for name in self.models if name not in self._evaluated]:
+                raise ValueError(f"not evaluated: {', '.join(missing)}")
+            self._write_result("complete", models=self._evaluated)
+            sys.exit(0)
         values = _finite_or_none(metrics)
         if self.metric is not None and self.metric not in values:
             known = ", ".join(sorted(values)) or "none"

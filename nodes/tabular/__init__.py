@@ -5,6 +5,7 @@ In a trial's sandbox its files lie flat beside `trial.py`, so they import each o
 
 FILES = (  # what goes with a trial; the first one runs
     "train.py",
+    "comparison.py",
     "dataset.py",
     "evaluation.py",
     "graph_steps.py",
@@ -12,6 +13,7 @@ FILES = (  # what goes with a trial; the first one runs
     "network.py",
     "optimizers.py",
     "pace.py",
+    "predict.py",
     "ranks.py",
     "settings.py",
     "steps.py",

@@ -26,28 +26,42 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the loss and METRICS of `rows`, their names prefixed; regression in its own unit.
 
-    In float32 on every device: the numbers of a GPU compare with those of a CPU. Where the loss is
-    NaN all of them are: outputs that are no numbers have no order and no class.
+    In float32 on every device: the numbers of a GPU compare with those of a CPU.
     """
     outputs = outputs_of(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
-    metrics = {"loss": loss_of(outputs, target, data.kind).item()}
+    metrics = metrics_of(outputs, target, data.kind, data.target_scale.deviation.item())
+    return {prefix + name: value for name, value in metrics.items()}
+
+
+def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> dict[str, float]:
+    """Return the loss and METRICS of outputs [n, o] against target [n].
+
+    Where the loss is NaN all of them are: outputs that are no numbers have no order and no class.
+
+    Args:
+        outputs: the network's.
+        target: as the network is to have it.
+        kind: "binary", "multiclass" or "regression".
+        deviation: what 1 is in a regression's own unit.
+    """
+    metrics = {"loss": loss_of(outputs, target, kind).item()}
     if math.isnan(metrics["loss"]):
-        metrics |= dict.fromkeys(METRICS[data.kind], math.nan)
-    elif data.kind == "regression":
-        error = (outputs.squeeze(1) - target).double() * data.target_scale.deviation.item()
+        metrics |= dict.fromkeys(METRICS[kind], math.nan)
+    elif kind == "regression":
+        error = (outputs.squeeze(1) - target).double() * deviation
         spread = (target.double() - target.double().mean()).square().mean()
-        spread = spread * data.target_scale.deviation.item() ** 2
+        spread = spread * deviation**2
         metrics["rmse"] = error.square().mean().sqrt().item()
         metrics["mae"] = error.abs().mean().item()
         metrics["r2"] = 1.0 - (error.square().mean() / spread).item()
-    elif data.kind == "multiclass":
+    elif kind == "multiclass":
         metrics["accuracy"] = (outputs.argmax(1) == target).double().mean().item()
     else:
         positive = target > 0.5
         metrics["auc"] = auc(outputs.squeeze(1), positive)
         metrics["accuracy"] = ((outputs.squeeze(1) > 0) == positive).double().mean().item()
-    return {prefix + name: value for name, value in metrics.items()}
+    return metrics
 
 
 def auc(score: Tensor, positive: Tensor) -> float:

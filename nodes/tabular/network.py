@@ -54,14 +54,14 @@ class Network(nn.Module):
         return outputs
 
 
-def loss_of(outputs: Tensor, target: Tensor, kind: str) -> Tensor:
-    """Return the mean loss of outputs [b, o] against target [b]."""
+def loss_of(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
+    """Return the mean loss of outputs [b, o] against target [b]; reduction "none": of each row."""
     if kind == "multiclass":
-        return functional.cross_entropy(outputs, target)
+        return functional.cross_entropy(outputs, target, reduction=reduction)
     flat = outputs.squeeze(1)  # [b, 1] -> [b]
     if kind == "binary":
-        return functional.binary_cross_entropy_with_logits(flat, target)
-    return functional.mse_loss(flat, target)
+        return functional.binary_cross_entropy_with_logits(flat, target, reduction=reduction)
+    return functional.mse_loss(flat, target, reduction=reduction)
 
 
 def copy_weights(network: Network) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ the very same bits.
     dataset      its rows, ready to train on   graph_steps   an epoch's steps on a GPU
     loader       how rows get to the GPU       optimizers    AdamW and SGD
     evaluation   loss and metrics              ranks         several GPUs for one trial
+    comparison   mode evaluate: two models on the same rows
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -45,6 +46,8 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
 def main() -> None:
     """Run the trial that `trial.json` describes."""
     t = trial.start()
+    if t.mode == "evaluate":
+        measure_models(t)
     try:
         chosen = settings.Settings.of(t.params)
         check(chosen, t)
@@ -64,6 +67,17 @@ def main() -> None:
         if t.gpu_share < 1:  # a neighbour may have had it: that is no fault of the parameters
             sys.exit(f"out of GPU memory, on a GPU that is shared: {error}")
         t.reject(f"out of GPU memory: {error}")
+
+
+def measure_models(t: trial.Trial) -> NoReturn:
+    """Measure the trial's models, by one process whatever the number of its GPUs."""
+    if __package__:
+        from trialfleet.nodes.tabular.comparison import compare
+    elif not TYPE_CHECKING:
+        from comparison import compare
+    if t.accelerator == "gpu":
+        require_gpus(t)
+    compare(t, choose_device(t, ranks.Ranks()))
 
 
 def check(chosen: settings.Settings, t: trial.Trial) -> None:

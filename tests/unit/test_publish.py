@@ -33,6 +33,7 @@ def told(published: Path) -> Any:
     return json.loads((published / "provenance.json").read_text())
 
 
+HIDDEN = {".lock", ".history.json"}
 MONDAY = datetime(2026, 11, 23, 6, tzinfo=UTC)
 
 
@@ -56,7 +57,7 @@ def latest(study: Study) -> str:
 
 
 def names(shelf: Path) -> list[str]:
-    return sorted(path.name for path in shelf.iterdir() if path.name != ".lock")
+    return sorted(path.name for path in shelf.iterdir() if path.name not in HIDDEN)
 
 
 @pytest.fixture
@@ -252,7 +253,7 @@ from trialfleet.workflows.study.file import load_frozen
 
 monday, tuesday, best = Path(sys.argv[1]), Path(sys.argv[2]), TrialFolder(Path(sys.argv[3]))
 shelf = Path(load_frozen(monday).study.publish) / "demo" / "A"
-whole = {"deep", "metrics.json", "provenance.json"}
+whole = {"deep", "metrics.json", "provenance.json", "card.json"}
 
 def publish_tuesdays():
     publish(load_frozen(tuesday), "A", best)
@@ -265,7 +266,7 @@ while os.WIFSIGNALED(status_of(publish_tuesdays, kills + 1)):
     for run in ("r1", "r2"):
         assert run == "r2" and not (shelf / run).exists() or set(os.listdir(shelf / run)) == whole
     assert status_of(publish_tuesdays, 0) == 0, kills
-    names = {name for name in os.listdir(shelf) if name != ".lock"}
+    names = set(os.listdir(shelf)) - {".lock", ".history.json"}
     assert names == {"latest", "r1", "r2"}, (kills, names)
     assert (shelf / "latest").readlink().name == "r2"
     os.system(f"rm -r '{shelf}/r2'; ln -sfn r1 '{shelf}/latest'")
@@ -374,7 +375,7 @@ def test_a_folder_that_no_run_published_is_not_taken_for_ones_own(
         publish_as("r1", study, best)
 
 
-@pytest.mark.parametrize("name", ["metrics.json", "provenance.json"])
+@pytest.mark.parametrize("name", ["metrics.json", "provenance.json", "card.json"])
 def test_a_model_file_of_a_name_of_ours_is_not_lost(
     study: Study, best: TrialFolder, name: str
 ) -> None:

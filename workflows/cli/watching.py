@@ -56,8 +56,8 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
         terminal.print(run_view(ended))
     else:
         for region in ended.regions:
-            if region.not_latest:
-                say(f"{region.name}: {region.not_latest}")
+            for words in filter(None, (region.not_latest, region.drift)):
+                say(f"{region.name}: {words}")
     if any(region.published for region in ended.regions):
         say(f"models  {run.study.publish}")
     if run.report.exists():

@@ -3,6 +3,7 @@
 It goes forwards by itself and backwards only by a person: what publishes is made the latest unless
 the model of a run that was planned later lies there already. So a run that is resumed a day late
 doesn't set production back, and one that a person went back to stays until a newer run publishes.
+Each change is noted before it is made (`history`), so that `rollback` knows the way back.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync
+from trialfleet.workflows.models import history
 
 LATEST = "latest"
 PROVENANCE = "provenance.json"
@@ -34,7 +36,7 @@ def shelf_lock(shelf: Path) -> Iterator[None]:
 def switch_to_newest(published: Path, created: datetime) -> str | None:
     """Make a published model the latest, unless the model of a later run is there.
 
-    To be called with the shelf's lock.
+    To be called with the shelf's lock, once the gate, where there is one, has let the model pass.
 
     Returns:
         Why `latest` stays with another run's model, None if it is this one now.
@@ -48,7 +50,7 @@ def switch_to_newest(published: Path, created: datetime) -> str | None:
             f"{LATEST} stays with {link.resolve().name}: {newest.name} was planned later; to "
             f"change that: trialfleet promote {shlex.quote(str(published))}"
         )
-    point(link, published.name)
+    _switch(link, published.name, "publish")
     return None
 
 
@@ -65,9 +67,67 @@ def promote(model: Path) -> str | None:
     place = check_published(model)
     with shelf_lock(place.parent):
         link = place.parent / LATEST
-        former = link.readlink().name if link.is_symlink() else None
-        point(link, place.name)
+        former = history.target_of(link)
+        _switch(link, place.name, "promote")
     return former
+
+
+def rollback(shelf: Path, to: str | None = None) -> tuple[str, str]:
+    """Make the model the latest that was in force before the present one.
+
+    Args:
+        shelf: the folder of a region's models.
+        to: the run to go back to; default: that of the former champion, those whose folder is gone
+            passed over.
+
+    Returns:
+        The runs whose models are the latest now and were before.
+
+    Raises:
+        InputError: there is none to go back to, or no model of that run; names those there are.
+        OSError: the folder can't be written.
+    """
+    with shelf_lock(shelf):
+        link = shelf / LATEST
+        current = history.target_of(link)
+        if current is None:
+            raise InputError(f"{str(shelf)!r} has no {LATEST}, so there is nothing to roll back")
+        target = _named(shelf, to) if to else _former(shelf, link)
+        _switch(link, target, "rollback")
+    return target, current
+
+
+def _named(shelf: Path, run: str) -> str:
+    if provenance_of(shelf / run).get("run") != run:
+        raise InputError(
+            f"{shelf.name} has no model of the run {run!r}; "
+            f"there are: {', '.join(_runs(shelf)) or 'none'}"
+        )
+    return run
+
+
+def _former(shelf: Path, link: Path) -> str:
+    *formers, current = history.in_force(link)
+    there = [run for run in formers if provenance_of(shelf / run).get("run") == run]
+    if not there:
+        others = [run for run in _runs(shelf) if run != current]
+        more = f"; name another with --to: {', '.join(others)}" if others else ""
+        raise InputError(
+            f"{shelf.name}: no model that was in force before {current} is known{more}"
+        )
+    return there[-1]
+
+
+def _runs(shelf: Path) -> list[str]:
+    """The runs whose models lie on a shelf, in order of their names."""
+    models = (model for model in sorted(shelf.iterdir()) if model.name != LATEST)
+    return [model.name for model in models if provenance_of(model).get("run") == model.name]
+
+
+def _switch(link: Path, run: str, by: str) -> None:
+    if history.target_of(link) != run:
+        history.note(link, run, by)
+        point(link, run)
 
 
 def check_published(model: Path) -> Path:
@@ -83,6 +143,20 @@ def check_published(model: Path) -> Path:
             "models/STUDY/REGION/RUN-ID, which has a provenance.json"
         )
     return place.resolve() if place.is_symlink() else place
+
+
+def champion_of(shelf: Path, study: str) -> Path | None:
+    """Return the folder of the model in force; None where there is none of this study.
+
+    Args:
+        shelf: the folder of a region's models.
+        study: the study's name.
+    """
+    run = history.target_of(shelf / LATEST)
+    if run is None:
+        return None
+    found = provenance_of(shelf / run)
+    return shelf / run if (found.get("study"), found.get("run")) == (study, run) else None
 
 
 def why_not_latest(record: Path) -> str | None:

@@ -29,6 +29,8 @@ RUN/regions/SLUG/table.npz        the rows of a CSV or Parquet file, for `traine
 RUN/regions/SLUG/table.json       what was found in that file, and its checksum
 RUN/regions/SLUG/trials/NODE/     a trial: see `TrialFolder`
 RUN/regions/SLUG/best/            the full training: the same files, and model/
+RUN/regions/SLUG/gate/            the gate's job: the same files, both models, and losses/
+RUN/regions/SLUG/gate.json        the gate's verdict: whether latest is switched to the model
 """
 
 from __future__ import annotations
@@ -145,6 +147,21 @@ class TrialFolder:
         """The trained model's folder, of a full training."""
         return self.root / nodes.MODEL
 
+    @property
+    def losses(self) -> Path:
+        """A file NAME.txt for each model that the gate's job measured: its loss in each row."""
+        return self.root / "losses"
+
+    @property
+    def champion(self) -> Path:
+        """The model in force, of the gate's job."""
+        return self.root / "champion"
+
+    @property
+    def challenger(self) -> Path:
+        """The model that may take its place, of the gate's job."""
+        return self.root / "challenger"
+
 
 @dataclass(frozen=True)
 class RegionFolder:
@@ -206,6 +223,16 @@ class RegionFolder:
     def best(self) -> TrialFolder:
         """The full training of the best settings."""
         return TrialFolder(self.root / "best")
+
+    @property
+    def gate(self) -> TrialFolder:
+        """The job that measures the model in force and the new one on the same rows."""
+        return TrialFolder(self.root / "gate")
+
+    @property
+    def verdict(self) -> Path:
+        """Whether the new model takes the place of the one in force; absent until that is known."""
+        return self.root / "gate.json"
 
     @property
     def trials(self) -> Path:

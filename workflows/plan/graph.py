@@ -37,11 +37,17 @@ class RegionGraph:
     trials: int
     priority: int
     publishes: bool
+    gated: bool = False
 
     @property
     def best(self) -> str:
         """The node that trains the best settings in full."""
         return f"{self.slug}.best"
+
+    @property
+    def gate(self) -> str:
+        """The node that measures the new model and the one in force, in a study with a gate."""
+        return f"{self.slug}.gate"
 
     @property
     def publish(self) -> str:
@@ -56,7 +62,9 @@ class RegionGraph:
     @property
     def ends(self) -> tuple[str, ...]:
         """The nodes behind the trials."""
-        return (self.best, self.publish) if self.publishes else (self.tuned,)
+        if not self.publishes:
+            return (self.tuned,)
+        return (self.best, self.gate, self.publish) if self.gated else (self.best, self.publish)
 
     @property
     def trial_nodes(self) -> list[str]:
@@ -110,6 +118,7 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
         trials=budget.trials,
         priority=study.region_table[name].priority,
         publishes=study.publishes,
+        gated=study.gate is not None,
     )
 
 

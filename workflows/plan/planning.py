@@ -45,6 +45,7 @@ _SANDBOX = (
     "_condor_stderr",
     *CONTRACT,
 )
+_GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
 _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
 
 
@@ -82,7 +83,7 @@ def write_plan(
         )
     code = _trainer_files(study)
     for region in study.region_table:
-        _check_sandbox(region, [*code, *map(Path, study.data_of(region))])
+        _check_sandbox(region, [*code, *map(Path, study.data_of(region))], _own_names(study))
     _check_settings(study)
     graph = graph_of(study)
     _check_unpublished(study, run)
@@ -159,13 +160,17 @@ def _node_file(name: str) -> Path:
     return Path(str(resources.files("trialfleet.nodes") / name))
 
 
-def _check_sandbox(region: str, files: Iterable[Path]) -> None:
+def _own_names(study: Study) -> tuple[str, ...]:
+    return (*_SANDBOX, *_GATE_SANDBOX) if study.gate else _SANDBOX
+
+
+def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> None:
     counts = Counter(path.name for path in files)
     for name, count in counts.items():
-        if name in _SANDBOX:
+        if name in own:
             raise InputError(
                 f"region {region!r}: {name!r} is a name that trialfleet itself uses in a trial's "
-                f"sandbox ({', '.join(_SANDBOX)}); rename the file"
+                f"sandbox ({', '.join(own)}); rename the file"
             )
         if count > 1:
             raise InputError(
@@ -282,5 +287,7 @@ def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:
     for region in graph.regions:
         files = folder.region(region.slug)
         files.best.root.mkdir(parents=True)
+        if region.gated:
+            files.gate.root.mkdir()
         for node in region.trial_nodes:
             files.trial(node).root.mkdir(parents=True)

@@ -105,6 +105,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
             for lane in region.lanes
         ],
         best={"name": region.best, "folder": files.best.root},
+        gate={"name": region.gate, "folder": files.gate.root} if region.gated else None,
         publish=region.publish,
         tuned=region.tuned,
         publishes=region.publishes,

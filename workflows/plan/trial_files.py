@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trialfleet.files import write_atomic, write_json
@@ -15,18 +15,26 @@ from trialfleet.workflows.study.places import sandbox_name
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
+Mode = Literal["tune", "final", "evaluate"]
+_LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, beside what all leave
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """What one trial runs."""
+    """What one trial runs.
+
+    Attributes:
+        models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
+            they are: champion, challenger.
+    """
 
     region: str
     node: str
     trial: int
-    mode: Literal["tune", "final"]
+    mode: Mode
     seed: int
     params: dict[str, Any]
+    models: dict[str, str] = field(default_factory=dict)
 
 
 def write_trial(
@@ -44,14 +52,13 @@ def write_trial(
     write_atomic(place.submit, submit_text(run, study, folder, place, order))
 
 
-def _empty(place: TrialFolder, mode: str) -> None:
+def _empty(place: TrialFolder, mode: Mode) -> None:
     for file in (place.result, place.progress):
         write_atomic(file, "")
-    for made in (place.checkpoint, place.model):
+    for made in (place.checkpoint, place.model, place.losses):
         shutil.rmtree(made, ignore_errors=True)
-    place.checkpoint.mkdir()
-    if mode == "final":
-        place.model.mkdir()
+    for name in (place.checkpoint.name, *_LEFT[mode]):
+        (place.root / name).mkdir()
 
 
 def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dict[str, Any]:
@@ -70,6 +77,7 @@ def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dic
         "accelerator": study.accelerator,
         "gpus": study.resources.whole_gpus if study.accelerator == "gpu" else 0,
         "gpu_share": 1 / study.resources.trials_per_gpu,
+        **({"models": order.models} if order.models else {}),
     }
 
 
@@ -95,6 +103,8 @@ def submit_text(
         node=order.node,
         trial=order.trial,
         mode=order.mode,
+        left=_LEFT[order.mode],
+        models=list(order.models.values()),
         accelerator=study.accelerator,
         resources=study.resources,
         seconds=round(minutes * 60) if minutes else None,

@@ -37,6 +37,7 @@ _COLORS: dict[str, str] = {
     RunState.LOST: "yellow",
     Stage.TUNING: "cyan",
     Stage.TRAINING: "cyan",
+    Stage.GATING: "cyan",
     Stage.PUBLISHING: "cyan",
     Stage.PUBLISHED: "green",
     Stage.TUNED: "green",
@@ -86,6 +87,8 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {region.cause}", "yellow"
     if region.not_latest:
         yield f": {region.not_latest}", "yellow"
+    if region.drift:
+        yield f": {region.drift}", "yellow"
 
 
 def _alike(

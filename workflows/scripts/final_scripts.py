@@ -50,6 +50,7 @@ class FinalScripts:
         if data is None:
             return Reply(EXITS["defer"], f"{node}: waits for the checksums of the region's data")
         self._studies.go_on(slug)
+        files.verdict.unlink(missing_ok=True)  # of a training before this one
         write_json(files.best.data_checksums, data)
         self._studies.write(slug, node, files.best, best, "final")
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")

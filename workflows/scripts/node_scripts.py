@@ -9,6 +9,7 @@ end REGION RETURN                        say whether the region is over, or need
 ask REGION NODE                          choose a trial's parameters, write its files
 tell REGION NODE RETURN RETRY MAX PRE    judge the attempt, tell the study, say whether to try again
 ask-best, tell-best                      the same for the full training of the best settings
+ask-gate, tell-gate                      the same for the job that measures both models
 conclude REGION NODE                     end a region whose study publishes nothing
 """
 
@@ -30,6 +31,7 @@ from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.final_scripts import FinalScripts
+from trialfleet.workflows.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.scripts.outcome import JOB_REMOVED
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts
@@ -42,7 +44,7 @@ from trialfleet.workflows.study.file import load_frozen
 IDLE_SECONDS = 900.0
 # What begins something new waits while the disk is nearly full: HTCondor must be able to write its
 # logs to the end of what runs.
-_BEGINNINGS = {"begin", "ask", "ask-best"}
+_BEGINNINGS = {"begin", "ask", "ask-best", "ask-gate"}
 
 
 class NodeScripts:
@@ -61,6 +63,7 @@ class NodeScripts:
         self._owner: Owner | None = None  # as last seen
         self._warm = not self._model_leads()  # what no trial follows need not be loaded
         trials, self._final = TrialScripts(self._studies), FinalScripts(self._studies)
+        gate = GateScripts(self._studies)
         self._operations: dict[str, Callable[..., Reply]] = {
             "begin": self._begin,
             "end": self._end,
@@ -68,6 +71,8 @@ class NodeScripts:
             "tell": trials.tell,
             "ask-best": self._final.ask,
             "tell-best": self._final.tell,
+            "ask-gate": gate.ask,
+            "tell-gate": gate.tell,
             "conclude": self._final.conclude,
         }
 

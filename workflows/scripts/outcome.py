@@ -91,25 +91,25 @@ class _NoResultError(ValueError):
 
 def _judge_result(path: Path, metric: str) -> Complete | Failed:
     try:
-        result = _load(path)
+        result = load_result(path)
     except _NoResultError as error:
-        return Failed(error=_line(f"{error}; {_shape(metric)}"), final=False)
+        return Failed(error=one_line(f"{error}; {_shape(metric)}"), final=False)
     except ValueError as error:
-        return Failed(error=_line(error), final=False)
+        return Failed(error=one_line(error), final=False)
     if result.get("status") != "complete":
-        said = _line(result.get("error") or "") or _line(_why_not_complete(result, metric))
+        said = one_line(result.get("error") or "") or one_line(_why_not_complete(result, metric))
         return Failed(error=said, final=True)
     given = result["metrics"]
     if _number(given.get(metric)) is None:
-        return Failed(error=_line(_why_no_objective(result, metric)), final=True)
+        return Failed(error=one_line(_why_no_objective(result, metric)), final=True)
     return Complete(
-        metrics=_finite_metrics(given, metric),
+        metrics=finite_metrics(given, metric),
         seconds=_at_least_zero(_number(result.get("seconds"))),
-        device=_line(result["device"]) if result.get("device") else None,
+        device=one_line(result["device"]) if result.get("device") else None,
     )
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_result(path: Path) -> dict[str, Any]:
     """Return a trial's result, "metrics" a dict in it; what a job left may be anything.
 
     Raises:
@@ -153,7 +153,7 @@ def _beside(result: dict[str, Any], metric: str) -> str:
 
 def _why_not_complete(result: dict[str, Any], metric: str) -> str:
     status = result.get("status")
-    shown = repr(status) if isinstance(status, str) else _line(status)
+    shown = repr(status) if isinstance(status, str) else one_line(status)
     has = f"has status {shown}" if "status" in result else "has no status"
     return f"result.json {has}{_beside(result, metric)}; {_shape(metric)}"
 
@@ -162,18 +162,18 @@ def _why_no_objective(result: dict[str, Any], metric: str) -> str:
     given = result["metrics"]
     value = given.get(metric)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{metric} is {_line(value)}"
-    there = ", ".join(sorted(_finite_metrics(given))) or "none"
+        return f"{metric} is {one_line(value)}"
+    there = ", ".join(sorted(finite_metrics(given))) or "none"
     beside = _beside(result, metric)
     hint = f"{beside}; {_shape(metric)}" if beside else ""
     return f"the result has no number {metric!r}; it has: {there}{hint}"
 
 
-def _finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
-    """The finite ones by their cleaned names; no other takes the objective's name."""
+def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
+    """Return the finite ones by their cleaned names; no other takes the objective's name."""
     metrics = {}
     for name, value in given.items():
-        number, key = _number(value), name if name == objective else _line(name)
+        number, key = _number(value), name if name == objective else one_line(name)
         if number is None or not key or len(name) > _LONGEST_NAME:
             continue
         if name == objective or key != objective:
@@ -196,8 +196,8 @@ def _at_least_zero(number: float | None) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _line(value: Any) -> str:
-    """The beginning of `_clean(value)`."""
+def one_line(value: Any) -> str:
+    """Return the beginning of what a job said, as a line that can be shown and stored."""
     return _clean(value)[:_TAIL]
 
 
@@ -213,10 +213,10 @@ def _clean(value: Any) -> str:
 def _own_words(folder: TrialFolder) -> str:
     """What the trainer said of its failure: in its result, or last on standard error."""
     try:
-        said = _load(folder.result).get("error")
+        said = load_result(folder.result).get("error")
     except ValueError:
         said = None
-    return _line(said or "") or last_line(folder.err)
+    return one_line(said or "") or last_line(folder.err)
 
 
 def last_line(path: Path) -> str:
@@ -247,10 +247,10 @@ def _judge_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
             elif event.type == htcondor2.JobEventType.JOB_ABORTED:
                 removal = str(event.get("Reason", ""))
     except htcondor2.HTCondorException as error:
-        words = _line(f"the job was removed; its log can't be read: {error}")
+        words = one_line(f"the job was removed; its log can't be read: {error}")
         return Failed(error=words, final=False)
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
-        return Unpaid(error=_line(_BY_USER.sub("", words)))
-    words = _line(limits.over_limit(code, reason, places) or removal) or "the job was removed"
+        return Unpaid(error=one_line(_BY_USER.sub("", words)))
+    words = one_line(limits.over_limit(code, reason, places) or removal) or "the job was removed"
     return Failed(error=words, final=code in limits.CODES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import platform
+import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -15,8 +16,15 @@ from typing import Any
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, write_json
 from trialfleet.workflows.cleaning import clean
-from trialfleet.workflows.models.latest import PROVENANCE, shelf_lock, switch_to_newest
+from trialfleet.workflows.models.card import CARD, card
+from trialfleet.workflows.models.latest import (
+    PROVENANCE,
+    champion_of,
+    shelf_lock,
+    switch_to_newest,
+)
 from trialfleet.workflows.models.shelf import BESIDE, shelf_of
+from trialfleet.workflows.models.verdict import Verdict
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.outcome import Complete, judge
 from trialfleet.workflows.study.file import FrozenStudy
@@ -30,7 +38,7 @@ class Publication:
     """A published model.
 
     Attributes:
-        path: its folder: the trainer's model files, metrics.json and provenance.json.
+        path: its folder: the trainer's model files, metrics.json, provenance.json and card.json.
         not_latest: why `latest` is another run's model; None where it is this one.
     """
 
@@ -38,37 +46,58 @@ class Publication:
     not_latest: str | None
 
 
-def publish(frozen: FrozenStudy, slug: str, best: TrialFolder) -> Publication:
+def publish(
+    frozen: FrozenStudy, slug: str, best: TrialFolder, verdict: Verdict | None = None
+) -> Publication:
     """Publish what the full training left; doing it twice is doing it once.
 
-    `latest` is switched to it unless the model of a run that was planned later is published. A link
-    in model/ to a file of model/ is published as that file.
+    `latest` is switched to it unless the gate keeps the model in force, or the model of a run that
+    was planned later is published. A link in model/ to a file of model/ is published as that file.
 
     Args:
         frozen: the run's id, its time and its study.
         slug: the region's name in the publish folder.
         best: the folder of the full training, complete.
+        verdict: the gate's; None in a study without one.
 
     Raises:
         InputError: the place is another run's, or model/ holds what can't be published.
         OSError: the publish folder can't be written.
     """
-    _check_model(best.model)
+    check_model(best.model)
     shelf = shelf_of(frozen.study, slug)
     shelf.mkdir(parents=True, exist_ok=True)
     published = shelf / frozen.run
     with shelf_lock(shelf):
         for left in shelf.glob(f"{BESIDE}*"):  # by one that was killed
             shutil.rmtree(left, ignore_errors=True)
-        _put(published, frozen, best)
+        _put(published, frozen, best, verdict)
+        if verdict and (why := _why_kept(published, frozen.study, verdict)):
+            return Publication(published, why)
         return Publication(published, switch_to_newest(published, frozen.created))
 
 
-def _put(published: Path, frozen: FrozenStudy, best: TrialFolder) -> None:
+def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
+    """Why the gate leaves the model in force where it is; None where it lets the new one pass."""
+    champion = champion_of(published.parent, study.name)
+    if champion == published:  # a person made it the latest
+        return None
+    if not verdict.promoted:
+        kept, why = verdict.champion, verdict.why
+    elif champion and champion.name != verdict.champion:
+        kept = champion.name
+        why = f"it came into force since the gate measured {verdict.champion or 'nothing'}"
+    else:
+        return None
+    promote = f"trialfleet promote {shlex.quote(str(published))}"
+    return f"kept {kept or 'the model in force'}: {why}; to change that: {promote}"
+
+
+def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
     """Make `published` whole in one step; leave it where an attempt before this one put it."""
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
     try:
-        _fill(beside, frozen, best)
+        _fill(beside, frozen, best, verdict)
         if not published.exists():
             beside.replace(published)
         elif not _same(beside, published):
@@ -81,22 +110,29 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder) -> None:
     sync(published.parent)
 
 
-def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder) -> None:
+def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
     result = _result(frozen.study, best)
     shutil.copytree(best.model, folder, dirs_exist_ok=True)
     folder.chmod(0o755)  # a temporary folder is its owner's alone
     write_json(folder / METRICS, result.metrics)
-    write_json(folder / PROVENANCE, provenance(frozen, best))
+    origin = provenance(frozen, best)
+    write_json(folder / PROVENANCE, origin)
+    write_json(folder / CARD, card(origin, result.metrics, verdict))
     _sync_tree(folder)
 
 
-def _check_model(model: Path) -> None:
+def check_model(model: Path) -> None:
+    """Refuse a model's folder that can't be published as it is.
+
+    Raises:
+        InputError: something in it is no file of its own, or has a name of ours.
+    """
     for path in [model, *sorted(model.rglob("*"))]:
         if path.is_symlink():
             _check_link(path, model)
         elif not (path.is_dir() or path.is_file()):
             raise InputError(f"{str(path)!r} is no file and no folder, so it can't be published")
-    for name in (METRICS, PROVENANCE):
+    for name in (METRICS, PROVENANCE, CARD):
         if os.path.lexists(model / name):
             raise InputError(
                 f"{str(model / name)!r} can't be published: that name is trialfleet's in the "
@@ -120,9 +156,9 @@ def _same(new: Path, old: Path) -> bool:
     own bytes decide.
     """
     files = _files(new)
-    if _files(old) != files or _origin(new) != _origin(old):
+    if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
         return False
-    own = files - {Path(PROVENANCE)}
+    own = files - {Path(PROVENANCE), Path(CARD)}  # what is in the card is in the others
     return all(filecmp.cmp(new / name, old / name, shallow=False) for name in own)
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.models.listing import drift_of
 from trialfleet.workflows.models.shelf import adopt
 from trialfleet.workflows.output import say
 from trialfleet.workflows.plan.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.scripts import gate
 from trialfleet.workflows.scripts.publish import publish
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.study.file import load_frozen
@@ -37,7 +39,8 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         frozen = load_frozen(folder.study)
         if moved := adopt(frozen.study):
             print(moved)
-        published = publish(frozen, slug, files.best)
+        found = gate.verdict(frozen, files, slug)
+        published = publish(frozen, slug, files.best, found)
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
@@ -46,7 +49,11 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         print(f"{slug}: failed: {reason}")
         return EXITS["stop"]
     told = {"path": str(published.path), "not_latest": published.not_latest}
+    if drifted := found and drift_of(published.path.parent, found.champion):
+        told["drift"] = drifted
     write_json(files.published, told)
+    if found:
+        print(f"{slug}: {'promoted' if found.promoted else 'kept'}: {found.why}")
     print(f"{slug}: published {published.path}", published.not_latest or "", sep="\n")
     return EXITS["done"]
 

@@ -68,13 +68,16 @@ def reason_of(files: RegionFolder, node: NodeStatus | None, state: RunState) -> 
 def phase_of(
     files: RegionFolder, region: RegionGraph, queued: QueuedRun | None, finished: int
 ) -> str:
-    """Return what a region is at: waiting, trials, best, publish or done."""
+    """Return what a region is at: waiting, trials, best, gate, publish or done."""
     if files.is_done:
         return "done"
     if queued and region.best in queued.running | queued.idle:
         return "best"
     if finished >= region.trials and region.publishes:
-        return "publish" if _has_content(files.best.result) else "best"
+        if not _has_content(files.best.result):
+            return "best"
+        is_measured = files.verdict.exists() or _has_content(files.gate.result)
+        return "gate" if region.gated and not is_measured else "publish"
     return "trials" if finished or files.dag_files.submit.exists() else "waiting"
 
 
@@ -83,5 +86,6 @@ def _has_content(path: Path) -> bool:
 
 
 def noted(path: Path, key: str) -> str | None:
-    """Return what is noted in a JSON file under a key; None where there is no such file."""
-    return str(read_json(path)[key]) if path.exists() else None
+    """Return what is noted in a JSON file under a key; None where nothing is."""
+    found = read_json(path).get(key) if path.exists() else None
+    return None if found is None else str(found)

@@ -50,7 +50,8 @@ def running_trials(
         metric: the objective's.
     """
     jobs = queued.running_jobs if queued else {}
-    places = {node: files.trial(node) for node in region.trial_nodes} | {region.best: files.best}
+    places = {node: files.trial(node) for node in region.trial_nodes}
+    places |= {region.best: files.best, region.gate: files.gate}
     return tuple(
         _running_trial(node, places[node], jobs[node], metric)
         for node in sorted(places.keys() & jobs.keys())

@@ -41,6 +41,7 @@ class Stage(StrEnum):
     WAITING = "waiting"
     TUNING = "tuning"  # its trials run
     TRAINING = "training"  # the best settings are trained in full
+    GATING = "gating"  # its new model and the one in force are measured on the same rows
     PUBLISHING = "publishing"
     PUBLISHED = "published"  # its model is in the publish folder
     TUNED = "tuned"  # its trials are done, and the study publishes nothing
@@ -61,7 +62,12 @@ class Stage(StrEnum):
         return self.is_good or self in {Stage.FAILED, Stage.STOPPED}
 
 
-_STAGES = {"trials": Stage.TUNING, "best": Stage.TRAINING, "publish": Stage.PUBLISHING}
+_STAGES = {
+    "trials": Stage.TUNING,
+    "best": Stage.TRAINING,
+    "gate": Stage.GATING,
+    "publish": Stage.PUBLISHING,
+}
 
 
 def stage_of(state: RunState, phase: str, *, published: bool) -> Stage:

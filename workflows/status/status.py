@@ -50,7 +50,7 @@ class RegionStatus:
 
     Attributes:
         stage: the same in the one word that every view shows.
-        phase: "waiting", "trials", "best", "publish" or "done".
+        phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: trials that completed.
         failed: trials that failed for good.
         pruned: trials that were given up through no fault of their own.
@@ -66,6 +66,7 @@ class RegionStatus:
         reason: why the region ended early.
         published: folder of the published model.
         not_latest: why `latest` is another run's model, if it is.
+        drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
             latest.
     """
@@ -89,6 +90,7 @@ class RegionStatus:
     reason: str | None
     published: str | None
     not_latest: str | None = None
+    drift: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
     cause: Cause | None = None
 
@@ -318,6 +320,7 @@ class StatusReader:
             reason=reason_of(files, node, state),
             published=published,
             not_latest=why_not_latest(files.published),
+            drift=noted(files.published, "drift"),
             running_trials=running_trials(files, region, queued, self._metric),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
         )

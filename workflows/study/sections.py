@@ -109,6 +109,31 @@ class RegionGlob(Section):
     glob: LocalFile = Field(description="A path with one *, such as data/*.csv.")
 
 
+class Gate(Section):
+    """When a new model takes the place of the one in force; docs/gate.md has the rule."""
+
+    metric: MetricName | None = Field(
+        None, description="What decides (default: the metric of tuned against default settings)."
+    )
+    direction: Literal["minimize", "maximize"] | None = Field(
+        None, description="Which way metric is better (default: as that comparison)."
+    )
+    tolerance: float = Field(
+        0.0, ge=0, description="So much worse, in the metric's unit, a new model may be."
+    )
+    confidence: float = Field(
+        0.95,
+        ge=0.5,
+        lt=1,
+        description="With losses per row: what is less sure than this counts as chance.",
+    )
+    baseline: bool = Field(
+        default=True,
+        description="Where the trainer measures one: a new model must be better than a constant "
+        "prediction.",
+    )
+
+
 class Trainer(Section):
     """The program of a trial: any command that keeps the trial's contract."""
 

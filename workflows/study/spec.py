@@ -49,6 +49,7 @@ from trialfleet.workflows.study.regions import Regions
 from trialfleet.workflows.study.sections import (
     Budget,
     BudgetOverride,
+    Gate,
     Objective,
     Region,
     RegionGlob,
@@ -138,6 +139,11 @@ class Study(Section):
     seed: int = Field(
         0, ge=0, lt=2**31, description="Seeds the sampler, the trials and the split of tables."
     )
+    gate: Gate | None = Field(
+        None,
+        description="Measures each new model against the one in force, on the same rows, before "
+        "latest is switched to it; {} takes the defaults.",
+    )
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
 
     @model_validator(mode="after")
@@ -161,6 +167,18 @@ class Study(Section):
             text = "goes with trainer: tabular; leave it out, your trainer reads its own data"
             if given:
                 refuse("Study", [((name,), text, {}) for name in given])
+        return self
+
+    @model_validator(mode="after")
+    def _gate_has_models_and_a_direction(self) -> Self:
+        if self.gate is None:
+            return self
+        if not self.publishes:
+            text = "compares published models, and publish is none; leave one of them out"
+            refuse("Study", [(("gate",), text, {})])
+        if self.gate.direction is not None and self.gate.metric is None:
+            text = "names no metric: give gate.metric too"
+            refuse("Study", [(("gate", "direction"), text, self.gate.direction)])
         return self
 
     @property

@@ -13,8 +13,8 @@ from pathlib import Path
 order = json.loads(Path(os.environ["TRIALFLEET_TRIAL"]).read_text())
 params = order["params"]
 mood = params.get("mood", "good")
-if order["mode"] == "final":
-    mood = params.get("final_mood", "good")
+if order["mode"] != "tune":
+    mood = params.get(f"{order['mode']}_mood", "good")
 memory = Path("checkpoint/steps")  # how far former lives of this job came
 done = int(memory.read_text()) if memory.exists() else 0
 
@@ -29,6 +29,16 @@ def leave(*_: object) -> None:
     sys.exit(85)
 
 
+def evaluate() -> None:
+    """Measure models: the weights are x, the loss their distance from where today's optimum is."""
+    models = {}
+    for name, folder in order["models"].items():
+        x = float(Path(folder, "weights").read_text())
+        models[name] = {"metrics": {"loss": (x - params.get("optimum", 0.3)) ** 2}}
+    Path("result.json").write_text(json.dumps({"status": "complete", "models": models}))
+    sys.exit(0)
+
+
 signal.signal(signal.SIGTERM, leave)
 print(f"pid {os.getpid()} from step {done}", flush=True)
 if mood == "fails":
@@ -41,6 +51,8 @@ if mood == "rejects" and params["x"] > 0.5:
 if gate := params.get("gate"):  # a folder: each node waits in it for a file of its name
     while not (Path(gate) / order["node"]).exists():
         time.sleep(0.05)
+if order["mode"] == "evaluate" and mood == "good":
+    evaluate()
 if mood == "hangs":
     time.sleep(3600)
 if mood == "garbage":

@@ -1,0 +1,80 @@
+"""The gate on a real pool: a day's new model against the one in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeRun
+from tests.pool.watching import WaitFor, assert_exactly_once, dagmans
+from trialfleet import Run, RunState
+from trialfleet.files import read_json
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.plan.folder import RunFolder
+
+pytestmark = pytest.mark.usefixtures("pool")
+
+SMALL = {"trials": 2, "lanes": 2}
+TUNED = {"x": {"type": "float", "low": 0.29, "high": 0.31}}  # the optimum is in its middle
+WORSE = {"x": {"type": "float", "low": 0.9, "high": 1.0}}
+
+
+def day(make_run: MakeRun, number: int, params: dict[str, object] | None = None) -> Run:
+    run = make_run(params, run=f"day{number}", budget=SMALL, gate={})
+    run.submit()
+    return run
+
+
+def ended(run: Run) -> dict[str, object]:
+    """Wait for a run's end; return the verdict on its region."""
+    status = run.wait()
+    assert status.state is RunState.DONE, status
+    assert_exactly_once(run, 2)
+    verdict: dict[str, object] = read_json(RunFolder(run.folder).region("A").verdict)
+    return verdict
+
+
+def latest(run: Run) -> str:
+    return (Path(run.study.publish) / "demo" / "A" / "latest").readlink().name
+
+
+def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun) -> None:
+    first = day(make_run, 1)
+    assert (ended(first)["verdict"], latest(first)) == ("promoted", "day1")
+
+    worse = day(make_run, 2, WORSE)
+    assert (ended(worse)["verdict"], latest(worse)) == ("kept", "day1")
+    region = worse.status().regions[0]
+    assert Path(region.published or "").name == "day2"  # on the shelf all the same
+    assert region.not_latest
+    assert region.not_latest.startswith("kept day1: loss ")
+    assert "trialfleet promote" in region.not_latest
+    assert "kept day1" in worse.report.read_text()
+
+    better = day(make_run, 3, TUNED)
+    assert (ended(better)["verdict"], latest(better)) == ("promoted", "day3")
+
+    broken = day(make_run, 4, TUNED | {"evaluate_mood": "fails"})
+    verdict = ended(broken)
+    assert (verdict["verdict"], latest(broken)) == ("kept", "day3")
+    assert "the gate's job failed: exit code 1: I always fail; see" in str(verdict["why"])
+
+
+def test_killing_every_dagman_while_the_gate_runs(
+    make_run: MakeRun, work: Path, wait_for: WaitFor
+) -> None:
+    ended(day(make_run, 1))
+    (gate := work / "gate").mkdir()
+    for node in ("A.l1.t01", "A.l2.t01", "A.best"):
+        (gate / node).touch()
+    run = day(make_run, 2, WORSE | {"gate": str(gate)})
+    wait_for(lambda: set(job_queue.look_up(RunFolder(run.folder)).running) == {"A.gate"})
+    assert run.status().regions[0].stage == "gating"
+    victims = dagmans(run)
+    for process in victims:
+        process.kill()
+    wait_for(lambda: len(dagmans(run)) == len(victims))
+    (gate / "A.gate").touch()
+    assert (ended(run)["verdict"], latest(run)) == ("kept", "day1")
+    assert run.status().mends == ()

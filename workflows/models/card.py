@@ -1,0 +1,40 @@
+"""MODELS/STUDY/REGION/RUN-ID/card.json: all that there is to know of a published model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trialfleet.files import read_json
+from trialfleet.workflows.models.verdict import Verdict
+
+CARD = "card.json"
+
+
+def card(provenance: dict[str, Any], metrics: dict[str, float], gate: Verdict | None) -> Any:
+    """Return the content of a model's card.
+
+    Args:
+        provenance: where it comes from, with the checksums of its data.
+        metrics: of its full training.
+        gate: whom it beat, or who beat it; None in a study without a gate.
+    """
+    return {**provenance, "metrics": metrics, "gate": gate and gate.to_json()}
+
+
+def card_of(model: Path) -> dict[str, Any]:
+    """Return a published model's card; empty for one of a release that wrote none."""
+    try:
+        found = read_json(model / CARD)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def verdict_of(model: Path) -> Verdict | None:
+    """Return the gate's verdict on a published model; None where there was none."""
+    gate = card_of(model).get("gate")
+    try:
+        return Verdict.read(gate) if gate else None
+    except (LookupError, TypeError):
+        return None

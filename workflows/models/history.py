@@ -1,0 +1,94 @@
+"""MODELS/STUDY/REGION/.history.json: which models of a region were in force, one after the other.
+
+`latest` alone is the truth. The history is written first: a change whose process was killed between
+the two never took place, which shows by `latest` still being what the change names as `former`. To
+be called with the shelf's lock, where it writes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trialfleet.files import read_json, sync
+
+HISTORY = ".history.json"
+_KEPT = 1000  # changes: nobody goes further back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """`latest` became another model.
+
+    Attributes:
+        run: whose model it became.
+        former: whose it was before; None: there was none.
+        time: when, in ISO 8601; None: before there was a history.
+        by: what changed it: publish, promote, rollback, or hand for what none of them did.
+    """
+
+    run: str
+    former: str | None
+    time: str | None
+    by: str
+
+
+def changes(link: Path) -> list[Change]:
+    """Return the changes of a region's `latest`, oldest first; the last is of what it is now.
+
+    A history that can't be read counts as none: it is no reason to publish nothing.
+    """
+    found, current = _stored(link), target_of(link)
+    if found and current == found[-1].former != found[-1].run:
+        found.pop()  # killed before it took place
+    if current is not None and (not found or found[-1].run != current):
+        former = found[-1].run if found else None
+        found.append(Change(run=current, former=former, time=None, by="hand"))
+    return found
+
+
+def note(link: Path, run: str, by: str) -> None:
+    """Write down that `latest` is about to become the model of a run."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    new = Change(run=run, former=target_of(link), time=now, by=by)
+    kept = [*changes(link), new][-_KEPT:]
+    _write(link.parent, {"schema": 1, "changes": [asdict(change) for change in kept]})
+
+
+def in_force(link: Path) -> list[str]:
+    """Return the champions that one can go back through, the present one last.
+
+    A model that was rolled back is none of them: going back twice leads two champions back, not
+    there and back again.
+    """
+    stack: list[str] = []
+    for change in changes(link):
+        if change.by == "rollback" and change.run in stack:
+            while stack[-1] != change.run:
+                stack.pop()
+        elif not stack or stack[-1] != change.run:
+            stack.append(change.run)
+    return stack
+
+
+def target_of(link: Path) -> str | None:
+    """Return the run whose model a region's `latest` is; None where there is no such link."""
+    return link.readlink().name if link.is_symlink() else None
+
+
+def _write(shelf: Path, content: object) -> None:
+    """Write the history under one name beside it: what a killed process left is written over."""
+    beside = shelf / f"{HISTORY}.new"
+    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    sync(beside)
+    beside.replace(shelf / HISTORY)
+    sync(shelf)
+
+
+def _stored(link: Path) -> list[Change]:
+    try:
+        return [Change(**each) for each in read_json(link.parent / HISTORY)["changes"]]
+    except (OSError, ValueError, TypeError, LookupError):
+        return []

@@ -1,0 +1,100 @@
+"""The models of a region, oldest first: what is on the shelf, which one is in force, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet.workflows.models.card import card_of, verdict_of
+from trialfleet.workflows.models.drift import drift
+from trialfleet.workflows.models.history import target_of
+from trialfleet.workflows.models.latest import LATEST, created_of, provenance_of
+from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedModel:
+    """A model on a region's shelf.
+
+    Attributes:
+        path: its folder.
+        run: the run that published it.
+        created: when that run was planned; None where it isn't known.
+        in_force: whether it is the latest.
+        card: its card; with the provenance alone where a former release published it.
+        verdict: the gate's; None in a study without a gate.
+        evaluations: the gate's metric of it each time that it was measured, oldest first, and the
+            run whose gate that was.
+        drift: how it left its own past when it was last measured; None if it didn't.
+    """
+
+    path: Path
+    run: str
+    created: datetime | None
+    in_force: bool
+    card: dict[str, Any]
+    verdict: Verdict | None
+    evaluations: tuple[tuple[str, float], ...]
+    drift: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "path": str(self.path),
+            "run": self.run,
+            "in_force": self.in_force,
+            "evaluations": [{"run": run, "value": value} for run, value in self.evaluations],
+            "drift": self.drift,
+            "card": self.card,
+        }
+
+
+def models_on(shelf: Path) -> list[PublishedModel]:
+    """Return the models on a region's shelf, oldest first."""
+    folders = [path for path in shelf.iterdir() if path.name != LATEST and path.name[0] != "."]
+    runs = [path for path in folders if provenance_of(path).get("run") == path.name]
+    runs.sort(key=lambda path: (_time(path), path.name))
+    verdicts = [found for path in runs if (found := verdict_of(path))]
+    latest = target_of(shelf / LATEST)
+    return [_model(path, verdicts, in_force=path.name == latest) for path in runs]
+
+
+def drift_of(shelf: Path, run: str | None) -> str | None:
+    """Return how a model on a shelf left its own past, with its metric; None if it didn't."""
+    found = [model for model in models_on(shelf) if model.run == run]
+    return found[0].drift if found else None
+
+
+def _model(path: Path, verdicts: Sequence[Verdict], *, in_force: bool) -> PublishedModel:
+    evaluations = _evaluations(path.name, verdicts)
+    drifted = drift([value for _, value in evaluations])
+    metric = verdicts[-1].metric if verdicts else ""
+    return PublishedModel(
+        path=path,
+        run=path.name,
+        created=created_of(path),
+        in_force=in_force,
+        card=card_of(path) or provenance_of(path),
+        verdict=verdict_of(path),
+        evaluations=tuple(evaluations),
+        drift=f"{path.name} has drifted: {metric} {drifted}" if drifted else None,
+    )
+
+
+def _evaluations(run: str, verdicts: Sequence[Verdict]) -> list[tuple[str, float]]:
+    """Each gate's run and what it measured of a model, in the metric that the last gate had."""
+    found = []
+    for verdict in verdicts:
+        sides = {verdict.challenger: CHALLENGER, verdict.champion: CHAMPION}
+        value = verdict.metrics.get(sides.get(run, ""), {}).get(verdicts[-1].metric)
+        if value is not None:
+            found.append((verdict.challenger, value))
+    return found
+
+
+def _time(model: Path) -> float:
+    created = created_of(model)
+    return created.timestamp() if created else 0.0

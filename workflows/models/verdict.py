@@ -1,0 +1,256 @@
+"""The gate's rule: whether a new model, the challenger, takes the place of the champion.
+
+The champion is kept when the challenger is worse by more than the tolerance *and* that is more than
+chance: a criterion in two parts, relevance and significance, as Roychoudhury, Scheuer and
+Neuenschwander describe it (Beyond p-values: a phase II dual-criterion design, Clinical Trials 15,
+2018). Two others were at hand:
+
+- *Not shown to be non-inferior: kept.* With a tolerance of 0 that asks for proof that the new model
+  is better. One that is as good would be blocked for ever, and most days' are: the model in force
+  would grow old, where the newest data are the reason to train every day.
+- *The metric is worse: kept.* Of two models that are equally good, half are, by chance.
+
+What is chance is asked of the losses per row, where the trainer leaves them, by a paired bootstrap
+(Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn, Statistical
+significance tests for machine translation evaluation, 2004): both models saw the same rows, so rows
+are drawn anew in pairs. The price is that a small loss of quality may pass each day unseen, the
+creep of non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
+
+Shuffled labels spoil the rows to measure on as well: champion and challenger then look equally bad.
+So a challenger has to be better than a constant prediction, too, where the trainer measures one.
+There it is for the challenger to show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from trialfleet.workflows.study.spec import Study
+
+Losses = npt.NDArray[np.float64]
+
+RESAMPLES = 10_000
+_MOST_ROWS = 10_000  # that are drawn one by one; more are drawn in groups
+_NUMBERS = 4_000_000  # drawn at a time, which bounds the memory
+
+CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What a study's gate asks for."""
+
+    metric: str
+    direction: Literal["minimize", "maximize"]
+    tolerance: float
+    confidence: float
+    baseline: bool
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What the gate's job found of a model: its metrics, and its loss in each row if known."""
+
+    metrics: Mapping[str, float]
+    losses: Losses | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the gate decided.
+
+    Attributes:
+        promoted: whether the challenger takes the champion's place.
+        why: in a line, for people.
+        metric: what decided; its name.
+        champion: the run of the model in force; None: there was none.
+        challenger: the run of the new model.
+        metrics: of champion, challenger and baseline, as far as they were measured.
+        interval: of the mean difference of the losses, challenger - champion: the two ends of
+            one-sided intervals; None without losses.
+    """
+
+    promoted: bool
+    why: str
+    metric: str
+    champion: str | None
+    challenger: str
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    interval: tuple[float, float] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of gate.json."""
+
+        def model(name: str, run: str | None) -> dict[str, Any] | None:
+            return {"run": run, "metrics": dict(self.metrics.get(name, {}))} if run else None
+
+        baseline = self.metrics.get(BASELINE)
+        return {
+            "schema": 1,
+            "verdict": "promoted" if self.promoted else "kept",
+            "why": self.why,
+            "metric": self.metric,
+            CHAMPION: model(CHAMPION, self.champion),
+            CHALLENGER: model(CHALLENGER, self.challenger),
+            BASELINE: None if baseline is None else {"metrics": dict(baseline)},
+            "interval": self.interval,
+        }
+
+    @staticmethod
+    def read(noted: Mapping[str, Any]) -> Verdict:
+        """Return the verdict that `to_json` wrote."""
+        models = {name: noted[name] for name in (CHAMPION, CHALLENGER, BASELINE) if noted[name]}
+        low_and_high = noted["interval"]
+        return Verdict(
+            promoted=noted["verdict"] == "promoted",
+            why=noted["why"],
+            metric=noted["metric"],
+            champion=noted[CHAMPION] and noted[CHAMPION]["run"],
+            challenger=noted[CHALLENGER]["run"],
+            metrics={name: model["metrics"] for name, model in models.items()},
+            interval=(low_and_high[0], low_and_high[1]) if low_and_high else None,
+        )
+
+
+def rule_of(study: Study) -> Rule:
+    """Return the rule of a study that has a gate."""
+    gate = study.gate
+    assert gate is not None, "the study has no gate"
+    metric = gate.metric or study.compared_metric
+    compared = study.report_direction or study.objective.direction
+    is_objective = metric == study.objective.metric
+    return Rule(
+        metric=metric,
+        direction=gate.direction or (study.objective.direction if is_objective else compared),
+        tolerance=gate.tolerance,
+        confidence=gate.confidence,
+        baseline=gate.baseline,
+        seed=study.seed,
+    )
+
+
+def decide(
+    rule: Rule, measured: Mapping[str, Measured], *, champion: str, challenger: str
+) -> Verdict:
+    """Return the verdict on two models that were measured on the same rows.
+
+    Args:
+        rule: the study's.
+        measured: by "champion", "challenger" and, where the trainer has it, "baseline".
+        champion: the run of the model in force.
+        challenger: the run of the new one.
+    """
+    promoted, why, interval = _decision(rule, measured)
+    return Verdict(
+        promoted=promoted,
+        why=why,
+        metric=rule.metric,
+        champion=champion,
+        challenger=challenger,
+        metrics={name: model.metrics for name, model in measured.items()},
+        interval=interval,
+    )
+
+
+def _decision(
+    rule: Rule, measured: Mapping[str, Measured]
+) -> tuple[bool, str, tuple[float, float] | None]:
+    """Whether the challenger is promoted, why, and the interval of the losses' difference."""
+    for name in (CHALLENGER, CHAMPION):
+        if rule.metric not in measured[name].metrics:
+            there = ", ".join(sorted(measured[name].metrics)) or "none"
+            return False, f"the {name} has no number {rule.metric!r}; it has: {there}", None
+    interval = _interval(rule, measured[CHALLENGER], measured[CHAMPION])
+    if no_better := _no_better_than_a_constant(rule, measured):
+        return False, no_better, interval
+    worse = _worse_by(rule, measured[CHALLENGER], measured[CHAMPION])
+    values = _values(rule, measured, CHAMPION)
+    if worse <= rule.tolerance:
+        allowed = f", within the tolerance of {rule.tolerance:g}" if worse > 0 else ""
+        return True, values + allowed, interval
+    if interval is None:
+        return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}{_unequal(measured)}", None
+    sure = f"{rule.confidence:.0%} confidence"
+    if interval[0] > 0:
+        loss = f"its losses are higher by at least {interval[0]:.4g} with {sure}"
+        return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}", interval
+    return True, f"{values}; that it is worse may be chance ({sure})", interval
+
+
+def _beyond(rule: Rule) -> str:
+    return f" (tolerance {rule.tolerance:g})" if rule.tolerance else ""
+
+
+def _unequal(measured: Mapping[str, Measured]) -> str:
+    """What to say of losses that can't be paired."""
+    losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
+    if any(each is None for each in losses):
+        return ""
+    one, other = (len(each) for each in losses if each is not None)
+    return f" (the losses, of {one} and {other} rows, can't be compared row by row)"
+
+
+def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
+    baseline, challenger = measured.get(BASELINE), measured[CHALLENGER]
+    if not rule.baseline or baseline is None or rule.metric not in baseline.metrics:
+        return None
+    values = _values(rule, measured, BASELINE)
+    if _worse_by(rule, challenger, baseline) >= 0:
+        return f"{values}: no better than a constant prediction; are the labels right?"
+    interval = _interval(rule, challenger, baseline)
+    if interval and interval[1] >= 0:
+        sure = f"{rule.confidence:.0%} confidence"
+        return (
+            f"{values}: its losses are not shown to be lower than those of a constant prediction "
+            f"({sure}); are the labels right?"
+        )
+    return None
+
+
+def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
+    new, old = (measured[name].metrics[rule.metric] for name in (CHALLENGER, other))
+    return f"{rule.metric} {new:.4g}, {other} {old:.4g}"
+
+
+def _worse_by(rule: Rule, challenger: Measured, other: Measured) -> float:
+    """How much worse the challenger's metric is; below 0 where it is better."""
+    difference = challenger.metrics[rule.metric] - other.metrics[rule.metric]
+    return difference if rule.direction == "minimize" else -difference
+
+
+def _interval(rule: Rule, challenger: Measured, other: Measured) -> tuple[float, float] | None:
+    one, two = challenger.losses, other.losses
+    if one is None or two is None or len(one) != len(two) or len(one) < 2:
+        return None
+    return bootstrap(one - two, rule.confidence, rule.seed)
+
+
+def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
+    """Return the lower and the upper end of one-sided percentile intervals of the mean.
+
+    Args:
+        differences: [n] of pairs, n at least 2.
+        confidence: of each end by itself.
+        seed: the same one gives the same interval.
+    """
+    random = np.random.default_rng(seed)
+    values = differences
+    if len(values) > _MOST_ROWS:  # the means of groups by chance vary as the rows' mean does
+        groups = np.array_split(random.permutation(values), _MOST_ROWS)
+        values = np.array([group.mean() for group in groups])
+    count = len(values)
+    at_once = max(1, _NUMBERS // count)
+    means = np.concatenate(
+        [
+            values[random.integers(0, count, (min(at_once, RESAMPLES - begin), count))].mean(1)
+            for begin in range(0, RESAMPLES, at_once)
+        ]
+    )
+    low, high = np.quantile(means, [1 - confidence, confidence])
+    return float(low), float(high)

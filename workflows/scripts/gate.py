@@ -1,0 +1,221 @@
+"""The gate's node: which models its job measures, what the job left, and the verdict.
+
+Its PRE script lays both models beside each other, or skips the node where no model is in force; its
+POST script says whether to try again. Whatever keeps the job from its end, the region goes on: the
+champion is kept, and the verdict says why. The publish node decides, in whose process nobody waits
+for 10,000 resamples; `models/verdict.py` is its rule.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trialfleet.errors import InputError
+from trialfleet.files import read_json, write_json
+from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.models.card import verdict_of
+from trialfleet.workflows.models.latest import champion_of, provenance_of
+from trialfleet.workflows.models.shelf import share, shelf_of
+from trialfleet.workflows.models.verdict import (
+    BASELINE,
+    CHALLENGER,
+    CHAMPION,
+    Losses,
+    Measured,
+    Verdict,
+    decide,
+    rule_of,
+)
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.scripts.outcome import (
+    Failed,
+    Unpaid,
+    finite_metrics,
+    judge,
+    load_result,
+    one_line,
+)
+from trialfleet.workflows.scripts.publish import check_model
+from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.causes import SEE, log_of
+from trialfleet.workflows.study.file import FrozenStudy
+
+_UNKNOWN_MODE = (
+    "its result has no models: the trainer doesn't know the mode evaluate (docs/gate.md)"
+)
+
+
+class _NotMeasuredError(ValueError):
+    """A result that isn't one of mode `evaluate`; another attempt would leave the same."""
+
+
+def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str | None:
+    """Write the files of a region's gate; return why there is nothing to measure, if so.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    files, study = folder.region(slug), frozen.study
+    if files.published.exists() or files.verdict.exists():
+        return "decided already"
+    try:
+        shelf = shelf_of(study, slug)
+        if provenance_of(shelf / frozen.run).get("run") == frozen.run:
+            return "published already"
+        champion = champion_of(shelf, study.name)
+        if champion is None:
+            return _settled(files, _alone(frozen))
+        if unpaid := spending.refusal(folder, "final"):
+            return _settled(files, _kept(frozen, champion.name, f"not measured: {unpaid}"))
+        check_model(files.best.model)
+        _write(frozen, folder, files, node, champion)
+    except (InputError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
+        return _settled(files, _kept(frozen, None, f"the models can't be measured: {error}"))
+    return None
+
+
+def _write(
+    frozen: FrozenStudy, folder: RunFolder, files: RegionFolder, node: str, champion: Path
+) -> None:
+    trained = read_json(files.best.trial_json)
+    place = files.gate
+    order = TrialOrder(
+        region=trained["region"],
+        node=node,
+        trial=trained["trial"],
+        mode="evaluate",
+        seed=trained["seed"],
+        params=trained["params"],
+        models={CHAMPION: place.champion.name, CHALLENGER: place.challenger.name},
+    )
+    for model, to in ((champion, place.champion), (files.best.model, place.challenger)):
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(model, to, copy_function=share)
+    write_trial(frozen.run, frozen.study, folder, place, order)
+
+
+def judge_measurement(place: TrialFolder, return_code: int, metric: str) -> Failed | Unpaid | None:
+    """Return what went wrong with the gate's job; None if it measured both models.
+
+    Args:
+        place: the gate's folder, with what the job left.
+        return_code: as `outcome.judge` has it.
+        metric: the objective's.
+    """
+    if return_code != 0:
+        outcome = judge(place, return_code, metric)
+        assert isinstance(outcome, Failed | Unpaid), "a job that failed isn't complete"
+        return outcome
+    try:
+        _metrics(place)
+    except ValueError as error:
+        return Failed(error=one_line(error), final=isinstance(error, _NotMeasuredError))
+    return None
+
+
+def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
+    """Write the verdict where the models could not be measured, for good; return why."""
+    champion = str(provenance_of(files.gate.champion)["run"])
+    why = f"the gate's job failed: {outcome.error}{SEE}{log_of(files.gate)}"
+    return _settled(files, _kept(frozen, champion, why))
+
+
+def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
+    """Return a region's verdict, taken once; None in a study without a gate.
+
+    Raises:
+        InputError: a published model lies where the region's models are to lie.
+        OSError: the disk is full.
+    """
+    if frozen.study.gate is None:
+        return None
+    if files.verdict.exists():
+        return Verdict.read(read_json(files.verdict))
+    # of a publication that was killed, whose DAGMan was lost with the note of it
+    published = verdict_of(shelf_of(frozen.study, slug) / frozen.run)
+    found = published or _decide(frozen, files)
+    _settled(files, found)
+    return found
+
+
+def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
+    champion = str(provenance_of(files.gate.champion).get("run", "")) or None
+    try:
+        measured = _measured(files.gate)
+    except (ValueError, OSError) as error:
+        return _kept(frozen, champion, f"what the gate's job left can't be used: {error}")
+    assert champion is not None, "a job that measured two models was given two"
+    rule = rule_of(frozen.study)
+    return decide(rule, measured, champion=champion, challenger=frozen.run)
+
+
+def _settled(files: RegionFolder, found: Verdict) -> str:
+    write_json(files.verdict, found.to_json())
+    return found.why
+
+
+def _alone(frozen: FrozenStudy) -> Verdict:
+    why = "no model of this study was in force"
+    metric = rule_of(frozen.study).metric
+    return Verdict(promoted=True, why=why, metric=metric, champion=None, challenger=frozen.run)
+
+
+def _kept(frozen: FrozenStudy, champion: str | None, why: str) -> Verdict:
+    return Verdict(
+        promoted=False,
+        why=one_line(why),
+        metric=rule_of(frozen.study).metric,
+        champion=champion,
+        challenger=frozen.run,
+    )
+
+
+# What the job left
+
+
+def _measured(place: TrialFolder) -> dict[str, Measured]:
+    """Return what the job found of each model.
+
+    Raises:
+        ValueError: it left something else, in words.
+        OSError: it can't be read.
+    """
+    return {
+        name: Measured(metrics=metrics, losses=_losses(place.losses / f"{name}.txt"))
+        for name, metrics in _metrics(place).items()
+    }
+
+
+def _metrics(place: TrialFolder) -> dict[str, dict[str, float]]:
+    result = load_result(place.result)
+    if result.get("status") != "complete":
+        raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")
+    models: Any = result.get("models")
+    if not isinstance(models, dict):
+        raise _NotMeasuredError(_UNKNOWN_MODE)
+    known = [name for name in (CHAMPION, CHALLENGER, BASELINE) if name in models]
+    for name in (CHAMPION, CHALLENGER, *known):
+        entry = models.get(name)
+        if not isinstance(entry, dict) or not isinstance(entry.get("metrics"), dict):
+            raise _NotMeasuredError(f'result.json has no metrics of the {name} in "models"')
+    return {name: finite_metrics(models[name]["metrics"]) for name in known}
+
+
+def _losses(path: Path) -> Losses | None:
+    if not path.is_file():
+        return None
+    try:
+        losses = np.array(path.read_text(encoding="utf-8").split(), dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(f"losses/{path.name} is no number per line: {error}") from error
+    if not np.isfinite(losses).all():
+        row = int(np.flatnonzero(~np.isfinite(losses))[0])
+        raise ValueError(f"losses/{path.name}: line {row + 1} is {losses[row]}, not finite")
+    return losses

@@ -1,0 +1,37 @@
+"""What the node of a region's gate asks and tells."""
+
+from __future__ import annotations
+
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.scripts import gate
+from trialfleet.workflows.scripts.outcome import Failed
+from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
+
+
+class GateScripts:
+    """Having both models measured on the same rows, and judging the attempts."""
+
+    def __init__(self, studies: RegionStudies) -> None:
+        self._studies, self._folder = studies, studies.folder
+
+    def ask(self, slug: str, node: str) -> Reply:
+        """Write the job's files; skip the node where there is nothing to measure."""
+        if why := gate.prepare(self._studies.frozen, self._folder, slug, node):
+            return Reply(EXITS["skip"], f"{node}: skipped: {why}")
+        return Reply(EXITS["done"], f"{node}: measures the model in force and the new one")
+
+    def tell(
+        self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
+    ) -> Reply:
+        """Judge an attempt; where none succeeds the model in force is kept."""
+        if no_job := without_job(node, int(return_code), int(asked)):
+            return no_job
+        files, metric = self._folder.region(slug), self._studies.study.objective.metric
+        outcome = gate.judge_measurement(files.gate, int(return_code), metric)
+        if outcome is None:
+            return Reply(EXITS["done"], f"{node}: measured")
+        if isinstance(outcome, Failed) and not outcome.final and int(retry) < int(most):
+            return try_again(node, outcome, retry, most)
+        why = gate.keep(self._studies.frozen, files, outcome)
+        return Reply(EXITS["done"], f"{node}: the model in force is kept: {why}")
