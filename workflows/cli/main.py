@@ -13,6 +13,7 @@ import click
 
 from trialfleet.errors import TrialfleetError, printable
 from trialfleet.workflows.cli import (
+    model_commands,
     override_commands,
     result_commands,
     run_commands,
@@ -79,6 +80,8 @@ for command in (
     result_commands.report,
     result_commands.dashboard,
     result_commands.predict,
+    model_commands.models,
+    model_commands.rollback,
     override_commands.promote,
     override_commands.takeover,
     pool,

@@ -198,6 +198,31 @@ def find_model(name: str) -> Path:
     )
 
 
+def find_shelf(region: str, study: str | None = None) -> Path:
+    """Return the folder of a region's models, which has their runs' and `latest`.
+
+    Args:
+        region: its name, or STUDY/REGION, or the folder; or what else `find_model` takes.
+        study: only of this study.
+
+    Raises:
+        InputError: there is none, or several are; names them.
+    """
+    if (Path(region) / LATEST).is_symlink():
+        return Path(region).absolute()
+    before, _, name = region.rpartition("/")
+    here = shelves_here(study or before or None, name)
+    if len(here) == 1:
+        return here[0]
+    return find_model(f"{study}/{name}" if study else region).parent.absolute()
+
+
+def shelves_here(study: str | None = None, region: str | None = None) -> list[Path]:
+    """Return the folders of models that lie here, in order, of one study or region or of all."""
+    found = _shelves(glob.escape(region_slug(region)) if region else "*")
+    return [shelf for shelf in found if study in {None, shelf.parent.name}]
+
+
 def _model_alone(region: str) -> Path:
     """The latest model of a region, by the publish folders that are here."""
     found = _shelves(glob.escape(region_slug(region)))

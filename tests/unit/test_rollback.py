@@ -1,0 +1,201 @@
+"""Back to the model that was in force before, and what is known of those that were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.models import history
+from trialfleet.workflows.models import latest as latest_module
+from trialfleet.workflows.models.drift import drift
+from trialfleet.workflows.models.history import changes, in_force
+from trialfleet.workflows.models.latest import promote, rollback
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    """A shelf with five models, none of them in force yet."""
+    shelf = tmp_path / "models" / "demo" / "A"
+    for number in range(1, 6):
+        model = shelf / f"r{number}"
+        model.mkdir(parents=True)
+        provenance = {"study": "demo", "run": model.name}
+        (model / "provenance.json").write_text(json.dumps(provenance))
+    return shelf
+
+
+def promoted(shelf: Path, *runs: str) -> None:
+    for run in runs:
+        promote(shelf / run)
+
+
+def latest(shelf: Path) -> str:
+    return (shelf / "latest").readlink().name
+
+
+def test_it_goes_back_to_what_was_in_force_and_not_to_the_folder_before(shelf: Path) -> None:
+    promoted(shelf, "r1", "r4")  # r2 and r3 were kept out by the gate
+    assert rollback(shelf) == ("r1", "r4")
+    assert latest(shelf) == "r1"
+
+
+def test_twice_goes_two_back_and_not_forth_again(shelf: Path) -> None:
+    promoted(shelf, "r1", "r2", "r3")
+    assert [rollback(shelf)[0] for _ in range(2)] == ["r2", "r1"]
+    with pytest.raises(InputError, match=r"no model that was in force before r1 .*r2, r3, r4, r5"):
+        rollback(shelf)
+    promoted(shelf, "r4")
+    assert rollback(shelf) == ("r1", "r4")  # not to r3, which was rolled back
+
+
+def test_to_a_run_of_ones_choice(shelf: Path) -> None:
+    promoted(shelf, "r1", "r2", "r3")
+    assert rollback(shelf, "r1") == ("r1", "r3")
+    assert rollback(shelf, "r5") == ("r5", "r1")
+    assert rollback(shelf) == ("r1", "r5")
+    with pytest.raises(InputError, match="no model of the run 'r9'; there are: r1, r2"):
+        rollback(shelf, "r9")
+    assert latest(shelf) == "r1"
+
+
+def test_models_that_are_gone_are_passed_over(shelf: Path) -> None:
+    promoted(shelf, "r1", "r2", "r3")
+    (shelf / "r2" / "provenance.json").unlink()
+    assert rollback(shelf) == ("r1", "r3")
+
+
+def test_a_shelf_without_a_latest_has_nothing_to_go_back_from(shelf: Path) -> None:
+    with pytest.raises(InputError, match="nothing to roll back"):
+        rollback(shelf)
+
+
+def test_the_history_is_told_with_time_and_cause(shelf: Path) -> None:
+    promoted(shelf, "r1", "r2")
+    rollback(shelf)
+    told = [(change.former, change.run, change.by) for change in changes(shelf / "latest")]
+    assert told == [(None, "r1", "promote"), ("r1", "r2", "promote"), ("r2", "r1", "rollback")]
+    assert all(change.time for change in changes(shelf / "latest"))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"changes": [{"run": 1}]}', None])
+def test_latest_is_the_truth_where_the_history_is_lost(shelf: Path, content: str | None) -> None:
+    promoted(shelf, "r1", "r2")
+    if content is None:
+        (shelf / ".history.json").unlink()  # as of a release that wrote none
+    else:
+        (shelf / ".history.json").write_text(content)
+    assert in_force(shelf / "latest") == ["r2"]
+    promoted(shelf, "r3")
+    assert rollback(shelf) == ("r2", "r3")
+
+
+def test_a_link_that_was_moved_by_hand_is_in_the_history(shelf: Path) -> None:
+    promoted(shelf, "r1", "r2")
+    (shelf / "latest").unlink()
+    (shelf / "latest").symlink_to("r4")
+    assert in_force(shelf / "latest") == ["r1", "r2", "r4"]
+    assert rollback(shelf) == ("r2", "r4")
+
+
+def test_a_change_that_was_noted_and_not_made_never_took_place(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted(shelf, "r1", "r2", "r3")
+    with monkeypatch.context() as patch:
+        patch.setattr(latest_module, "point", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            rollback(shelf)
+    assert latest(shelf) == "r3"
+    assert in_force(shelf / "latest") == ["r1", "r2", "r3"]
+    assert rollback(shelf) == ("r2", "r3")
+
+
+def test_the_history_has_an_end(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_KEPT", 4)
+    promoted(shelf, *["r1", "r2"] * 5)
+    assert len(changes(shelf / "latest")) == 4
+
+
+def test_by_the_command(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shelf.parents[2])
+    promoted(shelf, "r1", "r2")
+    for name in ("A", "demo/A", "models/demo/A"):
+        done = CliRunner().invoke(main, ["rollback", name])
+        assert (done.exit_code, done.output) == (0, "A: latest is r1 (was r2)\n")
+        done = CliRunner().invoke(main, ["rollback", name, "--to", "r2"])
+        assert (done.exit_code, done.output) == (0, "A: latest is r2 (was r1)\n")
+    assert CliRunner().invoke(main, ["rollback", "A", "--study", "other"]).exit_code == 2
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tests.killed_child import status_of
+from trialfleet.workflows.models.history import in_force
+from trialfleet.workflows.models.latest import promote, rollback
+
+shelf, times = Path(sys.argv[1]), int(sys.argv[2])
+link = shelf / "latest"
+for run in ("r1", "r2", "r3"):
+    promote(shelf / run)
+calls = 1
+while os.WIFSIGNALED(status_of(lambda: rollback(shelf), calls)):
+    calls += 1
+    if link.readlink().name == "r2":
+        promote(shelf / "r3")
+assert calls > 10, calls
+promote(shelf / "r3")
+for kill in range(times):
+    died = os.WIFSIGNALED(status_of(lambda: rollback(shelf), 1 + kill % (calls - 1)))
+    assert died, kill
+    now, stack = link.readlink().name, in_force(link)
+    assert (now, stack[-1]) in {("r3", "r3"), ("r2", "r2")}, (kill, now, stack)
+    assert (link / "provenance.json").exists()
+    if now == "r3":
+        assert rollback(shelf) == ("r2", "r3"), kill
+    promote(shelf / "r3")
+known = {".lock", ".history.json", "latest", *(f"r{i}" for i in range(1, 6))}
+left = set(os.listdir(shelf)) - known
+assert not left, left
+"""
+
+
+@pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.thorough)])
+def test_kill_9_in_a_rollback_leaves_the_old_model_or_the_new(shelf: Path, times: int) -> None:
+    command = [sys.executable, "-c", KILLED, str(shelf), str(times)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr
+
+
+# Drift
+
+
+def test_a_value_outside_of_its_own_past_has_drifted() -> None:
+    past = [0.80, 0.81, 0.79, 0.80, 0.82]
+    assert drift([*past, 0.78]) is None  # 0.8 ± 3 * 1.4826 * 0.01
+    found = drift([*past, 0.75])
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((0.8 - 0.044478, 0.8 + 0.044478))
+    assert str(found) == "0.75, outside of its own past, 0.7555 to 0.8445"
+    assert drift([*past, 0.85])  # better than it can be is odd, too
+
+
+def test_nothing_is_said_before_there_is_a_past() -> None:
+    assert drift([]) is None
+    assert drift([0.8, 0.8, 0.8, 0.8, 0.1]) is None
+
+
+def test_odd_days_in_the_past_do_not_hide_a_drift() -> None:
+    assert drift([0.80, 0.81, 0.10, 0.79, 0.80, 0.82, 0.60])
+
+
+def test_what_never_varied_drifts_by_any_change_but_rounding() -> None:
+    assert drift([0.8] * 5 + [0.8 + 1e-15]) is None
+    assert drift([0.8] * 5 + [0.79])

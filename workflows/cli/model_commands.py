@@ -1,0 +1,93 @@
+"""The commands for published models: what there is, and back to a former one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.cli.arguments import model_argument
+from trialfleet.workflows.output import console, json_option, print_json, say
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.models.listing import PublishedModel
+
+study_option = click.option("--study", help="Only models of this study.")
+_IN_FORCE = ""  # as --card's RUN
+
+
+@click.command()
+@model_argument("region", required=False)
+@study_option
+@click.option(
+    "--card",
+    "card_of",
+    is_flag=False,
+    flag_value=_IN_FORCE,
+    metavar="[RUN]",
+    help="Show all that is known of one model (default: the one in force).",
+)
+@json_option
+def models(region: str | None, study: str | None, card_of: str | None, as_json: bool) -> None:
+    """Show the published models here, or all those of REGION, oldest first.
+
+    REGION is a region's name, STUDY/REGION, or the folder of its models.
+    """
+    from trialfleet.workflows.models.listing import models_on
+    from trialfleet.workflows.models.tables import card_text, champions_table, history_table
+    from trialfleet.workflows.run.finding import find_shelf, shelves_here
+
+    if region is None and card_of is not None:
+        raise InputError("--card is of one region: trialfleet models REGION --card [RUN]")
+    shelves = [find_shelf(region, study)] if region else shelves_here(study)
+    found = {shelf: models_on(shelf) for shelf in shelves}
+    if card_of is not None:
+        model = _chosen(found[shelves[0]], shelves[0].name, card_of)
+        print_json(model.to_json()) if as_json else console().print(card_text(model))
+    elif as_json:
+        print_json(
+            [
+                {
+                    "study": shelf.parent.name,
+                    "region": shelf.name,
+                    "models": [model.to_json() for model in of],
+                }
+                for shelf, of in found.items()
+            ]
+        )
+    elif not found:
+        say("no models here; a run publishes them into ./models unless its study says otherwise")
+    else:
+        console().print(history_table(found[shelves[0]]) if region else champions_table(found))
+
+
+def _chosen(found: list[PublishedModel], region: str, run: str) -> PublishedModel:
+    """The model of a run, or the one in force."""
+    for model in found:
+        if model.run == run or (run == _IN_FORCE and model.in_force):
+            return model
+    there = ", ".join(model.run for model in found) or "none"
+    wanted = f"model of the run {run!r}" if run else "model in force"
+    raise InputError(f"{region} has no {wanted}; its models: {there}")
+
+
+@click.command()
+@model_argument("region")
+@click.option("--to", metavar="RUN", help="Go back to this run's model.")
+@study_option
+def rollback(region: str, to: str | None, study: str | None) -> None:
+    """Make the model the latest of REGION that was in force before the present one.
+
+    Once more goes one further back. REGION is a region's name, STUDY/REGION, or the folder of its
+    models.
+    """
+    from trialfleet.workflows.models.latest import rollback as go_back
+    from trialfleet.workflows.run.finding import find_shelf
+
+    shelf = find_shelf(region, study)
+    try:
+        now, before = go_back(shelf, to)
+    except OSError as error:
+        raise InputError(f"{error.filename or shelf}: {error.strerror}") from error
+    say(f"{shelf.name}: latest is {now} (was {before})")

@@ -1,0 +1,122 @@
+"""How a region's models look in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trialfleet.workflows.models.history import changes
+from trialfleet.workflows.models.latest import LATEST
+from trialfleet.workflows.models.listing import PublishedModel
+from trialfleet.workflows.output import keep_numbers_whole
+
+_CHECKSUM = 12  # digits of a SHA-256 that are shown
+
+
+def champions_table(shelves: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
+    """A row for each region: its model in force, and what became of the newest."""
+    table = _table("study", "region", "in force", "planned", "metric", "newest")
+    for shelf, models in shelves.items():
+        names = (shelf.parent.name, shelf.name)
+        champion = next((model for model in models if model.in_force), None)
+        newest = _state(models[-1], champion) if models else "no models"
+        shown = (champion.run, _day(champion), _metric(champion)) if champion else ("none", "", "")
+        table.add_row(*map(Text, (*names, *shown, newest)))
+    drifted = [Text(line, "yellow") for models in shelves.values() for line in _drifts(models)]
+    keep_numbers_whole(table)
+    return Group(table, *drifted)
+
+
+def history_table(models: Sequence[PublishedModel]) -> RenderableType:
+    """A row for each of a region's models, oldest first."""
+    table = _table("run", "planned", "metric", "state")
+    champion = next((model for model in models if model.in_force), None)
+    for model in models:
+        cells = (model.run, _day(model), _metric(model), _state(model, champion))
+        table.add_row(*(Text(cell, "bold" if model.in_force else "") for cell in cells))
+    keep_numbers_whole(table)
+    return Group(table, *(Text(line, "yellow") for line in _drifts(models)))
+
+
+def card_text(model: PublishedModel) -> Text:
+    """A model's card."""
+    lines = [f"{name:<10}{value}" for name, value in _card_lines(model) if value]
+    return Text("\n".join(lines))
+
+
+def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
+    card, verdict = model.card, model.verdict
+    yield "model", f"{model.path}{'  (in force)' if model.in_force else ''}"
+    yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
+    yield "planned", _day(model)
+    yield "settings", _pairs(card.get("params"))
+    yield "seed", str(card.get("seed", ""))
+    yield "metrics", _pairs(card.get("metrics"))
+    for entry in card.get("data") or []:
+        checksum = str(entry.get("sha256") or "")[:_CHECKSUM]
+        yield "data", f"{entry.get('path') or entry.get('url')}  {checksum}".rstrip()
+    yield "trained", f"{card.get('device') or ''}  {_seconds(card.get('seconds'))}".strip()
+    yield "versions", _pairs(card.get("versions"))
+    if verdict:
+        yield "gate", f"{'promoted' if verdict.promoted else 'kept the former'}: {verdict.why}"
+        yield "against", verdict.champion or ""
+    yield "measured", "  ".join(f"{run} {value:.5g}" for run, value in model.evaluations)
+    for change in changes(model.path.parent / LATEST):
+        if change.run == model.run:
+            yield "in force", f"since {change.time or 'an unknown time'}, by {change.by}"
+    yield "drift", model.drift or ""
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in names:
+        table.add_column(name, justify="right" if name == "metric" else "left", overflow="fold")
+    return table
+
+
+def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
+    if model.in_force:
+        return "in force"
+    if model.verdict and not model.verdict.promoted:
+        return f"kept {model.verdict.champion or 'the former'}: {model.verdict.why}"
+    return f"before {champion.run}" if champion else "not in force"
+
+
+def _drifts(models: Sequence[PublishedModel]) -> list[str]:
+    return [model.drift for model in models if model.in_force and model.drift]
+
+
+def _metric(model: PublishedModel) -> str:
+    """What the gate measured of it first; else the objective, of its full training."""
+    if model.evaluations and model.verdict:
+        return f"{model.verdict.metric} {model.evaluations[0][1]:.5g}"
+    name = str((model.card.get("objective") or {}).get("metric", ""))
+    value = (model.card.get("metrics") or {}).get(name)
+    return f"{name} {value:.5g}" if isinstance(value, int | float) else ""
+
+
+def _day(model: PublishedModel) -> str:
+    return f"{_local(model.created):%Y-%m-%d %H:%M}" if model.created else ""
+
+
+def _local(moment: datetime) -> datetime:
+    return moment.astimezone()
+
+
+def _seconds(value: Any) -> str:
+    return f"{value:.5g} s" if isinstance(value, int | float) else ""
+
+
+def _pairs(values: Any) -> str:
+    if not isinstance(values, Mapping):
+        return ""
+    return "  ".join(
+        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )
