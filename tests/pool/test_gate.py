@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ TUNED = {"x": {"type": "float", "low": 0.29, "high": 0.31}}  # the optimum is in
 WORSE = {"x": {"type": "float", "low": 0.9, "high": 1.0}}
 
 
-def day(make_run: MakeRun, number: int, params: dict[str, object] | None = None) -> Run:
+def day(make_run: MakeRun, number: int, params: dict[str, Any] | None = None) -> Run:
     run = make_run(params, run=f"day{number}", budget=SMALL, gate={})
     run.submit()
     return run

@@ -148,12 +148,12 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
 def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
     champion = str(provenance_of(files.gate.champion).get("run", "")) or None
     try:
-        measured = _measured(files.gate)
+        found = measured(files.gate)
     except (ValueError, OSError) as error:
         return _kept(frozen, champion, f"what the gate's job left can't be used: {error}")
     assert champion is not None, "a job that measured two models was given two"
     rule = rule_of(frozen.study)
-    return decide(rule, measured, champion=champion, challenger=frozen.run)
+    return decide(rule, found, champion=champion, challenger=frozen.run)
 
 
 def _settled(files: RegionFolder, found: Verdict) -> str:
@@ -180,7 +180,7 @@ def _kept(frozen: FrozenStudy, champion: str | None, why: str) -> Verdict:
 # What the job left
 
 
-def _measured(place: TrialFolder) -> dict[str, Measured]:
+def measured(place: TrialFolder) -> dict[str, Measured]:
     """Return what the job found of each model.
 
     Raises:
