@@ -64,7 +64,7 @@ def test_an_object_that_isnt_there_is_told_with_its_url(cloud: Account, place: P
     where = {"LocationConstraint": HOME}
     cloud.client("s3", HOME).create_bucket(Bucket="users", CreateBucketConfiguration=where)
     with pytest.raises(
-        InputError, match=r"^s3://users/rows/S%C3%A3o%20Paulo\.csv: there is no suc"
+        InputError, match=r"^data: s3://users/rows/S%C3%A3o%20Paulo\.csv: there is no suc"
     ):
         planned(place)
     assert [*(place / "runs").iterdir()] == []

@@ -58,6 +58,7 @@ STUDIES: list[dict[str, Any]] = [
     SMALL,
     {**SMALL, "regions": {"glob": "data/*.npz"}, "publish": "models", "seed": 3, "retries": 0},
     {**SMALL, "publish": "none"},
+    {**SMALL, "gate": {"metric": "auc", "direction": "maximize", "tolerance": 0.01}},
     {
         **SMALL,
         "regions": {

@@ -43,7 +43,8 @@ def test_a_model_that_meets_a_full_disk_does_not_stop_its_region(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = Full(1)
-    monkeypatch.setattr(publish_node, "load_frozen", lambda _: SimpleNamespace(study=None))
+    ungated = SimpleNamespace(study=SimpleNamespace(gate=None))
+    monkeypatch.setattr(publish_node, "load_frozen", lambda _: ungated)
     monkeypatch.setattr(publish_node, "adopt", lambda _: None)
     monkeypatch.setattr(publish_node, "publish", lambda *_: full())
     folder = RunFolder(tmp_path)

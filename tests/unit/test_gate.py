@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console, RenderableType
 
 from tests.conftest import MakeRun
 from trialfleet import InputError, Run, Study
+from trialfleet.nodes import trial
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.plan_summary import plan_text
 from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.models.verdict import (
     BASELINE,
@@ -27,8 +35,10 @@ from trialfleet.workflows.models.verdict import (
     decide,
     rule_of,
 )
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.planning import EXITS
+from trialfleet.workflows.run.console import run_view
+from trialfleet.workflows.scripts.gate import measured as measured_of
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
 from trialfleet.workflows.scripts.report_node import read_report
@@ -143,12 +153,12 @@ def test_an_equal_challenger_is_seldom_kept_and_one_that_is_worse_mostly() -> No
     """At 95% an equal one is kept in 5% of cases at most; half of them have a worse metric."""
     kept = {0.5: 0, 0.53: 0}
     for mean in kept:
-        for seed in range(100):
+        for seed in range(40):
             pair = losses(2 * seed, 0.5), losses(2 * seed + 1, mean)
             values = [measured(-float(each.mean()), each) for each in pair]
             kept[mean] += not verdict(rule(), *values).promoted
-    assert kept[0.5] <= 10
-    assert kept[0.53] >= 60
+    assert kept[0.5] <= 4
+    assert kept[0.53] >= 24
 
 
 def test_the_bootstrap_agrees_with_the_central_limit_and_is_repeatable() -> None:
@@ -497,3 +507,141 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
     assert wrong.exit_code == 2
     assert "its models: r1, r2" in wrong.output
     assert CliRunner().invoke(main, ["rollback", "B"]).exit_code == 2
+
+
+def measured_day(shelf: Path, number: int, champion: float) -> None:
+    """A model on the shelf that was kept out, and what its gate measured of r1."""
+    model = shelf / f"d{number}"
+    model.mkdir()
+    verdict = Verdict(
+        promoted=False,
+        why="",
+        metric="loss",
+        champion="r1",
+        challenger=model.name,
+        metrics={CHAMPION: {"loss": champion}, CHALLENGER: {"loss": 1.0}},
+    )
+    origin = {"study": "demo", "run": model.name, "created": f"2026-01-0{number}T00:00:00+00:00"}
+    (model / "provenance.json").write_text(json.dumps(origin))
+    (model / "card.json").write_text(json.dumps({**origin, "gate": verdict.to_json()}))
+
+
+@pytest.mark.parametrize(("today", "drifted"), [(0.41, False), (0.9, True)])
+def test_a_champion_that_left_its_own_past_is_marked_everywhere(
+    champion: Day,
+    make_day: MakeDay,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    today: float,
+    drifted: bool,
+) -> None:
+    shelf = Path(champion.run.study.publish) / "demo" / "A"
+    for number, value in enumerate([0.40, 0.41, 0.39, 0.42, 0.40], start=1):
+        measured_day(shelf, number, value)
+    day = make_day("r2")
+    day.ask()
+    day.measure(today, today + 0.1)
+    day.tell()
+    day.publish()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("COLUMNS", "200")
+    words = f"r1 has drifted: loss {today:.4g}, outside of its own past, 0.3555 to 0.4445"
+    status = StatusReader(day.folder).read()
+    shown = [
+        status.regions[0].drift or "",
+        str(read_report(day.folder).to_json()),
+        CliRunner().invoke(main, ["models"]).output,
+        CliRunner().invoke(main, ["models", "A"]).output,
+        CliRunner().invoke(main, ["models", "A", "--card"]).output,
+        "".join(as_text(run_view(status))),
+    ]
+    assert [words in " ".join(each.split()) for each in shown] == [drifted] * len(shown)
+
+
+def as_text(view: RenderableType) -> str:
+    terminal = Console(width=200, file=io.StringIO(), record=True)
+    terminal.print(view)
+    return terminal.export_text()
+
+
+KILLED = """
+import os, shutil, sys
+from pathlib import Path
+from tests.killed_child import status_of
+from trialfleet.files import read_json
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.scripts.publish_node import publish_region
+
+folder, shelf, every = RunFolder(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
+files = folder.region("A")
+ends, kill = set(), 1
+while True:
+    died = os.WIFSIGNALED(status_of(lambda: publish_region(folder, "A"), kill))
+    assert (shelf / "latest" / "weights").exists(), kill
+    assert status_of(lambda: publish_region(folder, "A"), 0) == 0, kill
+    verdict, told = read_json(files.verdict), read_json(files.published)
+    in_force = (shelf / "latest").readlink().name
+    ends.add((verdict["verdict"], in_force, bool(told["not_latest"])))
+    assert not [name for name in os.listdir(shelf) if name.startswith(".publish-")], kill
+    if not died:
+        break
+    shutil.rmtree(shelf / "r2")
+    os.system(f"ln -sfn r1 '{shelf}/latest'")
+    files.published.unlink()
+    files.verdict.unlink()
+    kill += every
+print(kill, *ends)
+"""
+
+
+@pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("challenger", "end"),
+    [(0.3, ("promoted", "r2", False)), (0.5, ("kept", "r1", True))],
+)
+def test_kill_9_while_a_verdict_is_published_ends_the_same(
+    champion: Day, make_day: MakeDay, challenger: float, end: tuple[object, ...], every: int
+) -> None:
+    day = make_day("r2")
+    day.ask()
+    day.measure(0.4, challenger)
+    day.tell()
+    shelf = Path(day.run.study.publish) / "demo" / "A"
+    command = [sys.executable, "-c", KILLED, str(day.folder.root), str(shelf), str(every)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr
+    kills, ends = done.stdout.splitlines()[-1].split(" ", 1)
+    assert ends == str(end)
+    assert int(kills) > 60
+
+
+def test_the_plan_says_by_what_the_gate_decides_and_what_the_trainer_does_not_know(
+    make_run: MakeRun, work: Path
+) -> None:
+    text = plan_text(make_run(gate={"tolerance": 0.01}))
+    assert "gate     each new model against the one in force, by loss, 0.01 worse" in text
+    assert "evaluate" not in text
+    (work / "go.sh").write_text("echo 1 > model/x")
+    trainer = {"command": ["sh", "go.sh"], "files": ["go.sh"]}
+    assert "mentions mode evaluate" in plan_text(make_run(run="r2", trainer=trainer, gate={}))
+    assert "evaluate" not in plan_text(make_run(run="r3", trainer=trainer))
+
+
+def test_the_pages_trainer_measures_both_models(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gate.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    (order,) = (block for block in blocks if '"mode"' in block)
+    (tmp_path / "trial.json").write_text(order)
+    (tmp_path / "north.csv").write_text("1\n2\n")
+    for name, value in (("champion", 1.5), ("challenger", 1.0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text(str(value))
+    (tmp_path / "train.py").write_text(program)
+    shutil.copy(Path(trial.__file__), tmp_path)
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True)
+    found = measured_of(TrialFolder(tmp_path))
+    assert found[CHAMPION].metrics == {"loss": 0.25}
+    losses = found[CHALLENGER].losses
+    assert losses is not None
+    assert losses.tolist() == [0.0, 1.0]

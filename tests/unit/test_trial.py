@@ -454,7 +454,9 @@ def test_a_trainer_without_checkpoints_still_ends_on_sigterm(sandbox: Path) -> N
 
 def test_the_trainers_in_the_docstring_work(sandbox: Path) -> None:
     blocks = (trial.__doc__ or "").split("::\n")[1:]
-    short, long = (textwrap.dedent("\n".join(_indented(block.splitlines()))) for block in blocks)
+    short, long, measuring = (
+        textwrap.dedent("\n".join(_indented(block.splitlines()))) for block in blocks
+    )
     model = """
 class Model:
     step, loss = 0, 2.0
@@ -462,7 +464,11 @@ class Model:
     def train_one_step(self): self.step += 1
     def save(self, path): path.write_text(str(self.step))
     @staticmethod
-    def load(path): m = Model(); m.step = int(path.read_text()); return m
+    def load(path):
+        m = Model()
+        m.step = int((path / "w" if path.is_dir() else path).read_text())
+        return m
+    def losses(self, data): return [self.step, self.step + 1]
 import trial
 """
     order(sandbox, params={"x": 5, "steps": 3, "checkpoint_seconds": 0})
@@ -474,6 +480,34 @@ import trial
     assert codes == [85, 85, 85, 0]
     assert steps(sandbox) == [1, 2, 3]
     assert result(sandbox)["metrics"] == {"loss": 2.0}
+    order(sandbox, mode="evaluate", models={"champion": "old", "challenger": "new"})
+    for name, step in (("old", 3), ("new", 1)):
+        (sandbox / name).mkdir()
+        (sandbox / name / "w").write_text(str(step))
+    measure = model + "t = trial.start()\n" + measuring
+    assert subprocess.run([*command, measure], env=environment).returncode == 0
+    values = {name: found["metrics"] for name, found in result(sandbox)["models"].items()}
+    assert values == {"champion": {"loss": 3.5}, "challenger": {"loss": 1.5}}
+    assert (sandbox / "losses/champion.txt").read_text() == "3\n4\n"
+
+
+def test_measuring_is_over_when_all_models_are_measured(sandbox: Path) -> None:
+    order(sandbox, mode="evaluate", models={"champion": "old", "challenger": "new"})
+    t = trial.start()
+    assert t.models == {"champion": Path("old"), "challenger": Path("new")}
+    t.evaluated("champion", loss=0.5, odd=math.nan)
+    with pytest.raises(ValueError, match="not evaluated: challenger"):
+        t.complete()
+    t.evaluated("challenger", iter([0.25]), loss=0.25)
+    with pytest.raises(SystemExit) as left:
+        t.complete()
+    assert left.value.code == 0
+    assert result(sandbox)["models"] == {
+        "champion": {"metrics": {"loss": 0.5}},
+        "challenger": {"metrics": {"loss": 0.25}},
+    }
+    assert (sandbox / "losses" / "challenger.txt").read_text() == "0.25\n"
+    assert not (sandbox / "losses" / "champion.txt").exists()
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trialfleet.files import typed
 from trialfleet.optimizer.startup import first_led
+from trialfleet.workflows.models.verdict import rule_of
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.outlook import Outlook
@@ -23,6 +24,13 @@ _MODEL = re.compile(r"""\bfinal\b|\bmodel/|/model\b|\.model\b|["']model["']""")
 _NO_MODEL = (
     "no file of the trainer mentions mode final or a folder model/, where a full training must "
     "leave its model; publish: none tunes without one"
+)
+
+
+_EVALUATE = re.compile(r"\bevaluate\b")
+_NO_EVALUATE = (
+    "no file of the trainer mentions mode evaluate, in which the gate has it measure models: as "
+    "it is, no new model would take the place of one in force (docs/gate.md)"
 )
 
 
@@ -74,7 +82,8 @@ def plan_text(run: Run, outlook: Outlook | None = None) -> str:
             f"  model    {_model(summary['regions'])}",
             f"  graph    {summary['dag_nodes']} DAG nodes",
             f"  files    {summary['files']} in {here}",
-            *([f"  note     {_NO_MODEL}"] if _seems_without_model(run) else []),
+            *_gate(study),
+            *(f"  note     {note}" for note in _warnings(run)),
             *(_labelled(*note.split(": ", 1)) for note in run.notes),
             *(_labelled("pool", line) for line in (outlook.lines() if outlook else ())),
             *table_lines({r["name"]: r["table"] for r in regions if "table" in r}),
@@ -82,17 +91,31 @@ def plan_text(run: Run, outlook: Outlook | None = None) -> str:
     )
 
 
-def _seems_without_model(run: Run) -> bool:
-    """Whether nothing in the trainer tells a full training from a trial; only where all is text."""
+def _gate(study: Study) -> list[str]:
+    if study.gate is None:
+        return []
+    rule = rule_of(study)
+    allowed = f", {rule.tolerance:g} worse at most" if rule.tolerance else ""
+    return [f"  gate     each new model against the one in force, by {rule.metric}{allowed}"]
+
+
+def _warnings(run: Run) -> list[str]:
+    """What the trainer seems not to know."""
+    found = [_NO_MODEL] if run.study.publishes and _never_mentions(run, _MODEL) else []
+    return found + ([_NO_EVALUATE] if run.study.gate and _never_mentions(run, _EVALUATE) else [])
+
+
+def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
+    """Whether nothing of the trainer has a word in it; only where all is text."""
     trainer = run.study.trainer
-    if not run.study.publishes or not isinstance(trainer, Trainer) or not trainer.files:
+    if not isinstance(trainer, Trainer) or not trainer.files:
         return False
     code = RunFolder(run.folder).code
     try:
         texts = [(code / Path(file).name).read_text() for file in trainer.files]
     except (OSError, UnicodeError):  # a folder, or a program: nobody knows what is in it
         return False
-    return not any(_MODEL.search(text) for text in [*texts, " ".join(trainer.command)])
+    return not any(pattern.search(text) for text in [*texts, " ".join(trainer.command)])
 
 
 def _then(study: Study) -> str:

@@ -25,7 +25,7 @@ def champions_table(shelves: Mapping[Path, Sequence[PublishedModel]]) -> Rendera
     for shelf, models in shelves.items():
         names = (shelf.parent.name, shelf.name)
         champion = next((model for model in models if model.in_force), None)
-        newest = _state(models[-1], champion) if models else "no models"
+        newest = _newest(models, champion)
         shown = (champion.run, _day(champion), _metric(champion)) if champion else ("none", "", "")
         table.add_row(*map(Text, (*names, *shown, newest)))
     drifted = [Text(line, "yellow") for models in shelves.values() for line in _drifts(models)]
@@ -69,7 +69,8 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "measured", "  ".join(f"{run} {value:.5g}" for run, value in model.evaluations)
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
-            yield "in force", f"since {change.time or 'an unknown time'}, by {change.by}"
+            time = datetime.fromisoformat(change.time) if change.time else None
+            yield "in force", f"since {_minute(time) or 'an unknown time'}, by {change.by}"
     yield "drift", model.drift or ""
 
 
@@ -78,6 +79,13 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name, justify="right" if name == "metric" else "left", overflow="fold")
     return table
+
+
+def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -> str:
+    if not models:
+        return "no models"
+    last = models[-1]
+    return "the same" if last.in_force else f"{last.run}: {_state(last, champion)}"
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
@@ -102,11 +110,11 @@ def _metric(model: PublishedModel) -> str:
 
 
 def _day(model: PublishedModel) -> str:
-    return f"{_local(model.created):%Y-%m-%d %H:%M}" if model.created else ""
+    return _minute(model.created)
 
 
-def _local(moment: datetime) -> datetime:
-    return moment.astimezone()
+def _minute(moment: datetime | None) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 def _seconds(value: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -69,15 +69,17 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
         storage_url=storage_url(folder, study),
         created=frozen.created,
         finished=finished,
-        notice=_notice(folder),
+        notice=_notice(folder, look.status.regions),
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
     )
 
 
-def _notice(folder: RunFolder) -> str:
-    """Why trials ended before their budget was used up, where that was for want of money."""
+def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
+    """Why trials ended early, where that was for want of money; and which models have drifted."""
     unpaid = spending.refusal(folder, "tune")
-    return f"Trials ended early: {unpaid}." if unpaid else ""
+    lines = [f"Trials ended early: {unpaid}."] if unpaid else []
+    lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
+    return " ".join(lines)
 
 
 def _region(
