@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,8 @@ class FailuresAtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # a shell's background command ignores it, and so would all programs that tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # one of xdist's workers has no terminal
         config.pluginmanager.register(FailuresAtOnce(config))
 

@@ -36,6 +36,7 @@ TITLES = {
     "CategoricalParameter": "A parameter of type categorical",
     "Budget": "budget",
     "Trainer": "trainer",
+    "Gate": "gate",
     "TableOptions": "table",
     "Split": "table: split",
     "Resources": "resources",

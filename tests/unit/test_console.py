@@ -82,6 +82,8 @@ def test_the_first_trials_say_nothing_of_the_time_left() -> None:
     begun = time.time() - 100
     assert time_left.seconds_left_of_run([region(2), region(0)], begun) is None
     assert time_left.seconds_left_of_run([region(2), region(0)], None) is None
+    given_up = region(0, Stage.FAILED)  # before any trial was over, and nothing is left
+    assert time_left.seconds_left_of_run([given_up], begun) is None
 
 
 def test_after_a_failure_of_the_trainer_another_run_is_the_next_step(make_run: MakeRun) -> None:

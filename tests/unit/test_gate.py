@@ -36,7 +36,7 @@ from trialfleet.workflows.models.verdict import (
     rule_of,
 )
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.plan.planning import EXITS
+from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.run.console import run_view
 from trialfleet.workflows.scripts.gate import measured as measured_of
 from trialfleet.workflows.scripts.node_scripts import NodeScripts

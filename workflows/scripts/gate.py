@@ -101,16 +101,18 @@ def _write(
     write_trial(frozen.run, frozen.study, folder, place, order)
 
 
-def judge_measurement(place: TrialFolder, return_code: int, metric: str) -> Failed | Unpaid | None:
+def judge_measurement(
+    frozen: FrozenStudy, place: TrialFolder, return_code: int
+) -> Failed | Unpaid | None:
     """Return what went wrong with the gate's job; None if it measured both models.
 
     Args:
+        frozen: the run's study.
         place: the gate's folder, with what the job left.
         return_code: as `outcome.judge` has it.
-        metric: the objective's.
     """
     if return_code != 0:
-        outcome = judge(place, return_code, metric)
+        outcome = judge(place, return_code, frozen.study.objective.metric, frozen.places)
         assert isinstance(outcome, Failed | Unpaid), "a job that failed isn't complete"
         return outcome
     try:

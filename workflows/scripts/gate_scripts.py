@@ -27,8 +27,8 @@ class GateScripts:
         """Judge an attempt; where none succeeds the model in force is kept."""
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
-        files, metric = self._folder.region(slug), self._studies.study.objective.metric
-        outcome = gate.judge_measurement(files.gate, int(return_code), metric)
+        files = self._folder.region(slug)
+        outcome = gate.judge_measurement(self._studies.frozen, files.gate, int(return_code))
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
         if isinstance(outcome, Failed) and not outcome.final and int(retry) < int(most):

@@ -34,6 +34,6 @@ def seconds_left_of_run(regions: Iterable[RegionStatus], begun: float | None) ->
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)
     left = sum(r.budget - r.finished + 1 for r in regions if not r.stage.is_over)
-    if begun is None or done < (done + left) / 10:
+    if begun is None or not done or done < (done + left) / 10:
         return None
     return (time.time() - begun) / done * left
