@@ -20,6 +20,7 @@ from trialfleet.workflows.cli import (
     study_commands,
 )
 from trialfleet.workflows.cli.completion_command import completion
+from trialfleet.workflows.cli.daily_commands import daily
 from trialfleet.workflows.cli.fleet_commands import fleet, manager
 from trialfleet.workflows.cli.pool_commands import pool
 from trialfleet.workflows.output import say
@@ -84,6 +85,7 @@ for command in (
     model_commands.rollback,
     override_commands.promote,
     override_commands.takeover,
+    daily,
     pool,
     fleet,
     manager,

@@ -1,8 +1,9 @@
 """MODELS/STUDY/REGION/latest: a link to the model in force, beside those of all of its runs.
 
 It goes forwards by itself and backwards only by a person: what publishes is made the latest unless
-the model of a run that was planned later lies there already. So a run that is resumed a day late
-doesn't set production back, and one that a person went back to stays until a newer run publishes.
+the model of a run that was planned later, or of a later day, lies there already. So a run that is
+resumed a day late, or makes up for a former day, doesn't set production back, and one that a person
+went back to stays until a newer run publishes.
 Each change is noted before it is made (`history`), so that `rollback` knows the way back.
 """
 
@@ -33,21 +34,27 @@ def shelf_lock(shelf: Path) -> Iterator[None]:
         yield
 
 
-def switch_to_newest(published: Path, created: datetime) -> str | None:
+def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model the latest, unless the model of a later run is there.
 
     To be called with the shelf's lock, once the gate, where there is one, has let the model pass.
+
+    Args:
+        published: the model's folder.
+        as_of: how new it is, as its run's `FrozenStudy` has it.
 
     Returns:
         Why `latest` stays with another run's model, None if it is this one now.
     """
     link = published.parent / LATEST
-    later = {model: time for model, time in _others(published).items() if time > created}
+    later = {model: time for model, time in _others(published).items() if time > as_of}
     is_in_force = link.resolve() == published.resolve()  # by a person, perhaps
     if later and link.exists() and not is_in_force:  # a broken link is in force for nobody
         newest = max(later, key=lambda model: later[model])
+        of_a_day = provenance_of(newest).get("date") and ", or is of a later day"
         return (
-            f"{LATEST} stays with {link.resolve().name}: {newest.name} was planned later; to "
+            f"{LATEST} stays with {link.resolve().name}: {newest.name} was planned later"
+            f"{of_a_day or ''}; to "
             f"change that: trialfleet promote {shlex.quote(str(published))}"
         )
     _switch(link, published.name, "publish")
@@ -185,10 +192,10 @@ def previous_model(published: Path) -> Path | None:
     Raises:
         OSError: the folder of the region's models can't be read.
     """
-    created = created_of(published)
-    if created is None:
+    as_of = as_of_model(published)
+    if as_of is None:
         return None
-    earlier = {model: time for model, time in _others(published).items() if time < created}
+    earlier = {model: time for model, time in _others(published).items() if time < as_of}
     return max(earlier, key=lambda model: earlier[model], default=None)
 
 
@@ -198,17 +205,21 @@ def _others(published: Path) -> dict[Path, datetime]:
         model: time
         for model in published.parent.iterdir()
         if model.name not in {LATEST, published.name} and not model.name.startswith(".")
-        if (time := created_of(model)) is not None
+        if (time := as_of_model(model)) is not None
     }
 
 
-def created_of(model: Path) -> datetime | None:
-    """When a published model's run was planned; None where that isn't known."""
+def as_of_model(model: Path) -> datetime | None:
+    """How new a published model is; None where that isn't known.
+
+    That is when its run was planned, or the end of the run's day where that was before.
+    """
+    found = provenance_of(model)
     try:
-        created = datetime.fromisoformat(provenance_of(model)["created"])
+        as_of = datetime.fromisoformat(found.get("as_of") or found["created"])
     except (KeyError, TypeError, ValueError):
         return None
-    return created if created.tzinfo else None
+    return as_of if as_of.tzinfo else None
 
 
 def provenance_of(model: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from trialfleet.workflows.models.card import card_of, verdict_of
 from trialfleet.workflows.models.drift import drift
 from trialfleet.workflows.models.history import target_of
-from trialfleet.workflows.models.latest import LATEST, created_of, provenance_of
+from trialfleet.workflows.models.latest import LATEST, as_of_model, provenance_of
 from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION, Verdict
 
 
@@ -75,7 +75,7 @@ def _model(path: Path, verdicts: Sequence[Verdict], *, in_force: bool) -> Publis
     return PublishedModel(
         path=path,
         run=path.name,
-        created=created_of(path),
+        created=as_of_model(path),
         in_force=in_force,
         card=card_of(path) or provenance_of(path),
         verdict=verdict_of(path),
@@ -96,5 +96,5 @@ def _evaluations(run: str, verdicts: Sequence[Verdict]) -> list[tuple[str, float
 
 
 def _time(model: Path) -> float:
-    created = created_of(model)
+    created = as_of_model(model)
     return created.timestamp() if created else 0.0

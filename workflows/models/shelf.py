@@ -19,7 +19,7 @@ from trialfleet.files import sync
 from trialfleet.workflows.models.latest import (
     LATEST,
     PROVENANCE,
-    created_of,
+    as_of_model,
     point,
     provenance_of,
     shelf_lock,
@@ -141,7 +141,7 @@ def _lead_latest(former: Path, new: Path, models: list[Path]) -> None:
 
 
 def _age(model: Path) -> tuple[bool, float]:
-    created = created_of(model)
+    created = as_of_model(model)
     return (created is not None, created.timestamp() if created else 0.0)
 
 

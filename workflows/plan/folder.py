@@ -24,6 +24,7 @@ RUN/regions/SLUG/region.dag       a region's graph, submittable alone
 RUN/regions/SLUG/scripts.log      what its nodes' scripts printed
 RUN/regions/SLUG/stopped.json     why the region stopped early, if it did
 RUN/regions/SLUG/published.json   where its model was published, once it was
+RUN/regions/SLUG/gate.json        whether its model became the champion, and why
 RUN/regions/SLUG/tuned.json       that its trials are done, in a study that publishes nothing
 RUN/regions/SLUG/table.npz        the rows of a CSV or Parquet file, for `trainer: tabular`
 RUN/regions/SLUG/table.json       what was found in that file, and its checksum
@@ -208,6 +209,11 @@ class RegionFolder:
     def published(self) -> Path:
         """Where the region's model was published; absent until then."""
         return self.root / "published.json"
+
+    @property
+    def gate(self) -> Path:
+        """Whether the region's model became the champion, and why; absent without a gate."""
+        return self.root / "gate.json"
 
     @property
     def tuned(self) -> Path:

@@ -30,6 +30,7 @@ from trialfleet.workflows.plan.graph import StudyGraph, graph_of
 from trialfleet.workflows.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.plan.run_texts import texts_of
 from trialfleet.workflows.study.checks import transferable
+from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.file import FrozenStudy, remember_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
@@ -58,6 +59,7 @@ def write_plan(
     aws: Surroundings | None = None,
     notes: tuple[str, ...] = (),
     places: Mapping[str, str] | None = None,
+    day: RunsDay | None = None,
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
@@ -69,6 +71,7 @@ def write_plan(
         created: when the run was planned; default: now.
         notes: what was chosen for the study, and why, for people.
         places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
+        day: the day that the run is of, if any.
 
     Raises:
         InputError: the run's id or folder can't be used, a model of that id is published
@@ -91,6 +94,7 @@ def write_plan(
         run=run,
         folder=str(folder.root),
         created=created or datetime.now(UTC),
+        day=day,
         notes=notes,
         places=dict(places or {}),
         study=study,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
@@ -43,6 +43,14 @@ _AUC_OF = {"val_auc": "validation", "test_auc": "test"}
 _THREADS = 8  # polars has threads of its own; these overlap reading, hashing and writing
 
 
+class TablesError(UnusableStudyError):
+    """Some regions' data can't be trained on; `by_region` has what is wrong with each of those."""
+
+    def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
+        super().__init__(*problems)
+        self.by_region = by_region
+
+
 def write_tables(study: Study, folder: RunFolder, progress: Progress | None = None) -> None:
     """Write each region's table.json, and table.npz where its data is CSV or Parquet.
 
@@ -52,8 +60,9 @@ def write_tables(study: Study, folder: RunFolder, progress: Progress | None = No
         progress: called with how many regions are read, and of how many.
 
     Raises:
-        UnusableStudyError: a region's data can't be trained on; each problem once, with the files
-            that have it.
+        TablesError: some regions' data can't be trained on; each problem once, with the files that
+            have it.
+        UnusableStudyError: a target is classes in one region and numbers in another.
         OSError: the folder can't be written.
     """
     regions = list(study.region_table)
@@ -69,11 +78,15 @@ def write_tables(study: Study, folder: RunFolder, progress: Progress | None = No
         except BaseException:
             threads.shutdown(cancel_futures=True)
             raise
-    found = _by_problem(fault for name in regions for fault in problems[name])
-    if found := found or list(_disagreements(folder, regions)):
+    if found := _by_problem(fault for name in regions for fault in problems[name]):
         more = len(found) - _MOST_PROBLEMS
         rest = [Problem(("data",), f"… and {more} more problems")] if more > 0 else []
-        raise UnusableStudyError(*found[:_MOST_PROBLEMS], *rest)
+        wrong = {name: [f"{f.file}: {f.text}" for f in problems[name]] for name in regions}
+        raise TablesError(
+            *found[:_MOST_PROBLEMS], *rest, by_region={k: v for k, v in wrong.items() if v}
+        )
+    if disagreements := list(_disagreements(folder, regions)):
+        raise UnusableStudyError(*disagreements)
 
 
 class _Fault(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,10 @@ from trialfleet.workflows.status.job_log import Job
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
+from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.file import (
+    load_dated,
     load_frozen,
-    load_study,
     places_of,
     told_with_lines,
 )
@@ -376,6 +378,7 @@ def plan(
     run: str | None = None,
     out: str | PathLike[str] | None = None,
     notice: Callable[[str], None] | None = None,
+    day: RunsDay | None = None,
 ) -> Run:
     """Write a run's folder and return the run, not yet submitted.
 
@@ -385,15 +388,19 @@ def plan(
             another run has that.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
         notice: told, a line each, what else was done: the models of an earlier release moved.
+        day: the day that the run is of; default: none, or today where the data of a study file is
+            of a day.
 
     Raises:
         InputError: the study, the id or the folder can't be used.
         FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
     """
     if isinstance(study, Study):
-        return _plan(study, run, out, notice, {})
+        return _plan(study, run, out, notice, {}, day)
     with told_with_lines(study):
-        return _plan(load_study(study), run, out, notice, places_of(study, limits.KEYS))
+        loaded, today = load_dated(study, day.date if day else None)
+        day = day or (RunsDay(date=today) if today else None)
+        return _plan(loaded, run, out, notice, places_of(study, limits.KEYS), day)
 
 
 def _plan(
@@ -402,21 +409,23 @@ def _plan(
     out: str | PathLike[str] | None,
     notice: Callable[[str], None] | None,
     places: Mapping[str, str],
+    day: RunsDay | None,
 ) -> Run:
     study, notes = _settled(study)
     aws = _surroundings(study)
     if (moved := adopt(study)) and notice:
         notice(moved)
+    write = partial(write_plan, aws=aws, notes=notes, places=places, day=day)
     place = None if out is None else Path(out)
     if run is not None:
         place = place or default_folder(study, run)
-        return Run(write_plan(study, run=run, out=place, aws=aws, notes=notes, places=places).root)
+        return Run(write(study, run=run, out=place).root)
     try:
         run, place = claim_run(study, place)
     except OSError as error:
         raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
     try:
-        return Run(write_plan(study, run=run, out=place, aws=aws, notes=notes, places=places).root)
+        return Run(write(study, run=run, out=place).root)
     except BaseException:
         if out is None:
             with suppress(OSError):  # it isn't empty, and so is another's, or whole

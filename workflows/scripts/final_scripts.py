@@ -93,8 +93,7 @@ class FinalScripts:
             return self._studies.stop(slug, stopped.reason)
         if best := study.best():
             return best
-        unpaid = spending.refusal(self._folder, "tune")
-        why = f"no trial completed, so there are no best settings: {unpaid or ''}"
+        why = f"no trial completed, so there are no best settings: {self._studies.over() or ''}"
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:

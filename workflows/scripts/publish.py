@@ -74,7 +74,7 @@ def publish(
         _put(published, frozen, best, verdict)
         if verdict and (why := _why_kept(published, frozen.study, verdict)):
             return Publication(published, why)
-        return Publication(published, switch_to_newest(published, frozen.created))
+        return Publication(published, switch_to_newest(published, frozen.as_of))
 
 
 def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
@@ -193,6 +193,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
         "study": frozen.study.name,
         "run": frozen.run,
         "created": frozen.created.isoformat(),
+        **({"date": str(frozen.day.date), "as_of": frozen.as_of.isoformat()} if frozen.day else {}),
         "region": trial["region"],
         "trial": trial["trial"],
         "params": trial["params"],

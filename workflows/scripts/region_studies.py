@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
 from trialfleet.files import write_json
@@ -19,6 +20,7 @@ from trialfleet.workflows.scripts.outcome import (
     Unpaid,
     judge,
 )
+from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.file import FrozenStudy
 
@@ -97,6 +99,13 @@ class RegionStudies:
     def judge(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
         """Return the outcome of an attempt whose job ended so, as DAGMan tells it."""
         return judge(place, code, self.study.objective.metric, self.frozen.places)
+
+    def over(self) -> str | None:
+        """Why no trial may begin any more, if so: nothing pays for it, or the day is over."""
+        day = self.frozen.day
+        return spending.refusal(self.folder, "tune") or (
+            day.refusal(datetime.now(UTC)) if day else None
+        )
 
     def go_on(self, slug: str) -> None:
         """Take back that the region stopped: a resume goes on with it."""

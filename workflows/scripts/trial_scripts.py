@@ -26,9 +26,9 @@ class TrialScripts:
     def ask(self, slug: str, node: str) -> Reply:
         """Choose a trial's parameters and write its files."""
         study = self._studies.of(slug)
-        if unpaid := spending.refusal(self._folder, "tune"):
-            study.give_up(node, reason=unpaid)  # it was asked before, and its job is lost
-            return Reply(EXITS["skip"], f"{node}: skipped: {unpaid}")
+        if over := self._studies.over():
+            study.give_up(node, reason=over)  # it was asked before, and its job is lost
+            return Reply(EXITS["skip"], f"{node}: skipped: {over}")
         answer = study.ask(node)
         if isinstance(answer, Told):  # DAGMan was lost after the study had been told
             return Reply(EXITS["skip"], f"{node}: trial {answer.number} is finished")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from ruamel.yaml import YAML
 from trialfleet.errors import InputError, StudyError
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.study.checks import Accelerator, StudyName
+from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.places import Problem, UnusableStudyError
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, shares_of, studys_fleet
@@ -51,6 +53,7 @@ class FrozenStudy(BaseModel):
         run: the run's id.
         folder: where the run was planned.
         created: when it was planned: of two runs of a region, the later one's model is the newer.
+        day: the day that it is of, where the study or whoever planned it names one.
         notes: what was chosen for the study when it was planned, and why.
         places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
             the file alone where that leaves a key out.
@@ -62,17 +65,77 @@ class FrozenStudy(BaseModel):
     run: str
     folder: str
     created: AwareDatetime
+    day: RunsDay | None = None
     notes: tuple[str, ...] = ()
     places: dict[str, str] = {}
     study: Study
+
+    @property
+    def as_of(self) -> datetime:
+        """How new its models are: when it was planned, or the end of its day if that was before.
+
+        A run that makes up for a former day is planned after those of later days.
+        """
+        return min(self.created, self.day.end) if self.day else self.created
 
 
 class NoRunError(InputError):
     """What is there was never planned; the message says what it is."""
 
 
-def load_study(path: str | PathLike[str]) -> Study:
-    """Read, validate and resolve a study file.
+@dataclass(frozen=True)
+class DaysStudy:
+    """A study as it is on one day.
+
+    Attributes:
+        whole: the study as its file has it, of every day.
+        study: its normal form with the regions whose data is there; None where none has any.
+        absent: the other regions, each with the path that isn't there.
+    """
+
+    whole: Study
+    study: Study | None
+    absent: Mapping[str, str]
+
+
+def load_day(path: Path, day: date) -> DaysStudy:
+    """Read a study of which some regions' data of a day may not be there.
+
+    Raises:
+        StudyError: as `load_study`, but for data that isn't there.
+        InputError: the file can't be read.
+    """
+    tree = _read_table(path)
+    folder = path.absolute().parent
+    with _problems_in_their_places(path, tree):
+        whole = _validated(Study, path, tree)
+        dated, _ = whole.dated(day)
+        absent = dated.absent(folder)
+        there = dated.without(absent)
+        return DaysStudy(whole, there.resolve(folder) if there.regions else None, absent)
+
+
+def load_whole(path: Path) -> Study:
+    """Read and validate a study file, and leave data and files alone.
+
+    Raises:
+        StudyError: the file is not YAML, or not a study.
+        InputError: the file can't be read.
+    """
+    return _validated(Study, path, _read_table(path))
+
+
+def load_study(path: str | PathLike[str], day: date | None = None) -> Study:
+    """Read, validate and resolve a study file; see `load_dated`."""
+    return load_dated(path, day)[0]
+
+
+def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
+    """Read, validate and resolve a study file; return it and the day that it is of, if any.
+
+    Args:
+        path: the file.
+        day: what `{date}` stands for in its data; default: today in the study's zone.
 
     Raises:
         StudyError: the file is not YAML, or not a study, or names files that can't be used; every
@@ -82,7 +145,8 @@ def load_study(path: str | PathLike[str]) -> Study:
     file = Path(path)
     tree = _read_table(file)
     with _problems_in_their_places(file, tree):
-        return _validated(Study, file, tree).resolve(file.absolute().parent)
+        dated, day = _validated(Study, file, tree).dated(day)
+        return dated.resolve(file.absolute().parent), day
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from trialfleet.errors import InputError
 from trialfleet.sections import did_you_mean
 from trialfleet.workflows.names import check_region_name
 from trialfleet.workflows.study.checks import URL_PREFIXES, transferable
+from trialfleet.workflows.study.daily import DATE
 
 Keys = tuple[str | int, ...]
 PLACEHOLDER = "{region}"
@@ -116,6 +117,16 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
     ]
 
 
+def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
+    """Return the first path of a region's data that isn't there; a URL is not looked for."""
+    paths = [
+        (folder / pattern.replace(PLACEHOLDER, region)).absolute()
+        for pattern in patterns
+        if not pattern.startswith(URL_PREFIXES)
+    ]
+    return next((str(path) for path in paths if not path.exists()), None)
+
+
 def _object_url(url: str, keys: Keys) -> str:
     if hint := _placeholder_hint(url):
         raise UnusableStudyError(Problem(keys, f"{url!r}{hint}"))
@@ -126,8 +137,10 @@ def _placeholder_hint(name: str) -> str:
     found = re.search(r"\{[^{}]*\}", name)
     if not found or found[0] == PLACEHOLDER:
         return ""
-    guess = did_you_mean(found[0], [PLACEHOLDER])
-    return f"; {found[0]} is no placeholder{guess}, the only one is {PLACEHOLDER}"
+    if found[0] == DATE:
+        return f"; {DATE} may stand in data: alone"
+    guess = did_you_mean(found[0], [PLACEHOLDER, DATE])
+    return f"; {found[0]} is no placeholder{guess}; there are {PLACEHOLDER} and {DATE}"
 
 
 def too_many_regions(count: int) -> str | None:
@@ -153,9 +166,8 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
     before = head if head.startswith("/") else f"{folder.absolute()}/{head}"
     found = sorted(glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"))  # noqa: PTH207
     if not found:
-        raise UnusableStudyError(
-            Problem(keys, f"no file matches {str(folder.absolute() / pattern)!r}")
-        )
+        text = f"no file matches {str(folder.absolute() / pattern)!r}{_placeholder_hint(pattern)}"
+        raise UnusableStudyError(Problem(keys, text))
     if problem := too_many_regions(len(found)):
         raise UnusableStudyError(Problem(keys, problem))
     regions: dict[str, str] = {}

@@ -19,6 +19,7 @@ from trialfleet.workflows.study.checks import (
     MetricName,
     Minutes,
 )
+from trialfleet.workflows.study.daily import DATE
 
 
 class Objective(Section):
@@ -99,8 +100,13 @@ class Region(Section):
     )
     budget: BudgetOverride | None = None
     priority: int = Field(
-        0, ge=-1_000, le=1_000, description="Regions with a higher one run first."
+        0, ge=-100_000, le=100_000, description="Regions with a higher one run first."
     )
+
+    def dated(self, day: str) -> Region:
+        """Return the region with a day in the place of `{date}`."""
+        places = self.data and [pattern.replace(DATE, day) for pattern in self.data]
+        return self.model_copy(update={"data": places})
 
 
 class RegionGlob(Section):

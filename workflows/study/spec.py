@@ -7,7 +7,8 @@ normal form is itself a valid study, and is what a run freezes in `RUN/study.yam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -32,10 +33,12 @@ from trialfleet.workflows.study.checks import (
     MetricName,
     StudyName,
 )
+from trialfleet.workflows.study.daily import DATE, Daily
 from trialfleet.workflows.study.places import (
     Keys,
     Problem,
     UnusableStudyError,
+    absent_data,
     absolute_storage,
     check_storage,
     existing,
@@ -89,7 +92,9 @@ class Study(Section):
 
     name: StudyName
     regions: Regions
-    data: DataPlaces = Field([], description="Paths or s3:// URLs; {region} is the region's name.")
+    data: DataPlaces = Field(
+        [], description="Paths or s3:// URLs; {region} is the region's name, {date} the run's day."
+    )
     s3: S3Keys | None = Field(None, description="Needed where data has s3:// URLs.")
     objective: Objective
     report_metric: MetricName | None = Field(
@@ -145,6 +150,7 @@ class Study(Section):
         "latest is switched to it; {} takes the defaults.",
     )
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
+    daily: Daily | None = Field(None, description="When it runs each day: trialfleet daily.")
 
     @model_validator(mode="after")
     def _report_has_one_direction(self) -> Self:
@@ -181,6 +187,13 @@ class Study(Section):
             refuse("Study", [(("gate", "direction"), text, self.gate.direction)])
         return self
 
+    @model_validator(mode="after")
+    def _a_day_ends_with_models(self) -> Self:
+        if self.daily and not self.publishes:
+            text = "none leaves a day without models, and daily: is for them; leave one of them out"
+            refuse("Study", [(("publish",), text, self.publish)])
+        return self
+
     @property
     def publishes(self) -> bool:
         """Whether the best settings are trained in full and published."""
@@ -190,6 +203,45 @@ class Study(Section):
     def shares(self) -> int | None:
         """The number of trials that share a GPU; None for trials that have none."""
         return shares_of(self.accelerator, self.resources, self.fleet)
+
+    # -- its day -------------------------------------------------------------------------------
+
+    def dated(self, day: date | None) -> tuple[Study, date | None]:
+        """Return the study with a day in the place of `{date}`, and that day.
+
+        Args:
+            day: None: today in the study's zone, and none where no data names it.
+        """
+        own = self.regions if isinstance(self.regions, dict) else {}
+        given = [self.data, *(region.data or [] for region in own.values() if region)]
+        if not any(DATE in pattern for patterns in given for pattern in patterns):
+            return self, day
+        day = day or (self.daily.today if self.daily else _today)(datetime.now(UTC))
+        regions = {name: region and region.dated(str(day)) for name, region in own.items()}
+        data = [pattern.replace(DATE, str(day)) for pattern in self.data]
+        return self.model_copy(update={"data": data, "regions": regions or self.regions}), day
+
+    def absent(self, folder: Path) -> dict[str, str]:
+        """Return the regions whose data isn't there, and which path that is.
+
+        Args:
+            folder: what relative paths are relative to.
+        """
+        if isinstance(self.regions, RegionGlob):
+            return {}
+        table = self.regions if isinstance(self.regions, dict) else dict.fromkeys(self.regions)
+        patterns = {name: (region and region.data) or self.data for name, region in table.items()}
+        found = {name: absent_data(name, patterns[name], folder) for name in table}
+        return {name: path for name, path in found.items() if path}
+
+    def without(self, names: Collection[str]) -> Study:
+        """Return the study without some of its regions."""
+        if isinstance(self.regions, RegionGlob):
+            return self
+        kept = [name for name in self.regions if name not in names]
+        own = self.regions
+        regions = {name: own[name] for name in kept} if isinstance(own, dict) else kept
+        return self.model_copy(update={"regions": regions})
 
     # -- the normal form ---------------------------------------------------------------------
 
@@ -343,6 +395,10 @@ class Study(Section):
         """The budget of a region: the study's, with the region's own figures in their places."""
         own = self.region(region).budget
         return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
+
+
+def _today(now: datetime) -> date:
+    return now.astimezone().date()
 
 
 def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | None) -> int | None:

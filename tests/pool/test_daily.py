@@ -1,0 +1,82 @@
+"""Days of a study on a real pool: each region's day ends once, whatever is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.conftest import MOODY
+from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.daily.journal import Ending
+
+pytestmark = pytest.mark.usefixtures("pool")
+
+FIRST, SECOND, THIRD = (date(2026, 11, n) for n in (20, 21, 22))
+
+
+@pytest.fixture
+def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(work)
+    yield work
+
+
+def write_study(folder: Path, **changes: object) -> Path:
+    study = {
+        "name": "demo",
+        "regions": ["A", "B"],
+        "data": "data/{region}/{date}.txt",
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "budget": {"trials": 1, "lanes": 1},
+        "trainer": {"command": ["python3", MOODY.name], "files": [str(MOODY)]},
+        "resources": {"memory": "100MB", "disk": "20MB"},
+        "accelerator": "cpu",
+        "daily": {"at": "02:30", "zone": "UTC"},
+    } | changes
+    file = folder / "study.yaml"
+    with file.open("w") as stream:
+        YAML(typ="safe").dump(study, stream)
+    return file
+
+
+def put_data(folder: Path, day: date, **contents: str) -> None:
+    for region, content in contents.items():
+        place = folder / "data" / region / f"{day}.txt"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(content)
+
+
+def endings(days: Days, day: date) -> dict[str, Ending]:
+    return {one.region: one.ending for one in days.journal.outcomes(day, day)}
+
+
+def latest(folder: Path, region: str) -> str:
+    return (folder / "models" / "demo" / region / "latest").resolve().name
+
+
+def test_days_end_region_by_region_and_latest_never_goes_back(here: Path) -> None:
+    put_data(here, FIRST, A="1")
+    put_data(here, SECOND, A="1", B="2")
+    days = Days(write_study(here), clock=lambda: datetime(2026, 11, 22, 12, tzinfo=UTC))
+
+    days.run(FIRST)
+    assert endings(days, FIRST) == {"A": Ending.PUBLISHED, "B": Ending.FAILED}
+    (failed,) = (one for one in days.journal.outcomes() if one.region == "B")
+    assert failed.why == f"data of {FIRST} isn't there: {here}/data/B/{FIRST}.txt"
+
+    days.run(SECOND)
+    assert endings(days, SECOND) == {"A": Ending.UNCHANGED, "B": Ending.PUBLISHED}
+    assert not (here / "runs" / "demo" / str(SECOND) / "regions" / "A").exists()
+
+    put_data(here, FIRST, B="3")
+    assert days.backfill(FIRST, SECOND, only_missing=True) == [FIRST]
+    last = days.journal.outcomes(FIRST, FIRST)[-1]
+    assert (last.region, last.attempt, last.run) == ("B", 2, f"{FIRST}-2")
+    assert last.ending is Ending.KEPT
+    assert f"{SECOND} was planned later, or is of a later day" in last.why
+    assert (latest(here, "A"), latest(here, "B")) == (str(FIRST), str(SECOND))
+    assert days.backfill(FIRST, SECOND, only_missing=True) == []

@@ -1,0 +1,119 @@
+"""The commands that have a study run each day, and say what became of its days."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trialfleet.workflows import ctrl_c
+from trialfleet.workflows.output import console, json_option, print_json, say
+
+_SHOWN_DAYS = 14
+
+study_argument: Callable[[Any], Any] = click.argument("study", type=click.Path(path_type=Path))
+
+
+class Day(click.ParamType):
+    """A date such as 2026-11-22."""
+
+    name = "date"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
+        """Return the date that a text is."""
+        if isinstance(value, date):
+            return value
+        try:
+            return datetime.strptime(value, "%Y-%m-%d").date()
+        except ValueError:
+            self.fail(f"{value!r} is no date; write it as 2026-11-22", param, ctx)
+
+
+date_option: Callable[[Any], Any] = click.option(
+    "--date", "day", type=Day(), help="The day that {date} stands for (default: today)."
+)
+
+
+@click.group()
+def daily() -> None:
+    """Run a study each day, with nobody watching."""
+
+
+@daily.command()
+@study_argument
+@date_option
+def run(study: Path, day: date | None) -> None:
+    """Bring a day's run of STUDY to its end; begun or not, killed or not, it is one run.
+
+    Any scheduler may start this, at the study's time of day or after it.
+    """
+    from trialfleet.workflows.daily.days import Days
+
+    ctrl_c.say("the day's run, if it has begun, goes on; trialfleet daily run joins it again")
+    days = Days(study, say=say)
+    done = days.run(day)
+    _show_and_leave(days, done)
+
+
+@daily.command()
+@study_argument
+@click.option("--from", "first", type=Day(), required=True, help="The first day.")
+@click.option("--to", "last", type=Day(), required=True, help="The last day.")
+@click.option(
+    "--only",
+    type=click.Choice(["missing"]),
+    help="Only what has no outcome or failed; without it, nothing of those days may have ended.",
+)
+def backfill(study: Path, first: date, last: date, only: str | None) -> None:
+    """Make up for days of STUDY, oldest first; `latest` never goes back to an older day."""
+    from trialfleet.workflows.daily.days import Days
+
+    ctrl_c.say("the day's run, if it has begun, goes on; the same command joins it again")
+    days = Days(study, say=say)
+    done = days.backfill(first, last, only_missing=only == "missing")
+    if not done:
+        say(f"nothing is missing from {first} to {last}")
+    _show_and_leave(days, done)
+
+
+def _show_and_leave(days: Any, done: list[date]) -> None:
+    """Say how the regions of some days ended; exit 1 if one failed."""
+    from trialfleet.workflows.daily.journal import Ending, latest_of
+
+    failed = False
+    for day in done:
+        counted = list(latest_of(days.journal.outcomes(day, day)).values())
+        counts = {e: sum(one.ending is e for one in counted) for e in Ending}
+        say(f"{day}: {', '.join(f'{n} {ending}' for ending, n in counts.items() if n)}")
+        for one in counted:
+            if one.why:
+                say(f"  {one.region}: {one.ending}: {one.why}")
+        failed = failed or counts[Ending.FAILED] > 0
+    sys.exit(1 if failed else 0)
+
+
+@daily.command()
+@study_argument
+@click.option("--days", "most", type=click.IntRange(min=1), default=_SHOWN_DAYS, show_default=True)
+@json_option
+def status(study: Path, most: int, as_json: bool) -> None:
+    """Show what became of the days of STUDY, and of each region on the newest."""
+    from trialfleet.workflows.daily.days import Days, daily_study, real_time
+    from trialfleet.workflows.daily.missed import next_start
+    from trialfleet.workflows.daily.overview import days_table, newest_table, overview
+
+    whole, settings = daily_study(study)
+    shown = overview(whole.name, Days(study).journal, next_start(settings, real_time()), most)
+    if as_json:
+        print_json(shown.to_json())
+        return
+    if shown.days:
+        console().print(days_table(shown))
+        console().print(newest_table(shown))
+    else:
+        say(f"no day of {shown.study} has begun")
+    say(f"next day begins {shown.next_start.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}")

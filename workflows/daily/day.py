@@ -1,0 +1,233 @@
+"""One attempt at a day, from its record in the journal to an outcome of each of its regions.
+
+It may be killed at any moment and started again: the journal has what is decided, the run's folder,
+which comes to be in one step, what is planned, and HTCondor what runs. To be worked on by one
+process at a time; see `turns`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
+from trialfleet.infra.pool.embedded import connect
+from trialfleet.workflows.daily.endings import RunsEndings, data_not_there
+from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
+from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.daily.staleness import model_age, stalest_first
+from trialfleet.workflows.plan.checksums import DataChecksums
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.tables import TablesError
+from trialfleet.workflows.run.run import Run, plan
+from trialfleet.workflows.status.states import RunState
+from trialfleet.workflows.status.status import RunStatus
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.file import load_day, load_frozen
+from trialfleet.workflows.study.spec import Study
+
+POLL_SECONDS = 2.0
+AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is out of reach
+LOST_SECONDS = 60.0  # the pool's supervisor mends a run sooner, where there is one
+_ANOTHER_DAY = "it is no region of the study any more"
+
+Clock = Callable[[], datetime]
+Say = Callable[[str], None]
+
+
+class Work:
+    """What a day's work is done with.
+
+    Attributes:
+        file: the study's.
+        folder: the folder of its runs.
+        clock: returns the time, aware.
+        say: told what happens, a line each.
+    """
+
+    def __init__(
+        self, file: Path, folder: DailyFolder, journal: Journal, clock: Clock, say: Say
+    ) -> None:
+        self.file = file
+        self.folder = folder
+        self.journal = journal
+        self.clock = clock
+        self.say = say
+
+    def finish(self, attempt: Attempt) -> None:
+        """Bring an attempt to its end: each of its regions gets its outcome.
+
+        Raises:
+            StudyError: the study's file can't be used; the attempt stays as it is.
+        """
+        if attempt.ended:
+            return
+        if run := self._run_of(attempt):
+            self._watch(run, attempt)
+        self.fail(attempt, dict.fromkeys(self.left(attempt), f"it is not in the run {attempt.run}"))
+        self.journal.end(attempt, self.clock())
+
+    def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
+        """Record that regions have failed for which no run is made."""
+        self._record(attempt, Ending.FAILED, whys)
+
+    def left(self, attempt: Attempt) -> list[str]:
+        """Return the regions of an attempt that have no outcome yet."""
+        found = self.journal.outcomes(attempt.date, attempt.date)
+        recorded = {one.region for one in found if one.attempt == attempt.attempt}
+        return [region for region in attempt.regions if region not in recorded]
+
+    # -- the plan --------------------------------------------------------------------------------
+
+    def _run_of(self, attempt: Attempt) -> Run | None:
+        """The attempt's run, planned if it isn't there; None if no region needs one."""
+        place = self.folder.run(attempt.run)
+        while not RunFolder(place).study.exists():
+            if not (left := self.left(attempt)):
+                return None
+            if attempt.deadline and self.clock() >= attempt.deadline:
+                self.fail(attempt, dict.fromkeys(left, "its deadline was over before it began"))
+                return None
+            try:
+                connect()  # what a study leaves to the pool is decided by it
+                self._plan(attempt, left)
+            except (PoolError, FleetError) as error:
+                self._wait_for_what_is_away(error)
+        return Run(place)
+
+    def _plan(self, attempt: Attempt, left: list[str]) -> None:
+        """Record what needs no run, and plan a run of the other regions, if any."""
+        study = self._to_train(attempt, left)
+        if study is None:
+            return
+        try:
+            day = self._runs_day(attempt, study)
+            plan(
+                stalest_first(study, self.clock()),
+                run=attempt.run,
+                out=self.folder.run(attempt.run),
+                notice=self.say,
+                day=day,
+            )
+        except TablesError as error:
+            self.fail(attempt, {name: "; ".join(lines) for name, lines in error.by_region.items()})
+        except (InputError, OSError) as error:
+            self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
+
+    def _to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
+        """The study with the regions that are to be trained; the others get their outcomes."""
+        found = load_day(self.file, attempt.date)
+        there = found.study.region_table if found.study else {}
+        absent = {name: data_not_there(attempt.date, path) for name, path in found.absent.items()}
+        gone = {name: absent.get(name, _ANOTHER_DAY) for name in left if name not in there}
+        self.fail(attempt, gone)
+        others = [name for name in there if name not in left]
+        if found.study is None or len(others) == len(there):
+            return None
+        study = found.study.without(others)
+        unchanged = self._unchanged(attempt, study)
+        return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
+
+    def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
+        """Record the regions whose models would come out as they did, and return them."""
+        if study.daily is None or study.daily.unchanged == "train":
+            return []
+        day = self._runs_day(attempt, study)
+        last = self.journal.last_models(attempt.date)
+        same = [
+            name
+            for name in day.fingerprints
+            if name in last
+            and last[name].fingerprint == day.fingerprints[name]
+            and last[name].settings == day.settings[name]
+            and model_age(study, name, self.clock()) is not None
+        ]
+        self._record(attempt, Ending.UNCHANGED, dict.fromkeys(same, ""), day)
+        return same
+
+    def _runs_day(self, attempt: Attempt, study: Study) -> RunsDay:
+        checksums = DataChecksums(self.folder.checksums)
+        known = {name: data_fingerprint(study, name, checksums) for name in study.region_table}
+        return RunsDay(
+            date=attempt.date,
+            deadline=attempt.deadline,
+            fingerprints={name: found for name, found in known.items() if found},
+            settings={name: settings_fingerprint(study, name) for name in study.region_table},
+        )
+
+    def _record(
+        self,
+        attempt: Attempt,
+        ending: Ending,
+        whys: Mapping[str, str],
+        day: RunsDay | None = None,
+    ) -> None:
+        outcomes = [
+            Outcome(
+                date=attempt.date,
+                region=region,
+                attempt=attempt.attempt,
+                ending=ending,
+                why=why,
+                fingerprint=day and day.fingerprints.get(region),
+                settings=day and day.settings.get(region),
+            )
+            for region, why in whys.items()
+        ]
+        self.journal.record(outcomes, self.clock())
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def _watch(self, run: Run, attempt: Attempt) -> None:
+        """Bring a run to its end, whatever it stands at, and record how its regions ended."""
+        frozen = load_frozen(RunFolder(run.folder).study)
+        endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
+        goes_on = _GoingOn(run, self.say)
+        while True:
+            try:
+                status = run.status()
+                self.journal.record(endings.published(status), self.clock())
+                if goes_on.is_over(status):
+                    break
+            except InputError as error:  # it can't be submitted
+                self.journal.record(endings.none(str(error)), self.clock())
+                return
+            except (PoolError, FleetError, OptimizerError) as error:
+                self._wait_for_what_is_away(error)
+            else:
+                time.sleep(POLL_SECONDS)
+        self.journal.record(endings.all(status), self.clock())
+
+    def _wait_for_what_is_away(self, error: Exception) -> None:
+        self.say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
+        time.sleep(AWAY_SECONDS)
+
+
+class _GoingOn:
+    """Has a run go on that is planned, was stopped before we looked, or lost its DAGMan."""
+
+    def __init__(self, run: Run, say: Say) -> None:
+        self._run = run
+        self._say = say
+        self._is_first = True
+        self._lost_since: float | None = None
+
+    def is_over(self, status: RunStatus) -> bool:
+        """Whether the run has ended; it is started, or started again, where it has to be."""
+        is_first, self._is_first = self._is_first, False
+        if status.state is not RunState.LOST:
+            self._lost_since = None
+        elif self._lost_since is None:
+            self._lost_since = time.monotonic()
+        if status.state is RunState.PLANNED:
+            self._say(f"submitted as job {self._run.submit()}: {self._run.folder}")
+            return False
+        has_been_lost = self._lost_since and time.monotonic() - self._lost_since > LOST_SECONDS
+        if (status.state is RunState.STOPPED and is_first) or has_been_lost:
+            self._say(f"resumed as job {self._run.resume()}: {self._run.folder}")
+            self._lost_since = None
+            return False
+        return status.ended

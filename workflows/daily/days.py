@@ -1,0 +1,202 @@
+"""The days of a study, one at a time: today's, those that were missed, and backfills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from trialfleet.errors import InputError, StudyError
+from trialfleet.workflows.daily.day import Clock, Say, Work
+from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, latest_of
+from trialfleet.workflows.daily.missed import days_to_do, due_day
+from trialfleet.workflows.daily.turns import turn
+from trialfleet.workflows.plan.run_ids import published_already
+from trialfleet.workflows.study.daily import Daily
+from trialfleet.workflows.study.file import load_day, load_whole
+from trialfleet.workflows.study.spec import Study
+
+
+def real_time() -> datetime:
+    """Return the time in UTC."""
+    return datetime.now(UTC)
+
+
+def daily_study(file: Path) -> tuple[Study, Daily]:
+    """Read a study and its `daily:` table.
+
+    Raises:
+        StudyError: the file is no study, or has no such table.
+    """
+    study = load_whole(file)
+    if study.daily is None:
+        raise StudyError(f"{file}: the study has no daily: table; add daily: {{at: '02:30'}}")
+    return study, study.daily
+
+
+class Days:
+    """The days of a study."""
+
+    def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
+        """Open the journal of a study's days, beside its runs in the working directory.
+
+        Args:
+            file: the study's.
+            clock: returns the time, aware.
+            say: told what happens, a line each.
+
+        Raises:
+            StudyError: the study can't be read, or isn't a daily one.
+        """
+        study, self._daily = daily_study(file)
+        self._file = file
+        self._clock = clock
+        self._say = say
+        self.folder = DailyFolder.of(study.name)
+        self.folder.root.mkdir(parents=True, exist_ok=True)
+        self.journal = Journal(self.folder.journal)
+        self._work = Work(file, self.folder, self.journal, clock, say)
+
+    def run(self, day: date | None = None) -> list[date]:
+        """Bring a day to its end, begun or not; return the days that were worked on.
+
+        Args:
+            day: default: what the clock says: today and, as the study wants it, the days that were
+                missed before; then the day that has begun meanwhile.
+
+        Raises:
+            InputError: the study can't be used, or the day is to come.
+        """
+        if day:
+            self._check_past(day)
+            self._bring_to_its_end(day)
+            return [day]
+        done: list[date] = []
+        while not done or due_day(self._daily, self._clock()) > done[-1]:
+            begun = {attempt.date for attempt in self.journal.attempts()}
+            for each in days_to_do(self._daily, begun, self._clock()):
+                self._bring_to_its_end(each)
+                done.append(each)
+        return done
+
+    def backfill(self, first: date, last: date, *, only_missing: bool) -> list[date]:
+        """Make up for days, oldest first; return those on which there was something to do.
+
+        Only regions are trained that have no outcome of the day, or failed on it.
+
+        Args:
+            first: the first day.
+            last: the last day.
+            only_missing: leave out what has ended well; else there must be nothing of the kind.
+
+        Raises:
+            InputError: the study can't be used, the days are to come, or some of them have ended
+                well and `only_missing` is not set.
+        """
+        self._check_past(last)
+        if first > last:
+            raise InputError(f"--from {first} is after --to {last}")
+        if not only_missing:
+            self._check_nothing_ended_well(first, last)
+        return [day for day in _between(first, last) if self._make_up_for(day)]
+
+    def _check_past(self, day: date) -> None:
+        today = self._daily.today(self._clock())
+        if day > today:
+            raise InputError(f"{day} is to come: today is {today}")
+
+    def _check_nothing_ended_well(self, first: date, last: date) -> None:
+        counted = latest_of(self.journal.outcomes(first, last)).values()
+        good = [one for one in counted if one.ending is not Ending.FAILED]
+        if good:
+            raise InputError(
+                f"from {first} to {last}, {len(good)} regions' days have ended already, such as "
+                f"{good[0].region} on {good[0].date} ({good[0].ending}), and what is recorded "
+                "stays; give --only missing for the others"
+            )
+
+    # -- one day -----------------------------------------------------------------------------------
+
+    def _bring_to_its_end(self, day: date) -> None:
+        """Work on a day's first attempt, alone; whoever comes second finds it done."""
+        attempt = self._first_attempt(day)
+        other: date | None = None
+
+        def gives_up(busy: date | None) -> bool:
+            nonlocal other
+            if busy and busy != other:
+                self._say(f"waits: {busy} is being worked on")
+            other = busy
+            is_over = attempt.deadline is not None and self._clock() >= attempt.deadline
+            return is_over and busy not in {None, day}
+
+        with turn(self.folder, day, gives_up) as ours:
+            if ours:
+                self._finish_open()
+            else:
+                why = f"its deadline was over before {other}, the day before it in turn, had ended"
+                self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
+                self.journal.end(attempt, self._clock())
+
+    def _make_up_for(self, day: date) -> bool:
+        """Work on what is missing of a day, alone; return whether anything was."""
+        with turn(self.folder, day, lambda _: False):
+            self._finish_open()
+            attempts = self.journal.attempts(day)
+            regions = self._missing(day)
+            if not regions:
+                return False
+            self._work.finish(self._begin(day, len(attempts) + 1, regions))
+            return True
+
+    def _finish_open(self) -> None:
+        """Finish what was begun, the oldest first: a day never overlaps another."""
+        for attempt in self.journal.attempts():
+            self._work.finish(attempt)
+
+    def _missing(self, day: date) -> list[str]:
+        """The regions of a day that have no outcome, or failed."""
+        endings = latest_of(self.journal.outcomes(day, day))
+        ended = {o.region for o in endings.values() if o.ending is not Ending.FAILED}
+        return [region for region in self._regions(day) if region not in ended]
+
+    def _regions(self, day: date) -> list[str]:
+        found = load_day(self._file, day)
+        there = found.study.region_table if found.study else {}
+        return [*there, *found.absent]
+
+    def _first_attempt(self, day: date) -> Attempt:
+        known = self.journal.attempts(day)
+        return known[0] if known else self._begin(day, 1, self._regions(day))
+
+    def _begin(self, day: date, number: int, regions: list[str]) -> Attempt:
+        now = self._clock()
+        return self.journal.begin(
+            Attempt(
+                date=day,
+                attempt=number,
+                run=self._free_run(day, number),
+                regions=tuple(regions),
+                started=now,
+                deadline=self._daily.ends(now),
+            )
+        )
+
+    def _free_run(self, day: date, number: int) -> str:
+        """The run's id: the date, with a number behind it where that has been taken."""
+        study = load_day(self._file, day).study
+        taken = {attempt.run for attempt in self.journal.attempts()}
+        while True:
+            run = str(day) if number == 1 else f"{day}-{number}"
+            is_free = run not in taken and not self.folder.run(run).exists()
+            if is_free and not (study and published_already(study, run)):
+                return run
+            number += 1
+
+
+def _between(first: date, last: date) -> Iterator[date]:
+    day = first
+    while day <= last:
+        yield day
+        day += timedelta(days=1)

@@ -1,0 +1,55 @@
+"""The one place that knows what the daily runs of a study keep beside its runs.
+
+runs/STUDY/daily.db               the journal
+runs/STUDY/daily.lock             locked by whoever works on a day; holds that day's date
+runs/STUDY/daily.checksums.jsonl  the checksums of the data files that were read
+runs/STUDY/daily.start            what the clock starts: `trialfleet daily run STUDY`, here
+runs/STUDY/daily.log              what that printed, where HTCondor is the clock
+runs/STUDY/DATE                   a day's run; DATE-2 is another attempt at what failed in it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class DailyFolder:
+    """The folder of a study's runs. `root` is absolute."""
+
+    root: Path
+
+    @staticmethod
+    def of(study: str) -> DailyFolder:
+        """Return that of the study of this name, below the working directory."""
+        return DailyFolder(Path.cwd() / "runs" / study)
+
+    @property
+    def journal(self) -> Path:
+        """What became of each region on each day."""
+        return self.root / "daily.db"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by whoever works on a day; holds that day's date."""
+        return self.root / "daily.lock"
+
+    @property
+    def checksums(self) -> Path:
+        """The checksums of the data files that were read."""
+        return self.root / "daily.checksums.jsonl"
+
+    @property
+    def start(self) -> Path:
+        """The program that a clock starts."""
+        return self.root / "daily.start"
+
+    @property
+    def log(self) -> Path:
+        """What that program printed, where HTCondor is the clock."""
+        return self.root / "daily.log"
+
+    def run(self, run: str) -> Path:
+        """The folder of a run."""
+        return self.root / run

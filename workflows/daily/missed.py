@@ -1,0 +1,38 @@
+"""Which days a start of the clock is for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import date, datetime, timedelta
+
+from trialfleet.workflows.study.daily import Daily
+
+EARLY = timedelta(minutes=5)  # another scheduler's clock may be ahead
+DAY = timedelta(days=1)
+
+
+def due_day(daily: Daily, now: datetime) -> date:
+    """Return the newest day that has begun: yesterday until the time of day has come."""
+    today = daily.today(now)
+    return today if daily.begins(today) <= now + EARLY else today - DAY
+
+
+def next_start(daily: Daily, now: datetime) -> datetime:
+    """Return when the next day begins, in UTC."""
+    today = daily.today(now)
+    return next(begins for n in (0, 1, 2) if (begins := daily.begins(today + n * DAY)) > now)
+
+
+def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
+    """Return the days to work on now, the oldest first.
+
+    Args:
+        daily: says which of the days that were missed are made up for.
+        begun: the days that were begun so far.
+        now: the time of the start.
+    """
+    due = due_day(daily, now)
+    newest = max(begun, default=due)
+    if daily.missed != "all" or newest >= due:
+        return [due]
+    return [newest + n * DAY for n in range(1, (due - newest).days + 1)]

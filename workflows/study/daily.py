@@ -1,0 +1,128 @@
+"""A study's `daily:` table, and the day that a run is of."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field
+
+from trialfleet.sections import Section, did_you_mean, matches, refusal, schema_of
+
+DATE = "{date}"  # in data patterns
+_TIME = r"([01]?[0-9]|2[0-3]):[0-5][0-9]"
+_LASTS = r"(?=[0-9])([0-9]{1,3}h)?([0-9]{1,4}m)?"
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        guess = did_you_mean(value, available_timezones())
+        raise refusal(
+            f"there is no time zone {value!r}{guess}; name one such as Europe/Oslo or UTC"
+        ) from error
+    return value
+
+
+def _lasting(value: str) -> str:
+    if not lasting(value):
+        raise refusal("must be longer than nothing")
+    return value
+
+
+def lasting(text: str) -> timedelta:
+    """Return how long `6h`, `90m` or `1h30m` is."""
+    found = re.fullmatch(_LASTS, text)
+    assert found, text
+    hours, minutes = (int((part or "0h")[:-1]) for part in found.groups())
+    return timedelta(hours=hours, minutes=minutes)
+
+
+TimeOfDay = Annotated[
+    str,
+    BeforeValidator(matches(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")),
+    schema_of(_TIME),
+]
+Lasting = Annotated[
+    str,
+    AfterValidator(_lasting),
+    BeforeValidator(matches(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m")),
+    schema_of(_LASTS),
+]
+
+
+class Daily(Section):
+    """When a study runs each day, and what becomes of days that didn't go as meant."""
+
+    at: TimeOfDay = Field(description="The time of day at which a day's run begins.")
+    zone: Annotated[str, AfterValidator(_zone)] | None = Field(
+        None, description="Its time zone, such as Europe/Oslo (default: the machine's)."
+    )
+    deadline: Lasting | None = Field(
+        None,
+        description="So long after its start, such as 6h, a day asks for no more trials: each "
+        "region trains the best settings so far in full and publishes (default: none).",
+    )
+    missed: Literal["latest", "all", "none"] = Field(
+        "latest",
+        description="Days on which the machine was off: latest makes up for the last of them, all "
+        "for each, oldest first; none waits for the next.",
+    )
+    unchanged: Literal["skip", "train"] = Field(
+        "skip", description="Regions whose data and settings are those of their last model."
+    )
+
+    @property
+    def time(self) -> time:
+        """The time of day."""
+        hour, minute = map(int, self.at.split(":"))
+        return time(hour, minute)
+
+    def begins(self, day: date) -> datetime:
+        """Return when a day begins, in UTC."""
+        moment = datetime.combine(day, self.time)
+        there = moment.replace(tzinfo=ZoneInfo(self.zone)) if self.zone else moment.astimezone()
+        return there.astimezone(UTC)
+
+    def today(self, now: datetime) -> date:
+        """Return the date in the study's zone."""
+        return now.astimezone(self.tzinfo).date()
+
+    @property
+    def tzinfo(self) -> tzinfo | None:
+        """The study's zone; None is the machine's, as `astimezone` takes it."""
+        return ZoneInfo(self.zone) if self.zone else None
+
+    def ends(self, started: datetime) -> datetime | None:
+        """Return the deadline of what started then; None without one."""
+        return started + lasting(self.deadline) if self.deadline else None
+
+
+class RunsDay(BaseModel):
+    """The day that a run is of, frozen with it.
+
+    Attributes:
+        date: what `{date}` stands for in the study's data.
+        deadline: from then on no trial begins; None: there is none.
+        fingerprints: of each region's data when the run was planned, where they are known.
+        settings: of each region: a fingerprint of all else that decides what is trained.
+    """
+
+    date: date
+    deadline: AwareDatetime | None = None
+    fingerprints: dict[str, str] = {}
+    settings: dict[str, str] = {}
+
+    def refusal(self, now: datetime) -> str | None:
+        """Return why no trial may begin any more; None if it may."""
+        if self.deadline is None or now < self.deadline:
+            return None
+        return f"the day's deadline, {self.deadline:%Y-%m-%d %H:%M %Z}, is over"
+
+    @property
+    def end(self) -> datetime:
+        """The end of its date, in UTC."""
+        return datetime.combine(self.date + timedelta(days=1), time(), UTC)
