@@ -1,9 +1,10 @@
 """Jinja, and the quoting that keeps text from outside inside the value where it stands.
 
-A page's templates (`HTML`) escape every value. The other languages have three filters: `dag_string`
+A page's templates (`HTML`) escape every value. The other languages have filters: `dag_string`
 for a path in a DAG file, `classad_string` for a text in a submit file or a DAG's SET_JOB_ATTR,
-`shell` for a word of a shell script. Everything else that reaches a template is a number, a choice
-of ours, or was checked when the study was read.
+`shell` for a word of a shell script, `unit_word` and `unit_text` for a word and a text of a systemd
+unit. Everything else that reaches a template is a number, a choice of ours, or was checked when the
+study was read.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def _environment() -> jinja2.Environment:
         "dag_string": dag_string,
         "classad_string": classad_string,
         "shell": shell_word,
+        "unit_word": unit_word,
+        "unit_text": unit_text,
     }
     return environment
 
@@ -77,6 +80,17 @@ def has_macro(text: str) -> bool:
 def shell_word(value: object) -> str:
     """Return `value` as one word of a POSIX shell command."""
     return shlex.quote(_one_line(str(value)))
+
+
+def unit_word(value: object) -> str:
+    """Return `value` as one word of a command in a systemd unit."""
+    text = unit_text(value).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return f'"{text}"'
+
+
+def unit_text(value: object) -> str:
+    """Return `value` as a text of a systemd unit: no `%` of it is a specifier."""
+    return _one_line(str(value)).replace("%", "%%")
 
 
 def _one_line(text: str) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
 from tests.conftest import MOODY
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.daily.clock import clock_of, install, remove
 from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Ending
+from trialfleet.workflows.daily.units import Units
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -19,9 +23,9 @@ FIRST, SECOND, THIRD = (date(2026, 11, n) for n in (20, 21, 22))
 
 
 @pytest.fixture
-def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(work)
-    yield work
+    return work
 
 
 def write_study(folder: Path, **changes: object) -> Path:
@@ -80,3 +84,28 @@ def test_days_end_region_by_region_and_latest_never_goes_back(here: Path) -> Non
     assert f"{SECOND} was planned later, or is of a later day" in last.why
     assert (latest(here, "A"), latest(here, "B")) == (str(FIRST), str(SECOND))
     assert days.backfill(FIRST, SECOND, only_missing=True) == []
+
+
+def test_htcondor_is_the_clock_where_systemd_does_not_run(
+    here: Path, wait_for: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Units, "can_be_used", lambda _: False)  # of a user with a systemd
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    daily = {"at": f"{soon:%H:%M}", "zone": "UTC"}
+    file = write_study(here, data=[], daily=daily)
+    said: list[str] = []
+    install(file, said.append)
+    install(file, said.append)  # twice is once
+    assert said[: len(said) // 2] == said[len(said) // 2 :]
+    folder = DailyFolder.of("demo")
+    (ad,) = job_queue.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
+    assert ad["CronMinute"] == str(soon.minute)
+    assert clock_of("demo", folder)
+
+    days = Days(file)
+    wait_for(lambda: len(days.journal.outcomes()) == 2, 300)
+    assert set(endings(days, days.journal.outcomes()[0].date).values()) == {Ending.PUBLISHED}
+    wait_for(lambda: [a.ended for a in days.journal.attempts()] != [None])
+    remove(file, said.append)
+    assert clock_of("demo", folder) is None
+    assert not folder.start.exists()

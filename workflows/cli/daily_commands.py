@@ -45,6 +45,25 @@ def daily() -> None:
 
 @daily.command()
 @study_argument
+@click.option("--system", is_flag=True, help="By the machine's systemd; needs root.")
+def install(study: Path, system: bool) -> None:
+    """Have the days of STUDY started by systemd, or by HTCondor where systemd does not run."""
+    from trialfleet.workflows.daily.clock import install as install_clock
+
+    install_clock(study, say, system=system)
+
+
+@daily.command()
+@study_argument
+def remove(study: Path) -> None:
+    """Have the days of STUDY started no more; a day that runs goes on."""
+    from trialfleet.workflows.daily.clock import remove as remove_clock
+
+    remove_clock(study, say)
+
+
+@daily.command()
+@study_argument
 @date_option
 def run(study: Path, day: date | None) -> None:
     """Bring a day's run of STUDY to its end; begun or not, killed or not, it is one run.
@@ -102,12 +121,16 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 @json_option
 def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""
+    from trialfleet.workflows.daily.clock import clock_of
     from trialfleet.workflows.daily.days import Days, daily_study, real_time
     from trialfleet.workflows.daily.missed import next_start
     from trialfleet.workflows.daily.overview import days_table, newest_table, overview
 
     whole, settings = daily_study(study)
-    shown = overview(whole.name, Days(study).journal, next_start(settings, real_time()), most)
+    days = Days(study)
+    clock = clock_of(whole.name, days.folder)
+    begins = next_start(settings, real_time())
+    shown = overview(whole.name, days.journal, begins, clock, most)
     if as_json:
         print_json(shown.to_json())
         return
@@ -117,3 +140,4 @@ def status(study: Path, most: int, as_json: bool) -> None:
     else:
         say(f"no day of {shown.study} has begun")
     say(f"next day begins {shown.next_start.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}")
+    say(f"started by {shown.clock or 'nothing of ours: trialfleet daily install'}")

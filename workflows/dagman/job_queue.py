@@ -177,6 +177,22 @@ def submit(files: DagFiles) -> str:
         raise PoolError(f"HTCondor refused {str(files.dag)!r}: {error}") from error
 
 
+def hand_over(description: str) -> str:
+    """Submit what a submit file holds, and return the job's id.
+
+    Raises:
+        PoolError: no HTCondor is reachable, or it refused the job.
+    """
+    schedd = _schedd()
+    import htcondor2
+
+    try:
+        with postponed():
+            return f"{schedd.submit(htcondor2.Submit(description)).cluster()}.0"
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor refused a job: {error}") from error
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what a library prints off standard output, which belongs to our caller."""

@@ -42,7 +42,7 @@ class RunsEndings:
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _with_model(self, region: RegionStatus) -> Outcome:
-        gate = self._files.region(region.slug).gate
+        gate = self._files.region(region.slug).verdict
         verdict = read_json(gate) if gate.exists() else {}
         if verdict.get("verdict") == _KEPT:
             return self._outcome(region.name, Ending.KEPT, str(verdict.get("why") or ""))

@@ -216,7 +216,7 @@ def _outcome(row: sqlite3.Row) -> Outcome:
 
 
 def _text(moment: datetime | None) -> str | None:
-    return moment and moment.astimezone(UTC).isoformat(timespec="seconds")
+    return moment.astimezone(UTC).isoformat(timespec="seconds") if moment else None
 
 
 def _moment(text: str | None) -> datetime | None:

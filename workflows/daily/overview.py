@@ -36,20 +36,24 @@ class Overview:
     Attributes:
         days: the newest first.
         newest: what became of each region on the newest day.
-        next_start: when the clock starts the next day.
+        next_start: when the next day begins.
+        clock: what starts it; None if nothing of ours does.
     """
 
     study: str
     days: tuple[DayView, ...]
     newest: tuple[Outcome, ...]
     next_start: datetime
+    clock: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {"schema": 1, **asdict(self)}
 
 
-def overview(study: str, journal: Journal, next_start: datetime, most: int) -> Overview:
+def overview(
+    study: str, journal: Journal, next_start: datetime, clock: str | None, most: int
+) -> Overview:
     """Return a study's days, the newest `most` of them."""
     attempts = journal.attempts()
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
@@ -61,6 +65,7 @@ def overview(study: str, journal: Journal, next_start: datetime, most: int) -> O
         days=tuple(days),
         newest=tuple(sorted(newest, key=lambda one: one.region)),
         next_start=next_start,
+        clock=clock,
     )
 
 

@@ -211,11 +211,6 @@ class RegionFolder:
         return self.root / "published.json"
 
     @property
-    def gate(self) -> Path:
-        """Whether the region's model became the champion, and why; absent without a gate."""
-        return self.root / "gate.json"
-
-    @property
     def tuned(self) -> Path:
         """That its trials are done, in a study that publishes nothing; absent until then."""
         return self.root / "tuned.json"

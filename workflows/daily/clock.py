@@ -1,0 +1,85 @@
+"""What starts a study's days: systemd where it runs, else HTCondor."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+from trialfleet.workflows.daily.crontab import install_job, job_there, remove_job
+from trialfleet.workflows.daily.days import daily_study
+from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.daily.start import write_start
+from trialfleet.workflows.daily.units import Units, explained, lingers
+
+Say = Callable[[str], None]
+
+
+def install(file: Path, say: Say, *, system: bool = False) -> None:
+    """Have a study's days started from now on; again, it changes what has changed.
+
+    Args:
+        file: the study's.
+        say: told what was done, a line each.
+        system: by the machine's systemd, and not by the user's.
+
+    Raises:
+        InputError: the study can't be used, or only root may do this.
+        PoolError: neither systemd nor HTCondor takes it.
+    """
+    study, daily = daily_study(file)
+    folder = DailyFolder.of(study.name)
+    text = write_start(folder, study.name, file)
+    units = Units.of(study.name, folder, system=system)
+    if system or units.can_be_used():
+        owner = os.environ.get("SUDO_USER") or pwd.getpwuid(folder.root.stat().st_uid).pw_name
+        units.install(study.name, daily, folder.start, owner)
+        say(f"installed {units.timer}, which starts {folder.start}")
+        if not system and not lingers():
+            say("it runs while you are logged in; to have it run always: loginctl enable-linger")
+    else:
+        job = install_job(study.name, daily, folder, text)
+        say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
+    if shown := explained(daily):
+        say(shown)
+
+
+def remove(file: Path, say: Say) -> None:
+    """Have a study's days started no more; a day that runs goes on, and the journal stays.
+
+    Raises:
+        InputError: the study can't be used.
+        PoolError: systemd or HTCondor refuses.
+    """
+    study, _ = daily_study(file)
+    folder = DailyFolder.of(study.name)
+    removed = False
+    for system in (False, True):
+        units = Units.of(study.name, folder, system=system)
+        if units.remove():
+            say(f"removed {units.timer}")
+            removed = True
+    try:
+        if remove_job(folder):
+            say("removed HTCondor's job")
+            removed = True
+    except PoolError as error:
+        say(f"HTCondor was not asked whether it has a job of it: {error}")
+    folder.start.unlink(missing_ok=True)
+    if not removed:
+        say(f"no clock was installed for {study.name} here")
+
+
+def clock_of(study: str, folder: DailyFolder) -> str | None:
+    """Return what starts a study's days; None if nothing of ours does."""
+    for system in (False, True):
+        units = Units.of(study, folder, system=system)
+        if units.are_there:
+            return str(units.timer)
+    try:
+        job = job_there(folder)
+    except PoolError:
+        return None
+    return f"HTCondor's job {job}" if job else None
