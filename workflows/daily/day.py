@@ -92,7 +92,6 @@ class Work:
                 self.fail(attempt, dict.fromkeys(left, "its deadline was over before it began"))
                 return None
             try:
-                connect()  # what a study leaves to the pool is decided by it
                 self._plan(attempt, left)
             except (PoolError, FleetError) as error:
                 self._wait_for_what_is_away(error)
@@ -104,6 +103,7 @@ class Work:
         if study is None:
             return
         try:
+            connect()  # what a study leaves to the pool is decided by it
             day = self._runs_day(attempt, study)
             plan(
                 stalest_first(study, self.clock()),
