@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeRun
 from tests.unit.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, StudyError
 from trialfleet.files import write_json
 from trialfleet.workflows.daily import turns
 from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.daily.endings import RunsEndings
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.daily.staleness import age_points, stalest_first
 from trialfleet.workflows.daily.turns import turn
 from trialfleet.workflows.plan.checksums import DataChecksums
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.file import load_frozen, load_study
 from trialfleet.workflows.study.spec import Study
 
 DAY = date(2026, 11, 22)
@@ -226,3 +229,33 @@ def test_with_half_of_the_capacity_no_region_starves() -> None:
         return sorted(points, key=lambda region: -points[region])
 
     assert oldest(stalest, 14) <= oldest(list, 14) * 2 / 3
+
+
+# -- how a run's regions end -----------------------------------------------------------------------
+
+
+def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: MakeRun) -> None:
+    run = make_run(regions=["new", "gated", "passed", "late", "failed", "cut"])
+    files = RunFolder(run.folder)
+    for region, note in {"new": None, "gated": None, "passed": None, "late": "b is newer"}.items():
+        told = {"path": str(run.folder / "model"), "not_latest": note}
+        write_json(files.region(region).published, told)
+    write_json(files.region("gated").gate, {"verdict": "kept", "why": "worse by 3%"})
+    write_json(files.region("passed").gate, {"verdict": "promoted", "why": "better"})
+    write_json(files.region("failed").stopped, {"reason": "4 trials failed"})
+    one = Attempt(
+        date=DAY, attempt=1, run="r1", regions=tuple(run.study.region_table), started=NOON,
+        deadline=None,
+    )  # fmt: skip
+    endings = RunsEndings(one, files, load_frozen(files.study))
+    found = {o.region: (o.ending, o.why) for o in endings.all(run.status())}
+    assert found.pop("cut")[0] is Ending.FAILED
+    assert found == {
+        "new": (Ending.PUBLISHED, ""),
+        "passed": (Ending.PUBLISHED, ""),
+        "gated": (Ending.KEPT, "worse by 3%"),
+        "late": (Ending.KEPT, "b is newer"),
+        "failed": (Ending.FAILED, "4 trials failed"),
+    }
+    assert len(endings.published(run.status())) == 4
+    assert {o.ending for o in endings.none("no slot")} == {Ending.FAILED}

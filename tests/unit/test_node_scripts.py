@@ -12,7 +12,7 @@ import threading
 import unittest.mock
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ from trialfleet.workflows.status import spending, status
 from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import take_over
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.file import dump_frozen, load_frozen
 
 
 class Scripts:
@@ -101,6 +102,34 @@ def test_asking_twice_tells_the_same_and_clears_what_an_attempt_left(scripts: Sc
     assert scripts.trial("A.l1.t01").trial_json.read_bytes() == first
     assert scripts.trial("A.l1.t01").result.read_text() == ""
     assert list(scripts.trial("A.l1.t01").checkpoint.iterdir()) == []
+
+
+def over(scripts: Scripts) -> Scripts:
+    """The same run, whose day's deadline is over."""
+    file = scripts.folder.study
+    day = RunsDay(date=date(2026, 11, 20), deadline=datetime(2026, 11, 20, 9, tzinfo=UTC))
+    file.write_text(dump_frozen(load_frozen(file).model_copy(update={"day": day})))
+    return Scripts(Run(scripts.folder.root))
+
+
+def test_after_the_days_deadline_what_is_best_so_far_is_trained_in_full(scripts: Scripts) -> None:
+    scripts.ask("A.l1.t01")
+    scripts.finish("A.l1.t01")
+    scripts.ask("A.l1.t02")  # and its job is lost
+    late = over(scripts)
+    assert late.ask("A.l1.t02") == late.ask("A.l1.t03") == EXITS["skip"]
+    told = late.call("ask", "A", "A.l1.t03").message
+    assert "the day's deadline, 2026-11-20 09:00 UTC, is over" in told
+    assert [t.state for t in Run(late.folder.root).trials()] == ["complete", "pruned"]
+    assert late.call("ask-best", "A", "A.best").exit_code == EXITS["done"]
+
+
+def test_a_region_without_a_trial_at_the_days_deadline_fails_and_says_so(scripts: Scripts) -> None:
+    late = over(scripts)
+    assert late.ask("A.l1.t01") == EXITS["skip"]
+    told = late.call("ask-best", "A", "A.best")
+    assert told.exit_code == EXITS["stop"]
+    assert "no trial completed, so there are no best settings: the day's deadline" in told.message
 
 
 def test_telling_twice_tells_once(scripts: Scripts) -> None:

@@ -28,8 +28,9 @@ ROOT = Path(__file__).parents[2]
 SIGNATURES = {
     "plan": "(study: 'Study | str | PathLike[str]', *, run: 'str | None' = None, "
     "out: 'str | PathLike[str] | None' = None, "
-    "notice: 'Callable[[str], None] | None' = None) -> 'Run'",
-    "load_study": "(path: 'str | PathLike[str]') -> 'Study'",
+    "notice: 'Callable[[str], None] | None' = None, "
+    "day: 'date | RunsDay | None' = None) -> 'Run'",
+    "load_study": "(path: 'str | PathLike[str]', day: 'date | None' = None) -> 'Study'",
     "Run": "(folder: 'str | PathLike[str]') -> 'None'",
     "Run.submit": "(self, *, anyway: 'bool' = False) -> 'str'",
     "Run.resume": "(self) -> 'str'",
@@ -62,6 +63,11 @@ NAMES = {
 COMMANDS = {
     "best",
     "completion",
+    "daily backfill",
+    "daily install",
+    "daily remove",
+    "daily run",
+    "daily status",
     "dashboard",
     "fleet autoscale",
     "fleet bake",

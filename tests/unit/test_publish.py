@@ -21,6 +21,7 @@ from trialfleet.workflows.models.latest import model_in_force, previous_model, p
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts import publish as publish_module
 from trialfleet.workflows.scripts.publish import Publication, publish
+from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.file import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -121,6 +122,25 @@ def test_a_run_that_is_resumed_late_publishes_and_leaves_latest_where_it_is(
     assert f"trialfleet promote {late.path}" in late.not_latest
     assert publish_on(tuesday + timedelta(seconds=1), "b", study, best).not_latest is None
     assert latest(study) == "b"
+
+
+def test_a_run_that_makes_up_for_a_former_day_leaves_latest_where_it_is(
+    study: Study, best: TrialFolder
+) -> None:
+    friday = MONDAY - timedelta(days=3)
+    publish_on(MONDAY, "monday", study, best)
+    day = RunsDay(date=friday.date())
+    later = MONDAY + timedelta(days=1)
+    frozen = FrozenStudy(run="friday", folder="/r", created=later, day=day, study=study)
+    made_up = publish(frozen, "A", best)
+    assert latest(study) == "monday"
+    assert "stays with monday: monday was planned later" in (made_up.not_latest or "")
+    assert told(made_up.path)["date"] == str(friday.date())
+    today = FrozenStudy(
+        run="tuesday", folder="/r", created=later, day=RunsDay(date=later.date()), study=study
+    )
+    assert publish(today, "A", best).not_latest is None
+    assert today.as_of == later  # its day isn't over
 
 
 def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(

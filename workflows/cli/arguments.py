@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -97,4 +98,18 @@ def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
 
 anyway_option = click.option(
     "--anyway", is_flag=True, help="Submit it also where no slot of the pool can run its trials."
+)
+
+
+def _date(_: click.Context, __: click.Parameter, given: datetime | None) -> date | None:
+    return given.date() if given else None
+
+
+def day_option(*names: str, **more: Any) -> Callable[[Command], Command]:
+    """An option that takes a date such as 2026-11-22."""
+    return click.option(*names, type=click.DateTime(["%Y-%m-%d"]), callback=_date, **more)
+
+
+date_option = day_option(
+    "--date", "day", metavar="DATE", help="The day that {date} stands for (default: today)."
 )

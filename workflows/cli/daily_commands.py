@@ -4,38 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trialfleet.workflows import ctrl_c
+from trialfleet.workflows.cli.arguments import date_option, day_option
 from trialfleet.workflows.output import console, json_option, print_json, say
 
 _SHOWN_DAYS = 14
 
 study_argument: Callable[[Any], Any] = click.argument("study", type=click.Path(path_type=Path))
-
-
-class Day(click.ParamType):
-    """A date such as 2026-11-22."""
-
-    name = "date"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
-        """Return the date that a text is."""
-        if isinstance(value, date):
-            return value
-        try:
-            return datetime.strptime(value, "%Y-%m-%d").date()
-        except ValueError:
-            self.fail(f"{value!r} is no date; write it as 2026-11-22", param, ctx)
-
-
-date_option: Callable[[Any], Any] = click.option(
-    "--date", "day", type=Day(), help="The day that {date} stands for (default: today)."
-)
 
 
 @click.group()
@@ -80,8 +61,8 @@ def run(study: Path, day: date | None) -> None:
 
 @daily.command()
 @study_argument
-@click.option("--from", "first", type=Day(), required=True, help="The first day.")
-@click.option("--to", "last", type=Day(), required=True, help="The last day.")
+@day_option("--from", "first", metavar="DATE", required=True, help="The first day.")
+@day_option("--to", "last", metavar="DATE", required=True, help="The last day.")
 @click.option(
     "--only",
     type=click.Choice(["missing"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -13,7 +14,7 @@ import click
 from trialfleet.errors import InputError
 from trialfleet.files import typed
 from trialfleet.workflows import ctrl_c
-from trialfleet.workflows.cli.arguments import Command, anyway_option
+from trialfleet.workflows.cli.arguments import Command, anyway_option, date_option
 from trialfleet.workflows.cli.watching import handed_over, show_end, watch_to_the_end
 from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, write_example
 from trialfleet.workflows.output import json_option, print_json, say
@@ -42,6 +43,7 @@ def planning(command: Command) -> Command:
     """What a study is planned with: its file, the run's folder and id, and a check."""
     for option in (
         check_option,
+        date_option,
         click.option(
             "--run-id",
             is_eager=True,  # --out is compared with it
@@ -83,11 +85,18 @@ def init(folder: Path, example: str) -> None:
 @click.command()
 @planning
 @json_option
-def plan(study: Path, out: Path | None, run_id: str | None, checks: bool, as_json: bool) -> None:
+def plan(
+    study: Path,
+    out: Path | None,
+    run_id: str | None,
+    day: date | None,
+    checks: bool,
+    as_json: bool,
+) -> None:
     """Write the folder of a run of STUDY and print what will run."""
     from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
 
-    planned = _planned(study, out, run_id)
+    planned = _planned(study, out, run_id, day)
     outlook = planned.outlook()
     if as_json:
         checked = planned.check() if checks else None
@@ -114,7 +123,14 @@ def schema() -> None:
 @click.command()
 @planning
 @anyway_option
-def run(study: Path, out: Path | None, run_id: str | None, checks: bool, anyway: bool) -> None:
+def run(
+    study: Path,
+    out: Path | None,
+    run_id: str | None,
+    day: date | None,
+    checks: bool,
+    anyway: bool,
+) -> None:
     """Plan a run of STUDY, submit it and watch it to its end.
 
     With the --run-id of a run that is there already, that one is watched, or shown if it has ended:
@@ -124,11 +140,11 @@ def run(study: Path, out: Path | None, run_id: str | None, checks: bool, anyway:
     from trialfleet.workflows.cli.plan_summary import plan_text
     from trialfleet.workflows.status.states import RunState
 
-    there = _there_already(study, out, run_id) if run_id else None
+    there = _there_already(study, out, run_id, day) if run_id else None
     if there and there.status().state is not RunState.PLANNED:
         _show_again(there)
     connect()  # without HTCondor there is nothing to plan for
-    planned = there or _planned(study, out, run_id)
+    planned = there or _planned(study, out, run_id, day)
     say(plan_text(planned, planned.outlook()))
     if checks:
         _check(planned)
@@ -149,19 +165,19 @@ def _check(run: Run) -> None:
     say(f"           {run.check()}")
 
 
-def _there_already(study: Path, out: Path | None, run_id: str) -> Run | None:
+def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
     """The run of a study with this id, if it was planned before."""
     from trialfleet.workflows.plan.folder import RunFolder
     from trialfleet.workflows.plan.pool_choices import is_settled
     from trialfleet.workflows.plan.run_ids import default_folder
     from trialfleet.workflows.run.run import Run
-    from trialfleet.workflows.study.file import load_study
+    from trialfleet.workflows.study.file import load_frozen, load_study, load_whole
 
-    loaded = load_study(study)
-    place = out or default_folder(loaded, run_id)
+    place = out or default_folder(load_whole(study), run_id)
     if not RunFolder(place.absolute()).dag.exists():
         return None
-    there = Run(place)
+    there, of = Run(place), load_frozen(RunFolder(place.absolute()).study).day
+    loaded = load_study(study, day or (of.date if of else None))
     if not is_settled(there.study, loaded):
         raise InputError(
             f"{str(place)!r} is a run of another study, or of {str(study)!r} before it was changed;"
@@ -180,8 +196,8 @@ def _show_again(there: Run) -> NoReturn:
     show_end(there, current)
 
 
-def _planned(study: Path, out: Path | None, run_id: str | None) -> Run:
+def _planned(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
     from trialfleet.workflows.run.run import plan as plan_run
 
     with ctrl_c.postponed():  # a run's folder is whole, or not there
-        return plan_run(study, run=run_id, out=out, notice=partial(say, err=True))
+        return plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime, timedelta
 
+from trialfleet.render import classad_string, render_template
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.render import classad_string, render
 from trialfleet.workflows.study.daily import Daily
 
 _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
@@ -37,7 +37,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
     former = job_queue.query(_of(folder), _ATTRIBUTES)
     if len(former) == 1 and former[0].get("TrialfleetDailyText") == identity:
         return f"{former[0]['ClusterId']}.0"
-    description = render(
+    description = render_template(
         "submit/daily.sub.j2",
         study=study,
         root=folder.root,

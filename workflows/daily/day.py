@@ -32,6 +32,7 @@ from trialfleet.workflows.study.spec import Study
 POLL_SECONDS = 2.0
 AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is out of reach
 LOST_SECONDS = 60.0  # the pool's supervisor mends a run sooner, where there is one
+_UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
 _ANOTHER_DAY = "it is no region of the study any more"
 
 Clock = Callable[[], datetime]
@@ -172,8 +173,8 @@ class Work:
                 attempt=attempt.attempt,
                 ending=ending,
                 why=why,
-                fingerprint=day and day.fingerprints.get(region),
-                settings=day and day.settings.get(region),
+                fingerprint=day.fingerprints.get(region) if day else None,
+                settings=day.settings.get(region) if day else None,
             )
             for region, why in whys.items()
         ]
@@ -192,9 +193,10 @@ class Work:
                 self.journal.record(endings.published(status), self.clock())
                 if goes_on.is_over(status):
                     break
-            except InputError as error:  # it can't be submitted
-                self.journal.record(endings.none(str(error)), self.clock())
-                return
+            except InputError as error:  # it can't be started
+                if run.status().state not in _UNDER_WAY:  # by somebody else, just now
+                    self.journal.record(endings.none(str(error)), self.clock())
+                    return
             except (PoolError, FleetError, OptimizerError) as error:
                 self._wait_for_what_is_away(error)
             else:

@@ -9,8 +9,8 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.files import write_atomic
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
+from trialfleet.render import needs_escape, render_template
 from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.render import needs_escape, render
 
 # What finds HTCondor and the AWS account as they are found here; no secret is among them.
 _KEPT = (
@@ -43,7 +43,7 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
                 "'$$' or a character that does not print; move it"
             )
     environment = {name: os.environ[name] for name in _KEPT if _is_kept(name)}
-    text = render(
+    text = render_template(
         "run/daily.start.j2",
         study=study,
         here=Path.cwd(),

@@ -12,8 +12,8 @@ from pathlib import Path
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.manager.actions import run_command
+from trialfleet.render import render_template
 from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.render import render
 from trialfleet.workflows.study.daily import Daily
 
 Say = Callable[[str], None]
@@ -81,13 +81,13 @@ class Units:
             PoolError: systemd refuses.
         """
         texts = {
-            self.service: render(
+            self.service: render_template(
                 "daily/daily.service.j2",
                 study=study,
                 start=start,
                 user=owner if self.system else "",
             ),
-            self.timer: render(
+            self.timer: render_template(
                 "daily/daily.timer.j2",
                 study=study,
                 calendar=calendar(daily),

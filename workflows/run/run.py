@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -378,7 +378,7 @@ def plan(
     run: str | None = None,
     out: str | PathLike[str] | None = None,
     notice: Callable[[str], None] | None = None,
-    day: RunsDay | None = None,
+    day: date | RunsDay | None = None,
 ) -> Run:
     """Write a run's folder and return the run, not yet submitted.
 
@@ -396,10 +396,13 @@ def plan(
         FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
     """
     if isinstance(study, Study):
-        return _plan(study, run, out, notice, {}, day)
+        return _plan(
+            study, run, out, notice, {}, RunsDay(date=day) if isinstance(day, date) else day
+        )
     with told_with_lines(study):
-        loaded, today = load_dated(study, day.date if day else None)
-        day = day or (RunsDay(date=today) if today else None)
+        loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
+        if today and not isinstance(day, RunsDay):
+            day = RunsDay(date=today)
         return _plan(loaded, run, out, notice, places_of(study, limits.KEYS), day)
 
 
