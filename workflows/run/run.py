@@ -396,14 +396,16 @@ def plan(
         FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
     """
     if isinstance(study, Study):
-        return _plan(
-            study, run, out, notice, {}, RunsDay(date=day) if isinstance(day, date) else day
-        )
+        return _plan(study, run, out, notice, {}, _runs_day(day))
     with told_with_lines(study):
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
-        if today and not isinstance(day, RunsDay):
-            day = RunsDay(date=today)
-        return _plan(loaded, run, out, notice, places_of(study, limits.KEYS), day)
+        return _plan(
+            loaded, run, out, notice, places_of(study, limits.KEYS), _runs_day(day or today)
+        )
+
+
+def _runs_day(day: date | RunsDay | None) -> RunsDay | None:
+    return RunsDay(date=day) if isinstance(day, date) else day
 
 
 def _plan(
