@@ -9,6 +9,7 @@ Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -36,6 +37,7 @@ PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     """Measure the trial's models and a constant prediction, and leave with the result."""
     source = table.read_table(t.data[0])
+    held = held_out(source)
     try:
         models = {name: load_model(folder) for name, folder in t.models.items()}
     except (ValueError, OSError) as error:
@@ -44,13 +46,20 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     scale = models["challenger"].target_scale
     for name, model in models.items():
         try:
-            outputs, target = answers(model, source, scale, device)
+            outputs, target = answers(model, held, scale, device)
         except ValueError as error:
             t.reject(f"the {name} can't be measured on today's data: {error}")
-        measure(t, name, outputs, target, source, scale)
-    outputs, target = constant(source, scale)
-    measure(t, "baseline", outputs, target, source, scale)
+        measure(t, name, outputs, target, held, scale)
+    outputs, target = constant(source, held, scale)
+    measure(t, "baseline", outputs, target, held, scale)
     t.complete()
+
+
+def held_out(source: table.Table) -> table.Table:
+    """Return the rows that no model was trained on today."""
+    rows = source.split != table.TRAIN
+    names = ("numeric", "categorical", "target", "split")
+    return dataclasses.replace(source, **{name: getattr(source, name)[rows] for name in names})
 
 
 def measure(
@@ -95,14 +104,17 @@ def answers(
     return outputs, target if kind == "multiclass" else target.float()
 
 
-def constant(source: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return the outputs of a model that knows nothing but the training rows' targets."""
-    kind, rows = source.columns.kind, len(source.target)
-    target = torch.from_numpy(source.target)
-    trained = target[torch.from_numpy(source.split == table.TRAIN)]
+def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
+    """Return, for held-out rows, what knows nothing but the training rows' targets; and the target.
+
+    Outputs [n, o] and target [n], as `answers` does.
+    """
+    kind, rows = source.columns.kind, len(held.target)
+    target = torch.from_numpy(held.target)
+    trained = torch.from_numpy(source.target[source.split == table.TRAIN])
     if kind == "regression":
         mean = scale.standardise(trained.double().mean().reshape(1, 1))
-        return mean.expand(rows, 1), standardised(source, scale)
+        return mean.expand(rows, 1), standardised(held, scale)
     counts = torch.bincount(trained.long(), minlength=len(source.columns.classes)).double()
     shares = (counts + 1) / (counts + 1).sum()  # Laplace's rule: none is impossible
     if kind == "multiclass":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import MakeRun
@@ -79,3 +80,42 @@ def test_killing_every_dagman_while_the_gate_runs(
     (gate / "A.gate").touch()
     assert (ended(run)["verdict"], latest(run)) == ("kept", "day1")
     assert run.status().mends == ()
+
+
+def write_rows(path: Path, *, shuffled: bool) -> None:
+    late = [i % 7 + 3 * (i % 2) > 4 for i in range(600)]
+    if shuffled:
+        late = np.random.default_rng(0).permutation(late).tolist()
+    rows = [f"{'ab'[i % 2]},{i % 7},{'yes' if late[i] else 'no'}" for i in range(600)]
+    path.write_text("\n".join(["kind,number,late", *rows]) + "\n")
+
+
+@pytest.mark.thorough
+def test_a_table_with_shuffled_labels_is_measured_on_a_node_and_kept_out(
+    make_run: MakeRun, work: Path
+) -> None:
+    study = {
+        "data": "rows.csv",
+        "trainer": "tabular",
+        "target": "late",
+        "table": {"columns": {"number": "numeric"}},
+        "objective": {"metric": "val_auc", "direction": "maximize"},
+        "search_space": {
+            "learning_rate": {"type": "float", "low": 1.0e-3, "high": 0.1, "default": 0.01},
+            "epochs": 5,
+        },
+        "resources": {"memory": "1GB", "disk": "200MB"},
+        "budget": {"trials": 1, "lanes": 1},
+        "gate": {},
+    }
+    for number, shuffled in ((1, False), (2, True), (3, False)):
+        write_rows(work / "rows.csv", shuffled=shuffled)
+        run = make_run(run=f"day{number}", **study)
+        run.submit()
+        assert run.wait().state is RunState.DONE
+        verdict = read_json(RunFolder(run.folder).region("A").verdict)
+        assert verdict["verdict"] == ("kept" if shuffled else "promoted"), verdict
+        assert latest(run) == ("day1" if shuffled else f"day{number}")
+        if number > 1:
+            assert verdict["interval"]
+            assert verdict["champion"]["run"] == "day1"
