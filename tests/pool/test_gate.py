@@ -94,7 +94,7 @@ def write_rows(path: Path, *, shuffled: bool) -> None:
 def test_a_table_with_shuffled_labels_is_measured_on_a_node_and_kept_out(
     make_run: MakeRun, work: Path
 ) -> None:
-    study = {
+    study: dict[str, Any] = {
         "data": "rows.csv",
         "trainer": "tabular",
         "target": "late",

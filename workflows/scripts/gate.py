@@ -124,7 +124,7 @@ def judge_measurement(
 
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
     """Write the verdict where the models could not be measured, for good; return why."""
-    champion = str(provenance_of(files.gate.champion)["run"])
+    champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{SEE}{log_of(files.gate)}"
     return _settled(files, _kept(frozen, champion, why))
 
@@ -148,7 +148,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
 
 
 def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
-    champion = str(provenance_of(files.gate.champion).get("run", "")) or None
+    champion = _measured_champion(files)
     try:
         found = measured(files.gate)
     except (ValueError, OSError) as error:
@@ -156,6 +156,12 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
     assert champion is not None, "a job that measured two models was given two"
     rule = rule_of(frozen.study)
     return decide(rule, found, champion=champion, challenger=frozen.run)
+
+
+def _measured_champion(files: RegionFolder) -> str | None:
+    """The run of the model that the gate's job was given as the one in force."""
+    run = provenance_of(files.gate.champion).get("run")
+    return None if run is None else str(run)
 
 
 def _settled(files: RegionFolder, found: Verdict) -> str:
