@@ -86,6 +86,28 @@ def test_days_end_region_by_region_and_latest_never_goes_back(here: Path) -> Non
     assert days.backfill(FIRST, SECOND, only_missing=True) == []
 
 
+def test_a_table_that_cant_be_trained_on_fails_its_region_alone(here: Path) -> None:
+    rows = "".join(f"{n * 7 % 50},{'yes' if n % 3 else 'no'}\n" for n in range(200))
+    put_data(here, FIRST, A="amount,churned\n" + rows, B="amount,other\n" + rows)
+    for text in (here / "data").glob("*/*.txt"):
+        text.rename(text.with_suffix(".csv"))
+    tabular = {
+        "data": "data/{region}/{date}.csv",
+        "trainer": "tabular",
+        "target": "churned",
+        "objective": {"metric": "val_auc", "direction": "maximize"},
+        "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
+    }
+    days = Days(write_study(here, **tabular), clock=lambda: datetime(2026, 11, 20, 12, tzinfo=UTC))
+    run = days._work._run_of(days._first_attempt(FIRST))
+    assert run is not None
+    assert list(run.study.region_table) == ["A"]
+    (failed,) = days.journal.outcomes()
+    assert (failed.region, failed.ending) == ("B", Ending.FAILED)
+    assert "there is no column 'churned'" in failed.why
+    assert str(FIRST) in failed.why
+
+
 def test_htcondor_is_the_clock_where_systemd_does_not_run(
     here: Path, wait_for: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def test_systemd_takes_the_units_whatever_their_folder_is_called(
         env={"PATH": "/usr/bin:/bin", "SYSTEMD_LOG_LEVEL": "warning"},
     )
     assert "demo" not in verified.stderr, verified.stderr
+    assert "a 'b' %%h; $$HOME ü/runs/demo/daily.start\"" in units.service.read_text()
     assert "Persistent=false" in units.timer.read_text()
     assert units.remove()
     assert not units.remove()

@@ -128,3 +128,12 @@ def test_a_plan_is_of_today_or_of_the_day_that_is_given(folder: Path) -> None:
     assert load_frozen(folder / "runs/demo/r1/study.yaml").day
     if today != DAY:
         assert f"{today}.npz" in CliRunner().invoke(main, ["plan", "study.yaml"]).output
+
+
+def test_a_region_without_data_lacks_none(folder: Path) -> None:
+    own = "regions: {A: {data: []}, NO: {data: 'data/NO/{date}.npz'}}"
+    put(folder, DAY, "NO")
+    found = load_day(write(folder, DATED.replace("regions: [A, NO]", own)), DAY)
+    assert found.absent == {}
+    assert found.study
+    assert found.study.data_of("A") == []

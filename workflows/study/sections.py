@@ -103,6 +103,10 @@ class Region(Section):
         0, ge=-100_000, le=100_000, description="Regions with a higher one run first."
     )
 
+    def data_or(self, studys: list[str]) -> list[str]:
+        """Return the patterns of its data: its own, or else the study's."""
+        return studys if self.data is None else self.data
+
     def dated(self, day: str) -> Region:
         """Return the region with a day in the place of `{date}`."""
         places = self.data and [pattern.replace(DATE, day) for pattern in self.data]

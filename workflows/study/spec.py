@@ -230,8 +230,10 @@ class Study(Section):
         if isinstance(self.regions, RegionGlob):
             return {}
         table = self.regions if isinstance(self.regions, dict) else dict.fromkeys(self.regions)
-        patterns = {name: (region and region.data) or self.data for name, region in table.items()}
-        found = {name: absent_data(name, patterns[name], folder) for name in table}
+        found = {
+            name: absent_data(name, (region or Region()).data_or(self.data), folder)
+            for name, region in table.items()
+        }
         return {name: path for name, path in found.items() if path}
 
     def without(self, names: Collection[str]) -> Study:
@@ -289,8 +291,7 @@ class Study(Section):
         }
 
     def _resolve_region(self, name: str, region: Region, folder: Path) -> Region:
-        patterns = self.data if region.data is None else region.data
-        data = region_data(name, patterns, folder, self._data_keys(name))
+        data = region_data(name, region.data_or(self.data), folder, self._data_keys(name))
         return region.model_copy(update={"data": data})
 
     def _resolve_publish(self, folder: Path) -> str:
