@@ -37,6 +37,7 @@ TITLES = {
     "Budget": "budget",
     "Trainer": "trainer",
     "Gate": "gate",
+    "Daily": "daily",
     "TableOptions": "table",
     "Split": "table: split",
     "Resources": "resources",
