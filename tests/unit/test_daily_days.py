@@ -240,8 +240,8 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
     for region, note in {"new": None, "gated": None, "passed": None, "late": "b is newer"}.items():
         told = {"path": str(run.folder / "model"), "not_latest": note}
         write_json(files.region(region).published, told)
-    write_json(files.region("gated").gate, {"verdict": "kept", "why": "worse by 3%"})
-    write_json(files.region("passed").gate, {"verdict": "promoted", "why": "better"})
+    write_json(files.region("gated").verdict, {"verdict": "kept", "why": "worse by 3%"})
+    write_json(files.region("passed").verdict, {"verdict": "promoted", "why": "better"})
     write_json(files.region("failed").stopped, {"reason": "4 trials failed"})
     one = Attempt(
         date=DAY, attempt=1, run="r1", regions=tuple(run.study.region_table), started=NOON,

@@ -98,7 +98,14 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 
 @daily.command()
 @study_argument
-@click.option("--days", "most", type=click.IntRange(min=1), default=_SHOWN_DAYS, show_default=True)
+@click.option(
+    "--days",
+    "most",
+    type=click.IntRange(min=1),
+    default=_SHOWN_DAYS,
+    show_default=True,
+    help="So many days, the newest.",
+)
 @json_option
 def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""

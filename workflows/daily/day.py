@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
-from trialfleet.infra.pool.embedded import connect
+from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.daily.endings import RunsEndings, data_not_there
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.folder import DailyFolder
