@@ -45,13 +45,24 @@ JOB = (
     Attribute(
         "TrialfleetMode",
         "text",
-        "`tune` for a trial, `final` for the full training of a region's best settings.",
+        "`tune` for a trial, `final` for the full training of a region's best settings, `evaluate` "
+        "for the gate.",
     ),
     Attribute(
         "TrialfleetMemoryKb",
         "number in KiB",
         "Memory that the trial uses. Memory that its processes share counts once where HTCondor "
         "measures that.",
+    ),
+)
+
+# Of the job that starts a study's days, where systemd does not.
+CLOCK = (
+    Attribute("TrialfleetDaily", "text", "The folder of the study's runs: whose clock it is."),
+    Attribute(
+        "TrialfleetDailyText",
+        "text",
+        "What it was made of: where that has changed, `trialfleet daily install` replaces the job.",
     ),
 )
 
@@ -165,4 +176,4 @@ PROBE = (
     Attribute("TrialfleetGpuNote", "text", "Why something was not measured; empty when all was."),
 )
 
-ALL = (*JOB, *TRIAL, HAS_GPU, OLD_HAS_GPU, *INSTANCE, *PROBE)
+ALL = (*JOB, *CLOCK, *TRIAL, HAS_GPU, OLD_HAS_GPU, *INSTANCE, *PROBE)

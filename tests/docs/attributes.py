@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.docs.tables import table
-from trialfleet.attributes import HAS_GPU, INSTANCE, JOB, OLD_HAS_GPU, PROBE, TRIAL, Attribute
+from trialfleet.attributes import (
+    CLOCK,
+    HAS_GPU,
+    INSTANCE,
+    JOB,
+    OLD_HAS_GPU,
+    PROBE,
+    TRIAL,
+    Attribute,
+)
 
 GPU_MACHINES = (
     "In the slots of machines, for `condor_status`. `HAS_GPU` is in every pool that trialfleet "
@@ -21,6 +30,11 @@ def page() -> str:
     """Return the generated part of the page."""
     sections = (
         ("Jobs", "In the ads of a run's jobs, for `condor_q` and `condor_history`.", JOB),
+        (
+            "The clock of days",
+            "In the job of `trialfleet daily install` where systemd does not run.",
+            CLOCK,
+        ),
         ("Running trials", "In a trial's job, set by `trial.py` while the trial runs.", TRIAL),
         ("Machines with GPUs", GPU_MACHINES, (HAS_GPU, OLD_HAS_GPU)),
         ("Nodes of a fleet", "In the slots of a fleet's nodes: the instance, its cost.", INSTANCE),
