@@ -14,6 +14,8 @@ from trialfleet.workflows.plan import planning as plan_module
 
 if TYPE_CHECKING:
     from tests.unit.report_browser import Browser
+    from tests.unit.report_studies import Fleet
+    from trialfleet.workflows.report import Report
 
 # Plain torch, not a library that a compiler must make first; test_kernels_build.py makes one.
 os.environ.setdefault("TRIALFLEET_PLAIN", "1")
@@ -39,6 +41,34 @@ def browser(chromium: Browser) -> Browser:
     chromium.resize(1280, 900)
     chromium.prefer("light")
     return chromium
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Studies in a storage, for the reports of a module."""
+    from tests.unit.report_studies import open_fleet
+
+    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def tuned(fleet: Fleet) -> Report:
+    """The report of two regions that were tuned."""
+    from tests.unit.report_studies import two_regions
+
+    return two_regions(fleet)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch with one thread: more cost more than they bring on tables of a test's size."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

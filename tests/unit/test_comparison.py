@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.unit.small_trials import (
     ROWS,
@@ -26,16 +25,8 @@ from trialfleet.workflows.models.verdict import Rule, Verdict, decide
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.gate import measured
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 DAYS = 20
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 Train = Callable[..., Path]

@@ -7,7 +7,6 @@ import json
 import math
 import random
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +19,15 @@ from tests.unit.report_studies import (
     START,
     Fleet,
     only,
-    open_fleet,
     region_source,
     report_source,
     trial,
     tuned_trials,
-    two_regions,
 )
 from trialfleet.errors import OptimizerError
 from trialfleet.workflows.report import Region, Report, build_report, render_page
 from trialfleet.workflows.status import states as state_words
 from trialfleet.workflows.status.job_log import Job
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
-
-
-@pytest.fixture(scope="module")
-def tuned(fleet: Fleet) -> Report:
-    return two_regions(fleet)
 
 
 def test_the_best_trial_is_compared_with_the_default_settings_trial(tuned: Report) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from tests.unit.report_studies import (
     DEFAULTS,
     Fleet,
     many_regions,
-    open_fleet,
     ran,
     trial,
     tuned_trials,
@@ -26,12 +24,6 @@ SHOWN = (
     "return [...document.querySelectorAll('{}')].filter(e => e.checkVisibility())"
     ".map(e => e.querySelector('bdi, text')?.textContent ?? e.textContent)"
 )
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tests.unit.report_browser import Browser
-from tests.unit.report_studies import DEFAULTS, SPACE, Fleet, open_fleet, ran, trial, tuned_trials
+from tests.unit.report_studies import DEFAULTS, SPACE, Fleet, ran, trial, tuned_trials
 from trialfleet.workflows.report import Report
 
 pytestmark = pytest.mark.browser
@@ -49,12 +49,6 @@ OVERLAPS = """
 PICTURES = [
     "overview", "timeline", "history", "importance", "parallel", "contour", "curves", "slice"
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
 
 
 @pytest.fixture(scope="module")

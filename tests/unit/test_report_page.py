@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.report_browser import Browser
-from tests.unit.report_studies import DEFAULTS, SPACE, Fleet, open_fleet, ran, trial, two_regions
+from tests.unit.report_studies import DEFAULTS, SPACE, Fleet, ran, trial
 from trialfleet.workflows.report import Report, render_page
 from trialfleet.workflows.report.page import script_json
 
@@ -20,17 +19,6 @@ MARKUP = """</script><img src="x" onerror="owned = 1"><b>'&amp;'</b>"""
 BOLD = "<b>&lt;</b>"
 RIGHT_TO_LEFT = "\N{RIGHT-TO-LEFT OVERRIDE}مطار <i>x</i>"
 SLUG = "a b%20'\"<&"
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
-
-
-@pytest.fixture(scope="module")
-def tuned(fleet: Fleet) -> Report:
-    return two_regions(fleet)
 
 
 @pytest.fixture(scope="module")

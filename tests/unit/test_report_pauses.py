@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.unit.report_studies import START, Fleet, only, open_fleet, tuned_trials
+from tests.unit.report_studies import START, Fleet, only, tuned_trials
 from trialfleet.workflows.report import render_page
 from trialfleet.workflows.report.pauses import paused_within, pauses_of
 from trialfleet.workflows.report.views import header
 
 BEGIN = START.timestamp()
 HOUR = 3600.0
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC
 from importlib.resources import files
 from typing import Any
@@ -20,11 +20,9 @@ from tests.unit.report_studies import (
     Fleet,
     many_regions,
     only,
-    open_fleet,
     ran,
     trial,
     tuned_trials,
-    two_regions,
 )
 from trialfleet.workflows.report import Region, Report, render_page, summary_table
 from trialfleet.workflows.report import pictures as drawing
@@ -42,17 +40,6 @@ from trialfleet.workflows.report.timeline import timeline_of
 from trialfleet.workflows.status import states
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
-
-
-@pytest.fixture(scope="module")
-def tuned(fleet: Fleet) -> Report:
-    return two_regions(fleet)
 
 
 def of_values(fleet: Fleet, values: Sequence[float | None], **facts: Any) -> Region:

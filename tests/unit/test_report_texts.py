@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.unit.report_studies import DEFAULTS, Fleet, open_fleet, trial, two_regions
+from tests.unit.report_studies import DEFAULTS, Fleet, trial
 from trialfleet.workflows.report import Report, summary_table
 from trialfleet.workflows.report.formatting import (
     alike,
@@ -26,17 +25,6 @@ from trialfleet.workflows.report.formatting import (
     signed,
 )
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
-
-
-@pytest.fixture(scope="module")
-def tuned(fleet: Fleet) -> Report:
-    return two_regions(fleet)
 
 
 def printed(report: Report) -> str:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.report_studies import DEFAULTS, Fleet, only, open_fleet, trial
+from tests.unit.report_studies import DEFAULTS, Fleet, only, trial
 
 PUBLISHED = Path("/models/s/A/r2")
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 SEED = 11
 # How far a loss may be from the plain way's, relatively, in any of the first 28 steps.
@@ -44,14 +43,6 @@ FLOAT32 = 2e-6  # sums in another order: some units in the last of 24 bits
 BFLOAT16 = 5e-2  # products of factors with 8 bits; 0.025 was seen, in a square of small errors
 
 TASKS = ["binary", "multiclass", "regression"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def settings_of(**changes: Any) -> settings.Settings:
