@@ -26,14 +26,14 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.optimizer.reports import Conduct, store_reports
 from trialfleet.optimizer.space import Scalar, SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.stored_trials import FAILURES, is_repeat
 from trialfleet.optimizer.suggest import stable_seed, suggest
+from trialfleet.optimizer.trial_execution import TrialExecution, store_reports
 
 # the attributes that a tell writes
-TOLD = ("metrics", "seconds", "device", "attempts", "error", "job")
+TELL_KEYS = ("metrics", "seconds", "device", "attempts", "error", "job")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Told:
+class AlreadyTold:
     """The node's trial is finished and told: there is nothing left to train."""
 
     number: int
@@ -130,7 +130,7 @@ class RegionStudy:
         with self._storage_errors():
             self._study_id = self._load_or_create()
 
-    def ask(self, node: str) -> Assignment | Told | Spent | Stopped:
+    def ask(self, node: str) -> Assignment | AlreadyTold | Spent | Stopped:
         """Return what `node` is to train; asking again returns the same, until it is told.
 
         Raises:
@@ -140,7 +140,7 @@ class RegionStudy:
             known = self._find(node)
             if known is not None:
                 finished = known.state.is_finished()
-                return Told(known.number) if finished else self._assignment(known)
+                return AlreadyTold(known.number) if finished else self._assignment(known)
             return self._refusal() or self._assignment(self._create(node))
 
     def tell_complete(
@@ -150,7 +150,7 @@ class RegionStudy:
         metrics: Mapping[str, float],
         seconds: float | None,
         device: str | None,
-        **conduct: Unpack[Conduct],
+        **execution: Unpack[TrialExecution],
     ) -> None:
         """Store the result of `node`; a trial that was told already stays as it is.
 
@@ -159,7 +159,7 @@ class RegionStudy:
             metrics: every metric; the study's own decides.
             seconds: training time.
             device: what it ran on.
-            conduct: how it ran.
+            execution: how it ran.
 
         Raises:
             InputError: the study's metric is missing, or a metric is not a finite number.
@@ -167,17 +167,22 @@ class RegionStudy:
         """
         value = self._value(node, metrics)
         told = {"metrics": dict(metrics), "seconds": seconds, "device": device}
-        self._tell(node, TrialState.COMPLETE, value, told, conduct)
+        self._tell(node, TrialState.COMPLETE, value, told, execution)
 
     def tell_failed(
-        self, node: str, *, error: str, seconds: float | None = None, **conduct: Unpack[Conduct]
+        self,
+        node: str,
+        *,
+        error: str,
+        seconds: float | None = None,
+        **execution: Unpack[TrialExecution],
     ) -> None:
         """Store that `node` failed for good; a trial that was told already stays as it is.
 
         Raises:
             OptimizerError: the node was never asked, or the storage can't be used.
         """
-        self._tell(node, TrialState.FAIL, None, {"error": error, "seconds": seconds}, conduct)
+        self._tell(node, TrialState.FAIL, None, {"error": error, "seconds": seconds}, execution)
 
     def note_failure(self, node: str, *, attempt: int, error: str) -> None:
         """Keep why an attempt at `node` failed, whether or not it is tried again.
@@ -209,7 +214,7 @@ class RegionStudy:
         with self._storage_errors():
             return list(self._trials())
 
-    def give_up(self, node: str, *, reason: str, **conduct: Unpack[Conduct]) -> None:
+    def give_up(self, node: str, *, reason: str, **execution: Unpack[TrialExecution]) -> None:
         """Store that `node` is not trained to its end, through no fault of its parameters.
 
         It counts neither as a failure nor as a result. A trial that was told already stays as it
@@ -221,7 +226,7 @@ class RegionStudy:
         with self._storage_errors():
             asked = self._find(node) is not None
         if asked:
-            self._tell(node, TrialState.PRUNED, None, {"error": reason}, conduct)
+            self._tell(node, TrialState.PRUNED, None, {"error": reason}, execution)
 
     def best(self) -> Assignment | None:
         """Return the best complete trial, the earliest among equals; None if there is none."""
@@ -378,7 +383,7 @@ class RegionStudy:
         state: TrialState,
         value: float | None,
         told: Mapping[str, Any],
-        conduct: Conduct,
+        execution: TrialExecution,
     ) -> None:
         with self._storage_errors():
             trial = self._find(node)
@@ -387,11 +392,11 @@ class RegionStudy:
             if trial.state.is_finished():
                 return
             # a tell that crashed midway with another outcome may have left attributes behind
-            left = dict.fromkeys(key for key in TOLD if key in trial.user_attrs)
-            ran = {key: content for key, content in conduct.items() if key in TOLD}
+            left = dict.fromkeys(key for key in TELL_KEYS if key in trial.user_attrs)
+            ran = {key: content for key, content in execution.items() if key in TELL_KEYS}
             for key, content in {**left, **told, **ran}.items():
                 self._storage.set_trial_user_attr(trial._trial_id, key, content)
-            store_reports(self._storage, trial, conduct.get("reports", {}))
+            store_reports(self._storage, trial, execution.get("reports", {}))
             values = None if value is None else [value]
             self._storage.set_trial_state_values(trial._trial_id, state, values)
             self._refresh(trial)

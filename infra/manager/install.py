@@ -19,7 +19,7 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
-from trialfleet.infra.manager import config, repository, tokens
+from trialfleet.infra.manager import apt_repository, config, tokens
 from trialfleet.infra.manager.actions import (
     Action,
     Run,
@@ -58,7 +58,7 @@ class Machine:
     root: Path = Path("/")
     run: Run = run_command
     installed: Callable[[], object | None] = usable_installation
-    key: Callable[[], bytes] = repository.fetch_key
+    key: Callable[[], bytes] = apt_repository.fetch_key
     seconds: float = ANSWER_SECONDS
 
     def at(self, path: str | Path) -> Path:
@@ -146,7 +146,9 @@ def refuse_where_impossible(machine: Machine) -> None:
     if shutil.which("systemctl") is None:
         raise PoolError("a manager needs systemd, and this machine has no systemctl")
     if machine.installed() is None:
-        repository.refuse_unsupported(repository.distribution(machine.at("/etc/os-release")))
+        apt_repository.refuse_unsupported(
+            apt_repository.distribution(machine.at("/etc/os-release"))
+        )
 
 
 def actions(settings: ManagerSettings, machine: Machine, group: int) -> Iterator[Action]:
@@ -162,15 +164,15 @@ def packages(machine: Machine) -> Iterator[Action]:
     """Yield what installs HTCondor from its own repository, where there is none."""
     if machine.installed() is not None:
         return
-    found = repository.distribution(machine.at("/etc/os-release"))
+    found = apt_repository.distribution(machine.at("/etc/os-release"))
     keyring = machine.at("/etc/apt/keyrings/htcondor.asc")
     yield Action(
-        f"fetch the key {repository.KEY_URL} into {keyring}",
+        f"fetch the key {apt_repository.KEY_URL} into {keyring}",
         keyring.is_file,
         lambda: store_key(keyring, machine.key()),
     )
     sources = machine.at("/etc/apt/sources.list.d/htcondor.list")
-    yield file(sources, repository.source(found, Path("/etc/apt/keyrings/htcondor.asc")))
+    yield file(sources, apt_repository.source(found, Path("/etc/apt/keyrings/htcondor.asc")))
     yield command(["apt-get", "-qq", "update"], machine.run)
     yield command(["apt-get", "-qq", "-y", "install", "condor"], machine.run)
     yield Action(

@@ -17,7 +17,7 @@ from typing import Any
 from trialfleet.nodes.agent.decisions import Startd
 from trialfleet.nodes.agent.history import ATTRIBUTES, Failure, failures
 from trialfleet.nodes.bootstrap.configuration import OFFLINE
-from trialfleet.nodes.probe import told
+from trialfleet.nodes.probe import privileged_readings
 
 TIMEOUT = 5.0  # seconds for one tool; it takes 20 ms
 HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or is about to
@@ -45,7 +45,7 @@ class Condor:
 
     def look(self) -> Startd | None:
         """Return what the startd says of itself; None if it doesn't answer."""
-        wanted = ",".join((*LOOKED_AT, told.INSTANCE))
+        wanted = ",".join((*LOOKED_AT, privileged_readings.INSTANCE))
         try:
             slots = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
         except (CondorError, OSError):
@@ -53,7 +53,7 @@ class Condor:
         if not slots:
             return None
         self._name = min((slot.get("Name", "") for slot in slots), key=len)
-        self._instance = slots[0].get(told.INSTANCE, "")
+        self._instance = slots[0].get(privileged_readings.INSTANCE, "")
         draining = next((slot for slot in slots if slot.get("Draining")), None)
         return Startd(
             claimed=sum(slot.get("State") in HELD for slot in slots),
@@ -116,7 +116,9 @@ class Condor:
         What was known last while the collector doesn't say.
         """
         with suppress(CondorError):
-            self._bandwidths = told.bandwidths(query(told.QUERY), besides=self._instance)
+            self._bandwidths = privileged_readings.bandwidths(
+                query(privileged_readings.QUERY), besides=self._instance
+            )
         return self._bandwidths
 
     def failures(self) -> tuple[Failure, ...]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from trialfleet.nodes.agent import condor, machine, memory, notices
+from trialfleet.nodes.agent import condor, machine, notices, saved_state
 from trialfleet.nodes.agent.condor import CondorError
 from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, changes, decide
 from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import Metadata, Notices
 from trialfleet.nodes.probe import kernel_log
-from trialfleet.nodes.probe.told import Told, write
+from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings, write
 
 STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
 FENCE = 10.0  # seconds between two looks at the fence
@@ -59,7 +59,7 @@ class Agent:
         cancel_switch: Callable[[], None] = machine.cancel_switch,
         power_off: Callable[[str], None] = machine.power_off,
         raise_fence: Callable[[], bool] = machine.raise_fence,
-        tell_probe: Callable[[Told], None] = write,
+        tell_probe: Callable[[PrivilegedReadings], None] = write,
     ) -> None:
         """Go on from what `state` remembers; nothing is done yet."""
         self._metadata, self._pool, self._rules, self._state = metadata, pool, rules, state
@@ -67,7 +67,7 @@ class Agent:
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._told = tell_probe, float("-inf")
         self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
-        self._memory = memory.load(state)
+        self._memory = saved_state.load(state)
         self._answers, self._problem, self._offline_problem = True, "", ""
 
     def run(self) -> None:
@@ -159,7 +159,7 @@ class Agent:
             return
         self._told = self._clock.uptime()
         try:
-            self._tell_probe(Told(kernel_log.read_xids(), self._pool.bandwidths()))
+            self._tell_probe(PrivilegedReadings(kernel_log.read_xids(), self._pool.bandwidths()))
         except OSError as error:
             log.warning("the probe can't be told: %s", error)
 
@@ -168,7 +168,7 @@ class Agent:
             return
         self._memory = decision.memory
         try:
-            memory.save(self._state, self._memory)
+            saved_state.save(self._state, self._memory)
         except OSError as error:  # a full disk must not keep the node from draining
             log.warning("%s can't be written: %s", self._state, error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from trialfleet.nodes.bootstrap import metadata_fence
 from trialfleet.nodes.bootstrap.machine import HOME, Machine
 
 UNITS = "/etc/systemd/system"
@@ -27,13 +28,18 @@ StandardOutput=journal+console
 # `+`: with all rights, whatever the package's unit takes from HTCondor itself.
 _FENCE = """\
 [Service]
-ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m trialfleet.nodes.bootstrap.fence
+ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 """
 
 
 def write(machine: Machine) -> None:
     """Make systemd know the agent and the fence; at a boot it starts neither."""
-    fill = {"home": machine.place(HOME), "python": sys.executable, "condor": CONDOR}
+    fill = {
+        "home": machine.place(HOME),
+        "python": sys.executable,
+        "condor": CONDOR,
+        "fence": metadata_fence.__name__,
+    }
     for file, text in ((f"{UNITS}/{AGENT}", _AGENT), (FENCE, _FENCE)):
         machine.write(file, text.format(**fill))
     # Even if they were there: whoever wrote them may have been killed before systemd read them.

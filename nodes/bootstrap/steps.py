@@ -12,11 +12,11 @@ from trialfleet.instance_aws import Aws
 from trialfleet.nodes.bootstrap import (
     configuration,
     driver,
-    fence,
     htcondor,
     join,
     kernels,
     log,
+    metadata_fence,
     scratch,
     services,
     settings,
@@ -24,7 +24,7 @@ from trialfleet.nodes.bootstrap import (
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
-from trialfleet.nodes.probe import kernel_log, told
+from trialfleet.nodes.probe import kernel_log, privileged_readings
 
 PROBE_SECONDS = 300
 POOL_SECONDS = 5  # for the collector to say what other nodes measured
@@ -122,11 +122,14 @@ def tell_probe(node: Node) -> None:
     if node.driver == driver.NONE:
         return
     try:
-        ads = json.loads(node.machine.run(*told.QUERY, seconds=POOL_SECONDS) or "[]")
+        ads = json.loads(node.machine.run(*privileged_readings.QUERY, seconds=POOL_SECONDS) or "[]")
     except (StepError, ValueError):
         ads = []
-    pool = told.bandwidths(ads, besides=node.instance.id)
-    node.machine.write(told.FILE, told.Told(kernel_log.read_xids(), pool).text())
+    pool = privileged_readings.bandwidths(ads, besides=node.instance.id)
+    node.machine.write(
+        privileged_readings.FILE,
+        privileged_readings.PrivilegedReadings(kernel_log.read_xids(), pool).text(),
+    )
 
 
 def plain(text: str) -> str:
@@ -142,7 +145,7 @@ def configure(node: Node) -> str:
 
 def raise_fence(node: Node) -> str:
     """Keep jobs from the instance's metadata; a node on which that fails takes none."""
-    raised = fence.raise_fence(node.machine)
+    raised = metadata_fence.raise_fence(node.machine)
     return "raised" if raised else "stands"
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trialfleet.nodes.probe import kernel_log, nvidia_smi, nvml, told
+from trialfleet.nodes.probe import kernel_log, nvidia_smi, nvml, privileged_readings
 from trialfleet.nodes.probe.measure import LINK
 from trialfleet.nodes.probe.programs import Program, finish
 from trialfleet.nodes.probe.readings import Gpu, Readings
@@ -39,8 +39,8 @@ def gather(seconds: float) -> Readings:
     readings = driver_readings(min(SMI_SECONDS, seconds / 2))
     if not readings.gpus:
         return readings
-    root = told.read()
-    readings = with_xids(readings, told.xids(root))
+    root = privileged_readings.read()
+    readings = with_xids(readings, privileged_readings.xids(root))
     readings = replace(readings, parameters=kernel_log.read_options(), pool=root.pool)
     if used(readings):
         return replace(readings, not_measured=IN_USE)

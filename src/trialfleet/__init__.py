@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trialfleet.workflows.run.run import BestSettings, Run, TrialRecord, plan
     from trialfleet.workflows.status.states import RunState, Stage, TrialState
     from trialfleet.workflows.status.status import RegionStatus, RunStatus
-    from trialfleet.workflows.study.file import load_study
+    from trialfleet.workflows.study.loading import load_study
     from trialfleet.workflows.study.spec import Study
 
 __all__ = [
@@ -65,7 +65,7 @@ _HOMES = {
     "workflows.status.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.status": ("RegionStatus", "RunStatus"),
     "workflows.study.spec": ("Study",),
-    "workflows.study.file": ("load_study",),
+    "workflows.study.loading": ("load_study",),
 }
 
 

@@ -156,7 +156,7 @@ def candidate(
     return Candidate(type=kind, aws_region=zone[:-1], zone=zone, lifecycle=lifecycle, price=price)
 
 
-def supplies(**changes: Any) -> up.Supplies:
+def inputs(**changes: Any) -> up.NodeInputs:
     """Return what nodes are given."""
     usual: dict[str, Any] = {
         "manager": "manager.example:9618",
@@ -168,7 +168,7 @@ def supplies(**changes: Any) -> up.Supplies:
         "trust": TRUST,
         "user_data": lambda settings: "#!/usr/bin/python3\n" + json.dumps(settings),
     }
-    return up.Supplies(**{**usual, **changes})
+    return up.NodeInputs(**{**usual, **changes})
 
 
 def manager_instance(account: Account, aws_region: str = HOME) -> OwnInstance:

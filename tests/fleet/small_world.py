@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.fleet.moto_account import Account, account, candidate, fleet, supplies
+from tests.fleet.moto_account import Account, account, candidate, fleet, inputs
 from tests.fleet.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.instances import inventory
@@ -61,7 +61,7 @@ class World:
     def ways(self) -> Connections:
         """How it reaches what is outside it."""
         return Connections(
-            supplies=lambda _aws, _fleet: supplies(),
+            inputs=lambda _aws, _fleet: inputs(),
             choose=lambda _aws, _fleet: self._choose(),
             look=lambda _fleet, _run: self._look(),
             end=self._end,

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, fleet, supplies
+from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, fleet, inputs
 from trialfleet.infra.fleet.commands import bake
-from trialfleet.infra.fleet.lifecycle.up import Supplies, node_settings
+from trialfleet.infra.fleet.lifecycle.up import NodeInputs, node_settings
 from trialfleet.infra.fleet.nodes import user_data
 
 
 @pytest.fixture
-def given() -> Supplies:
-    return replace(supplies(), user_data=user_data.render)
+def given() -> NodeInputs:
+    return replace(inputs(), user_data=user_data.render)
 
 
 def unpacked(program: str, folder: Path) -> str:
@@ -29,7 +29,7 @@ def unpacked(program: str, folder: Path) -> str:
 
 
 def test_the_script_runs_a_nodes_first_steps_and_joins_nothing(
-    cloud: Account, given: Supplies, tmp_path: Path
+    cloud: Account, given: NodeInputs, tmp_path: Path
 ) -> None:
     text = unpacked(bake.script(cloud.aws, fleet(), given), tmp_path)
     told = node_settings(fleet(), given, f"trialfleet-f-{ACCOUNT}")
@@ -40,7 +40,7 @@ def test_the_script_runs_a_nodes_first_steps_and_joins_nothing(
 
 
 def test_image_builder_gets_the_same_steps_as_a_component_that_it_takes(
-    cloud: Account, given: Supplies, tmp_path: Path
+    cloud: Account, given: NodeInputs, tmp_path: Path
 ) -> None:
     calls = bake.image_builder(cloud.aws, fleet(), given, "x86_64")
     assert json.loads(json.dumps(calls)) == calls

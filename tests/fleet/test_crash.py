@@ -18,8 +18,8 @@ from tests.fleet.moto_account import (
     account,
     candidate,
     fleet,
+    inputs,
     manager_instance,
-    supplies,
 )
 from tests.fleet.moto_faults import Killed
 from trialfleet.infra.fleet.lifecycle import down, up
@@ -35,7 +35,7 @@ class Scene:
     """An account with the manager's instance in it."""
 
     cloud: Account
-    given: up.Supplies
+    given: up.NodeInputs
 
     def up(self) -> None:
         up.up(self.cloud.aws, FLEET, self.given, CANDIDATES, 3)
@@ -57,7 +57,7 @@ def new_scene() -> Iterator[Scene]:
             "InsufficientInstanceCapacity",
             when=lambda body: body["SubnetId"] == subnet,
         )
-        yield Scene(cloud, supplies(own=manager_instance(cloud)))
+        yield Scene(cloud, inputs(own=manager_instance(cloud)))
 
 
 def kills(

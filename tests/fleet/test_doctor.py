@@ -239,7 +239,7 @@ def test_launching_is_tried_once_there_is_a_template(cloud: Account) -> None:
     check = "permission to launch in eu-west-1"
     assert findings(cloud.aws)[check].ok is None
     candidates = choice.candidates(cloud.aws, MINE)
-    up.prepare(cloud.aws, MINE, moto_account.supplies(), candidates)
+    up.prepare(cloud.aws, MINE, moto_account.inputs(), candidates)
     assert findings(cloud.aws)[check].ok is True
     assert cloud.instances() == []
     cloud.faults.refuse("RunInstances", "UnauthorizedOperation", "to perform: ec2:RunInstances")

@@ -13,7 +13,7 @@ from tests.fleet.moto_account import (
     Account,
     candidate,
     fleet,
-    supplies,
+    inputs,
 )
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.instances import inventory
@@ -30,7 +30,7 @@ def bare(cloud: Account) -> list[str]:
     """What the account holds before there is a fleet of two nodes in two regions."""
     held = cloud.holdings()
     spec = SPEC.model_copy(update={"spot": SPEC.spot.model_copy(update={"share": 0.5})})
-    assert len(up(cloud.aws, spec, supplies(), [HERE, THERE], 2).instances) == 2
+    assert len(up(cloud.aws, spec, inputs(), [HERE, THERE], 2).instances) == 2
     return held
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_deleted_is_told_with_its_reason_and_the_rest_is_deleted(
 
 
 def test_another_fleet_and_other_instances_stay(cloud: Account, bare: list[str]) -> None:
-    up(cloud.aws, fleet(name="g"), supplies(), [HERE], 1)
+    up(cloud.aws, fleet(name="g"), inputs(), [HERE], 1)
     cloud.client("ec2").run_instances(
         ImageId=IMAGE, InstanceType="t3.small", MinCount=1, MaxCount=1
     )

@@ -171,7 +171,7 @@ def test_an_idle_node_of_a_real_pool_is_drained_and_its_instance_ended(
         node = NODE.replace("i-1", name)
         with active(make_pool(extra=node, cpus=4)):
             scaler = Autoscaler(
-                account.aws, here.fleet, Connections(supplies=none, choose=none), run="r1"
+                account.aws, here.fleet, Connections(inputs=none, choose=none), run="r1"
             )
             submit_trial(work)
             wait_for(lambda: scaler.step().nodes == {"busy": 1})

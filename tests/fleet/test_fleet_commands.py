@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, supplies
+from tests.fleet.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, inputs
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.workflows.cli.main import main
 
@@ -39,7 +39,7 @@ def typed(*words: str) -> Result:
 def raised(cloud: Account) -> str:
     spec = fleet(spot={"share": 0})
     one = candidate(name="g4dn.xlarge", lifecycle="on-demand", price=0.58)
-    return up.up(cloud.aws, spec, supplies(), [one]).instances[0].id
+    return up.up(cloud.aws, spec, inputs(), [one]).instances[0].id
 
 
 def test_plan_tells_prices_what_would_be_made_and_the_next_command(cloud: Account) -> None:

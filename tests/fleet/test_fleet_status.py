@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.fleet.moto_account import HOME, Account, candidate, fleet, supplies
+from tests.fleet.moto_account import HOME, Account, candidate, fleet, inputs
 from tests.fleet.moto_account import account as new_account
 from tests.fleet.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import PoolError
@@ -26,7 +26,7 @@ LOG = """2026-11-20T12:00:01Z driver: present
 
 def raised(account: Account, count: int) -> list[str]:
     """Bring so many nodes up and return their ids."""
-    up.up(account.aws, FLEET, supplies(), [candidate()], count)
+    up.up(account.aws, FLEET, inputs(), [candidate()], count)
     return [instance.id for instance in inventory.instances(account.aws, FLEET)]
 
 

@@ -54,8 +54,8 @@ def grants(document: dict[str, Any], action: str, arn: str) -> list[dict[str, An
     ]
 
 
-def supplies_of(own: OwnInstance, **changes: Any) -> up.Supplies:
-    return moto_account.supplies(own=own, **changes)
+def supplies_of(own: OwnInstance, **changes: Any) -> up.NodeInputs:
+    return moto_account.inputs(own=own, **changes)
 
 
 def raised_watched_and_removed(aws: Aws, own: OwnInstance, fleet: Fleet = MINE) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fleet.nodes_at_hand import NOW, ROOM, dynamic_ad, job_ad, slot_ad
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet.plain_data import plain
+from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.pool.nodes import (
     Demand,
     Group,

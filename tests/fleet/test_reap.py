@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.fleet.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, supplies
+from tests.fleet.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, inputs
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.instances import inventory, lease
 from trialfleet.infra.fleet.lifecycle.reap import LONGEST, expired, reap
@@ -20,9 +20,9 @@ SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
 @pytest.fixture
 def nodes(cloud: Account) -> list[Instance]:
     """Two nodes of one fleet at home, and one of another fleet away."""
-    up(cloud.aws, SPEC, supplies(), [candidate(HOME + "a")], 2)
+    up(cloud.aws, SPEC, inputs(), [candidate(HOME + "a")], 2)
     other = SPEC.model_copy(update={"name": "g"})
-    up(cloud.aws, other, supplies(), [candidate(AWAY + "a")], 1)
+    up(cloud.aws, other, inputs(), [candidate(AWAY + "a")], 1)
     found = [*inventory.instances(cloud.aws, SPEC), *inventory.instances(cloud.aws, other)]
     lease.renew(cloud.aws, SPEC, found, now=NOW)
     return found

@@ -18,8 +18,8 @@ from tests.fleet.moto_account import (
     Account,
     candidate,
     fleet,
+    inputs,
     manager_instance,
-    supplies,
 )
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import images, launch_template
@@ -39,7 +39,7 @@ def raise_fleet(
     said = changes.pop("said", [])
     given = changes.pop("given", {})
     spec = fleet(**changes)
-    return up(cloud.aws, spec, supplies(**given), candidates, count, run, said.append)
+    return up(cloud.aws, spec, inputs(**given), candidates, count, run, said.append)
 
 
 def latest(cloud: Account, name: str = "trialfleet-f-x86_64", aws_region: str = HOME) -> Any:
@@ -128,7 +128,7 @@ def test_the_token_stands_in_ssm_and_nowhere_else(cloud: Account) -> None:
     asked = [
         json.dumps(body, default=repr) for body in cloud.faults.asked("CreateLaunchTemplate")
     ] + [json.dumps(body, default=repr) for body in cloud.faults.asked("RunInstances")]
-    for text in [*asked, user_data(cloud), *said, repr(supplies())]:
+    for text in [*asked, user_data(cloud), *said, repr(inputs())]:
         assert SECRET not in text
 
 

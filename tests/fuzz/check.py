@@ -31,8 +31,9 @@ from trialfleet.workflows.report import render_page
 from trialfleet.workflows.run.run import plan
 from trialfleet.workflows.scripts.outcome import Complete, judge
 from trialfleet.workflows.scripts.report_node import read_report
-from trialfleet.workflows.study.file import FrozenStudy, dump_frozen, load_fleet, load_frozen
-from trialfleet.workflows.study.file import load_study as load
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
+from trialfleet.workflows.study.loading import load_fleet
+from trialfleet.workflows.study.loading import load_study as load
 from trialfleet.workflows.study.spec import Study
 
 LONGEST_MESSAGE = 15_000  # characters: twenty problems with their places and values

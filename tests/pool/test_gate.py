@@ -48,7 +48,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
     worse = day(make_run, 2, WORSE)
     assert (ended(worse)["verdict"], latest(worse)) == ("kept", "day1")
     region = worse.status().regions[0]
-    assert Path(region.published or "").name == "day2"  # on the shelf all the same
+    assert Path(region.published or "").name == "day2"  # in the models folder all the same
     assert region.not_latest
     assert region.not_latest.startswith("kept day1: loss ")
     assert "trialfleet promote" in region.not_latest

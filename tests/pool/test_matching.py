@@ -26,9 +26,9 @@ def test_what_no_slot_can_run_is_told_by_plan_refused_by_submit_and_named_by_sta
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run(resources={"memory": "900GB", "disk": "20MB"})
-    outlook = run.outlook()
-    assert f"  pool     {TOO_MUCH}" in plan_text(run, outlook)
-    assert plan_summary(run, outlook)["pool"]["hopeless"] is True
+    pool_check = run.check_pool()
+    assert f"  pool     {TOO_MUCH}" in plan_text(run, pool_check)
+    assert plan_summary(run, pool_check)["pool"]["hopeless"] is True
     with pytest.raises(InputError, match=r"memory: needs 900 GB.*--anyway"):
         run.submit()
     assert run.status().state is RunState.PLANNED
@@ -66,7 +66,7 @@ def test_a_slot_that_other_jobs_fill_at_the_moment_can_run_it_later(
         first.submit()
         wait_for(lambda: free_memory(own) < 700)
         second = make_run(run="r2", resources=large, budget={"trials": 1, "lanes": 1})
-        found = second.outlook().prospects
+        found = second.check_pool().prospects
         assert found is not None
         assert (found.slots, found.fit, found.willing) == (1, 1, 1)
         second.submit()
@@ -86,9 +86,9 @@ def test_an_accelerator_left_out_is_what_the_pool_has_and_frozen(
     with active(make_pool(knobs={"GPU_DISCOVERY_EXTRA": "-extra -simulate:4,1"})):
         on_gpus = make_run(accelerator="auto", run="r2")
         assert on_gpus.study.accelerator == "gpu"
-        assert "request_gpus" not in on_gpus.outlook().lines()[0]
-        assert on_gpus.outlook().prospects is not None
-        assert not on_gpus.outlook().hopeless
+        assert "request_gpus" not in on_gpus.check_pool().lines()[0]
+        assert on_gpus.check_pool().prospects is not None
+        assert not on_gpus.check_pool().hopeless
         assert make_run(run="r3", accelerator="cpu").study.accelerator == "cpu"
 
 
@@ -99,7 +99,7 @@ def test_an_access_point_that_runs_no_local_jobs_is_named(
     with active(make_pool(knobs={"START_LOCAL_UNIVERSE": "False"})):
         run = make_run(budget={"trials": 1, "lanes": 1})
         said = "START_LOCAL_UNIVERSE (false) is false"
-        assert any(said in line for line in run.outlook().lines())
+        assert any(said in line for line in run.check_pool().lines())
         run.submit()
         wait_for(lambda: any(said in trouble for trouble in run.status().troubles), 120)
         run.stop()

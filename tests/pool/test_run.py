@@ -195,9 +195,9 @@ def test_two_studies_of_one_folder_with_one_run_id_do_not_meet(
         assert run.wait().state is RunState.DONE
         assert_exactly_once(run, 2)
         for region in ("A", "B"):
-            shelf = work / "models" / run.study.name / region
-            assert (shelf / "latest").resolve() == (shelf / "r1").resolve()
-            told = json.loads((shelf / "latest" / "provenance.json").read_text())
+            models_folder = work / "models" / run.study.name / region
+            assert (models_folder / "latest").resolve() == (models_folder / "r1").resolve()
+            told = json.loads((models_folder / "latest" / "provenance.json").read_text())
             assert told["study"] == run.study.name
 
 

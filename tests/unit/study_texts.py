@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.loading import load_study
 
 MINIMAL = """\
 name: demo

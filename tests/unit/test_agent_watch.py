@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from trialfleet.instance_aws import AwsError
-from trialfleet.nodes.agent import memory
+from trialfleet.nodes.agent import saved_state
 from trialfleet.nodes.agent.condor import CondorError
 from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
 from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
 from trialfleet.nodes.agent.watch import Agent, Clock
-from trialfleet.nodes.probe.told import Told
+from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 
 NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z
 NOTICE = json.dumps({"action": "terminate", "time": "2026-11-20T16:02:00Z"})
@@ -83,7 +83,7 @@ class Node:
         self.time = 0.0
         self.cancelled = 0
         self.off: list[str] = []
-        self.told: list[Told] = []
+        self.told: list[PrivilegedReadings] = []
         self.switch_works = True
         self.fence = "stands"  # or gone; or what it can't be raised for
 
@@ -221,7 +221,8 @@ def test_an_agent_that_is_restarted_goes_on_where_it_was(node: Node) -> None:
     assert node.agent().step()
     assert node.off == ["idle for 10 minutes"]
     assert (
-        memory.load(node.state).expires == read(Metadata({EXPIRES: "2026-11-21T16:00:00Z"})).expires
+        saved_state.load(node.state).expires
+        == read(Metadata({EXPIRES: "2026-11-21T16:00:00Z"})).expires
     )
 
 
@@ -280,15 +281,15 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_memory_is_a_fresh_one(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     damage(tmp_path / "agent.json")
-    assert memory.load(tmp_path / "agent.json") == Memory()
+    assert saved_state.load(tmp_path / "agent.json") == Memory()
 
 
 def test_memory_comes_back_as_it_was(tmp_path: Path) -> None:
     full = Memory(
         joined=True, expires=1.5, idle_since=2.0, leaving=Leaving("idle", "why", 3.0), forgiven=4.0
     )
-    memory.save(tmp_path / "new" / "agent.json", full)
-    assert memory.load(tmp_path / "new" / "agent.json") == full
+    saved_state.save(tmp_path / "new" / "agent.json", full)
+    assert saved_state.load(tmp_path / "new" / "agent.json") == full
 
 
 def test_a_gpu_that_cannot_be_taken_offline_is_tried_again(node: Node) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.node_stand_ins import IP, Bench
-from trialfleet.nodes.bootstrap import fence, services
+from trialfleet.nodes.bootstrap import metadata_fence, services
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
-RAISE = f"{sys.executable} -m trialfleet.nodes.bootstrap.fence"
+RAISE = f"{sys.executable} -m trialfleet.nodes.bootstrap.metadata_fence"
 CONNECT = """
 import os, socket, sys
 os.setuid(int(sys.argv[1]))
@@ -61,7 +61,9 @@ def test_the_fence_is_one_rule_and_the_kernels_own_which_networkd_leaves_alone()
 
 
 def test_a_fence_that_was_removed_is_raised_again() -> None:
-    script = "from trialfleet.nodes.bootstrap.fence import *; print(raise_fence(Machine()))"
+    script = (
+        "from trialfleet.nodes.bootstrap.metadata_fence import *; print(raise_fence(Machine()))"
+    )
     again = f'{sys.executable} -c "{script}"'
     told = in_a_network_of_its_own(f"{again}; {again}; ip rule del pref 169; {again}")
     assert told.split() == ["True", "False", "True"]
@@ -83,7 +85,7 @@ def test_a_fence_that_cannot_be_raised_is_an_error_with_its_reason(
         bench.program("ip", program)
     monkeypatch.setenv("PATH", bench.bare_path())
     with pytest.raises(StepError, match=f"jobs can't be kept from the .* metadata: .*{why}"):
-        fence.raise_fence(Machine(bench.root))
+        metadata_fence.raise_fence(Machine(bench.root))
 
 
 def test_htcondor_starts_only_behind_the_fence(bench: Bench) -> None:

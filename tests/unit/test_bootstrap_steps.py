@@ -15,7 +15,7 @@ from trialfleet.instance_aws import Aws, Imds
 from trialfleet.nodes.bootstrap import configuration, driver, kernels, steps
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
-from trialfleet.nodes.probe import kernel_log, told
+from trialfleet.nodes.probe import kernel_log, privileged_readings
 from trialfleet.nodes.probe.kernel_log import Xid
 
 
@@ -51,8 +51,8 @@ def jobs_python(bench: Bench, body: str) -> None:
     (folder / "python3").chmod(0o755)
 
 
-def told_file(bench: Bench) -> told.Told:
-    return told.read(bench.root / told.FILE.lstrip("/"))
+def told_file(bench: Bench) -> privileged_readings.PrivilegedReadings:
+    return privileged_readings.read(bench.root / privileged_readings.FILE.lstrip("/"))
 
 
 def test_the_first_probe_is_told_what_only_root_learns(
@@ -66,7 +66,7 @@ def test_the_first_probe_is_told_what_only_root_learns(
     ]
     bench.program("condor_status", f"echo '{json.dumps(ads)}'")
     steps.tell_probe(node)
-    assert told_file(bench) == told.Told(xids, {"NVIDIA L4": (250.0,)})
+    assert told_file(bench) == privileged_readings.PrivilegedReadings(xids, {"NVIDIA L4": (250.0,)})
     (asked,) = bench.calls
     assert asked.startswith("condor_status -json -constraint PartitionableSlot && HAS_GPU")
 

@@ -13,17 +13,18 @@ from tests.conftest import MakeRun
 from tests.unit.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, StudyError
 from trialfleet.files import write_json
-from trialfleet.workflows.daily import turns
+from trialfleet.workflows.daily import day_lock
+from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.endings import RunsEndings
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.daily.staleness import age_points, stalest_first
-from trialfleet.workflows.daily.turns import turn
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.study.file import load_frozen, load_study
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 
 DAY = date(2026, 11, 22)
@@ -35,7 +36,7 @@ TEXT = MINIMAL + "data: 'data/{region}/{date}.txt'\ndaily: {at: '02:30', zone: U
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(turns, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(day_lock, "POLL_SECONDS", 0.01)
     (tmp_path / "go.sh").write_text("exit 0\n")
     return tmp_path
 
@@ -84,10 +85,10 @@ def trained(here: Path, days: Days, day: date) -> None:
 
 
 def publish(here: Path, region: str, run: str, as_of: datetime) -> None:
-    shelf = here / "models" / "demo" / region
-    (shelf / run).mkdir(parents=True)
-    write_json(shelf / run / "provenance.json", {"run": run, "created": as_of.isoformat()})
-    (shelf / "latest").symlink_to(run)
+    models_folder = here / "models" / "demo" / region
+    (models_folder / run).mkdir(parents=True)
+    write_json(models_folder / run / "provenance.json", {"run": run, "created": as_of.isoformat()})
+    (models_folder / "latest").symlink_to(run)
 
 
 def test_a_day_on_which_nothing_is_new_ends_without_a_run(here: Path) -> None:

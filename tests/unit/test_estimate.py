@@ -14,7 +14,7 @@ from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import Prospects
-from trialfleet.workflows.plan.outlook import Outlook
+from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.status.storage import storage_url, study_name
 
 POOL = Prospects(slots=1, fit=1, willing=1, at_once=2, lacking=(), has_fleet=False)
@@ -49,16 +49,16 @@ def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_ru
     run = planned(make_run, "r1", here, regions=["A", "B", "C"], parallel_regions=2)
     size = "each on 1 cpu(s), 100MB"
     assert f"at once  up to 16 trial(s), {size}\n" in plan_text(run)
-    assert f"{size}; this pool runs 2 at a time\n" in plan_text(run, Outlook(prospects=POOL))
-    large = Outlook(prospects=replace(POOL, at_once=16))
+    assert f"{size}; this pool runs 2 at a time\n" in plan_text(run, PoolCheck(prospects=POOL))
+    large = PoolCheck(prospects=replace(POOL, at_once=16))
     assert f"{size}; this pool has room for all of them\n" in plan_text(run, large)
-    none = Outlook(prospects=replace(POOL, at_once=0, fit=0))
+    none = PoolCheck(prospects=replace(POOL, at_once=0, fit=0))
     assert f"{size}; this pool runs none at a time\n" in plan_text(run, none)
     assert plan_summary(run)["at_once"] == 16
 
 
 def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: MakeRun) -> None:
-    pool = Outlook(prospects=POOL)
+    pool = PoolCheck(prospects=POOL)
     first = planned(make_run, "r1", here)
     assert plan_summary(first, pool)["expected"] is None
     assert "time  " not in plan_text(first, pool)

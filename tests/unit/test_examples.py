@@ -17,7 +17,7 @@ from tests.examples import LACKING, TRAINERS
 from trialfleet.nodes import trial
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.examples import EXAMPLES, write_example
-from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.loading import load_study
 
 ROOT = Path(__file__).parents[2]
 OTHERS = {"flights", "tabular"}  # with other regions, whose tests are elsewhere

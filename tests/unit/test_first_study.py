@@ -21,7 +21,7 @@ from trialfleet.workflows.cli import study_commands
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.plan_summary import plan_summary
 from trialfleet.workflows.plan import planning as plan
-from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 
 FIRST = Path(str(resources.files("trialfleet.templates.init")))

@@ -348,13 +348,13 @@ def test_the_better_one_is_in_force(
     assert found["champion"] == {"run": "r1", "metrics": {"loss": 0.4}}
     assert found["challenger"] == {"run": "r2", "metrics": {"loss": challenger}}
     assert latest(day) == ("r2" if verdict == "promoted" else "r1")
-    shelf = Path(day.run.study.publish) / "demo" / "A"
-    assert json.loads((shelf / "r2" / "card.json").read_text())["gate"] == found
-    assert (shelf / "r2" / "weights").read_text() == "r2"  # the loser is kept, too
+    models_folder = Path(day.run.study.publish) / "demo" / "A"
+    assert json.loads((models_folder / "r2" / "card.json").read_text())["gate"] == found
+    assert (models_folder / "r2" / "weights").read_text() == "r2"  # the loser is kept, too
     if verdict == "kept":
         assert words(day).startswith("kept r1: loss 0.5, champion 0.4: worse by 0.1; to change")
         assert "kept r1" in json.dumps(read_report(day.folder).to_json())
-        promote(shelf / "r2")
+        promote(models_folder / "r2")
         assert words(day) == ""
 
 
@@ -415,9 +415,11 @@ def test_a_gate_that_nothing_pays_for_keeps_the_champion(champion: Day, make_day
 
 
 def test_a_model_of_another_study_is_no_champion(champion: Day, make_day: MakeDay) -> None:
-    shelf = Path(champion.run.study.publish) / "demo" / "A"
-    provenance = json.loads((shelf / "r1" / "provenance.json").read_text())
-    (shelf / "r1" / "provenance.json").write_text(json.dumps(provenance | {"study": "other"}))
+    models_folder = Path(champion.run.study.publish) / "demo" / "A"
+    provenance = json.loads((models_folder / "r1" / "provenance.json").read_text())
+    (models_folder / "r1" / "provenance.json").write_text(
+        json.dumps(provenance | {"study": "other"})
+    )
     day = make_day("r2")
     assert day.ask().exit_code == EXITS["skip"]
     day.publish()
@@ -462,7 +464,9 @@ def test_a_queue_that_is_lost_behind_the_publication_ends_the_same(
     first = day.publish()
     day.files.published.unlink()
     day.train()
-    day.measure(0.4, 0.8 - challenger)  # whatever is measured now: the model is on the shelf
+    day.measure(
+        0.4, 0.8 - challenger
+    )  # whatever is measured now: the model is in the models folder
     assert not day.files.verdict.exists()
     assert day.ask().exit_code == EXITS["skip"]
     assert day.publish() == first
@@ -510,9 +514,9 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
     assert CliRunner().invoke(main, ["rollback", "B"]).exit_code == 2
 
 
-def measured_day(shelf: Path, number: int, champion: float) -> None:
-    """A model on the shelf that was kept out, and what its gate measured of r1."""
-    model = shelf / f"d{number}"
+def measured_day(models_folder: Path, number: int, champion: float) -> None:
+    """A model in the models folder that was kept out, and what its gate measured of r1."""
+    model = models_folder / f"d{number}"
     model.mkdir()
     verdict = Verdict(
         promoted=False,
@@ -536,9 +540,9 @@ def test_a_champion_that_left_its_own_past_is_marked_everywhere(
     today: float,
     drifted: bool,
 ) -> None:
-    shelf = Path(champion.run.study.publish) / "demo" / "A"
+    models_folder = Path(champion.run.study.publish) / "demo" / "A"
     for number, value in enumerate([0.40, 0.41, 0.39, 0.42, 0.40], start=1):
-        measured_day(shelf, number, value)
+        measured_day(models_folder, number, value)
     day = make_day("r2")
     day.ask()
     day.measure(today, today + 0.1)
@@ -573,21 +577,21 @@ from trialfleet.files import read_json
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.scripts.publish_node import publish_region
 
-folder, shelf, every = RunFolder(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
+folder, models_folder, every = RunFolder(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
 files = folder.region("A")
 ends, kill = set(), 1
 while True:
     died = os.WIFSIGNALED(status_of(lambda: publish_region(folder, "A"), kill))
-    assert (shelf / "latest" / "weights").exists(), kill
+    assert (models_folder / "latest" / "weights").exists(), kill
     assert status_of(lambda: publish_region(folder, "A"), 0) == 0, kill
     verdict, told = read_json(files.verdict), read_json(files.published)
-    in_force = (shelf / "latest").readlink().name
+    in_force = (models_folder / "latest").readlink().name
     ends.add((verdict["verdict"], in_force, bool(told["not_latest"])))
-    assert not [name for name in os.listdir(shelf) if name.startswith(".publish-")], kill
+    assert not [name for name in os.listdir(models_folder) if name.startswith(".publish-")], kill
     if not died:
         break
-    shutil.rmtree(shelf / "r2")
-    os.system(f"ln -sfn r1 '{shelf}/latest'")
+    shutil.rmtree(models_folder / "r2")
+    os.system(f"ln -sfn r1 '{models_folder}/latest'")
     files.published.unlink()
     files.verdict.unlink()
     kill += every
@@ -607,8 +611,8 @@ def test_kill_9_while_a_verdict_is_published_ends_the_same(
     day.ask()
     day.measure(0.4, challenger)
     day.tell()
-    shelf = Path(day.run.study.publish) / "demo" / "A"
-    command = [sys.executable, "-c", KILLED, str(day.folder.root), str(shelf), str(every)]
+    models_folder = Path(day.run.study.publish) / "demo" / "A"
+    command = [sys.executable, "-c", KILLED, str(day.folder.root), str(models_folder), str(every)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
     kills, ends = done.stdout.splitlines()[-1].split(" ", 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.infra.manager import actions, config, install, repository, versions
+from trialfleet.infra.manager import actions, apt_repository, config, install, versions
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.install import Machine
 from trialfleet.infra.pool import status as pool_status
@@ -280,14 +280,16 @@ def test_a_machine_without_packages_is_refused_with_the_choices(
     tmp_path: Path, release: str, machine: str
 ) -> None:
     (tmp_path / "os-release").write_text(release)
-    found = repository.distribution(tmp_path / "os-release")
+    found = apt_repository.distribution(tmp_path / "os-release")
     with pytest.raises(PoolError, match=r"debian: bookworm, trixie; ubuntu: jammy, noble"):
-        repository.refuse_unsupported(found, machine)
+        apt_repository.refuse_unsupported(found, machine)
 
 
 def test_supported_machines_are_not_refused(tmp_path: Path) -> None:
     (tmp_path / "os-release").write_text('ID=ubuntu\nVERSION_CODENAME="noble"\n')
-    repository.refuse_unsupported(repository.distribution(tmp_path / "os-release"), "x86_64")
+    apt_repository.refuse_unsupported(
+        apt_repository.distribution(tmp_path / "os-release"), "x86_64"
+    )
 
 
 def test_a_user_without_an_account_is_refused() -> None:
@@ -349,7 +351,7 @@ def test_a_key_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Answer())
     with pytest.raises(PoolError, match="gives no key but b'<html>log in'"):
-        repository.fetch_key()
+        apt_repository.fetch_key()
 
 
 def test_a_key_that_cannot_be_fetched_names_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +360,7 @@ def test_a_key_that_cannot_be_fetched_names_its_address(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
     with pytest.raises(PoolError, match=r"HTCondor-25\.x-Key: .*not known"):
-        repository.fetch_key()
+        apt_repository.fetch_key()
 
 
 @pytest.mark.parametrize(("version", "usable"), [("25.14.0", True), ("25.4.1", False)])

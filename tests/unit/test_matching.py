@@ -8,9 +8,9 @@ import classad2
 import pytest
 
 from trialfleet.infra.fleet.pool.nodes import Room
-from trialfleet.infra.fleet.scaling.holding import Holding
+from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
 from trialfleet.workflows.plan.matching import Prospects, clauses, prospects
-from trialfleet.workflows.plan.outlook import Outlook
+from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.plan.pool_choices import PoolLook, settle
 from trialfleet.workflows.study.spec import Study
 
@@ -157,27 +157,31 @@ LARGE, SMALL = ({"g5.xlarge": Room(gpus=1, cpus=4, memory_mb=mb)} for mb in (15_
 
 
 @pytest.mark.parametrize(
-    ("outlook", "hopeless"),
+    ("pool_check", "hopeless"),
     [
-        (Outlook(prospects=NO_SLOT), "no slot of the pool can run them: gpus: …"),
-        (Outlook(prospects=NO_SLOT, has_fleet=True), ""),
+        (PoolCheck(prospects=NO_SLOT), "no slot of the pool can run them: gpus: …"),
+        (PoolCheck(prospects=NO_SLOT, has_fleet=True), ""),
         (
-            Outlook(prospects=NO_SLOT, has_fleet=True, holding=Holding(need=NEED, rooms=LARGE)),
+            PoolCheck(
+                prospects=NO_SLOT, has_fleet=True, suitable=SuitableTypes(need=NEED, rooms=LARGE)
+            ),
             "",
         ),
         (
-            Outlook(prospects=NO_SLOT, has_fleet=True, holding=Holding(need=NEED, rooms=SMALL)),
+            PoolCheck(
+                prospects=NO_SLOT, has_fleet=True, suitable=SuitableTypes(need=NEED, rooms=SMALL)
+            ),
             "no instance type of the study's fleet can hold one: it needs 1 GPU, 1 cpu, 2048 MB",
         ),
-        (Outlook(prospects=None, troubles=("no pool",)), ""),
+        (PoolCheck(prospects=None, troubles=("no pool",)), ""),
     ],
 )
 def test_only_what_neither_pool_nor_fleet_can_run_is_hopeless(
-    outlook: Outlook, hopeless: str
+    pool_check: PoolCheck, hopeless: str
 ) -> None:
-    assert outlook.hopeless.startswith(hopeless)
-    assert bool(outlook.hopeless) == bool(hopeless)
-    assert outlook.to_json()["hopeless"] == bool(hopeless)
+    assert pool_check.hopeless.startswith(hopeless)
+    assert bool(pool_check.hopeless) == bool(hopeless)
+    assert pool_check.to_json()["hopeless"] == bool(hopeless)
 
 
 # -- what a study leaves to the pool ------------------------------------------------------------

@@ -42,7 +42,7 @@ from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import take_over
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.file import dump_frozen, load_frozen
+from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
 
 
 class Scripts:

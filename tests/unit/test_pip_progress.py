@@ -111,6 +111,8 @@ def test_what_pip_itself_prints_is_understood(tmp_path: Path) -> None:
     assert "ERROR: No matching distribution found for no-such-package-of-ours" in failed.stderr
 
 
+# setuptools minds pip where a test of this process has imported distutils, as torch does
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
 def test_the_pinned_packages_of_this_machine_are_counted(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.write_text(

@@ -23,8 +23,8 @@ from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.run_ids import new_run_id
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.run.run import Run
-from trialfleet.workflows.study.file import load_frozen
-from trialfleet.workflows.study.places import sandbox_name
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.paths import sandbox_name
 from trialfleet.workflows.study.spec import Budget, Study, Trainer
 
 
@@ -62,7 +62,7 @@ PLAN = """\
 import sys
 from pathlib import Path
 from trialfleet.workflows.plan import planning as plan
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 plan._FORBIDDEN_PLACE = "/nowhere"
 frozen = load_frozen(Path(sys.argv[1]))
 plan.write_plan(frozen.study, run="r1", out=Path(sys.argv[2]), created=frozen.created)

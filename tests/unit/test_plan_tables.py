@@ -25,11 +25,11 @@ from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan import tables as planning
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
-from trialfleet.workflows.plan.table_found import source_of_table
+from trialfleet.workflows.plan.table_findings import source_of_table
 from trialfleet.workflows.plan.table_summary import table_progress
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.run.run import Run
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.tables.reading import read_rows
 

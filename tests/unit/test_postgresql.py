@@ -28,12 +28,12 @@ from tests.conftest import MakeRun
 from tests.unit.report_studies import region_source, report_source
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.optimizer.ownership import Owner, Ownership
-from trialfleet.optimizer.region_study import Assignment, RegionSettings, RegionStudy, Told
-from trialfleet.optimizer.reports import Conduct
+from trialfleet.optimizer.region_study import AlreadyTold, Assignment, RegionSettings, RegionStudy
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
+from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.cli import dashboard
 from trialfleet.workflows.report import build_report
 
@@ -185,7 +185,7 @@ REPORTS = {0: math.nan, 1: math.inf, 2: -math.inf, 3: 5e-324, 4: -1.7e308, 2**31
 def scenario(study: RegionStudy) -> list[Any]:
     """Ask and tell in every way; returns what was answered."""
     answers = [study.ask(f"n{i}") for i in range(8)]
-    ran: Conduct = {"attempts": 2, "job": JOB, "reports": REPORTS}
+    ran: TrialExecution = {"attempts": 2, "job": JOB, "reports": REPORTS}
     study.tell_complete("n0", metrics={"loss": 0.1 + 0.2}, seconds=1.5, device="GPU é", **ran)
     study.tell_failed("n1", error="out of memory\nat step 3", attempts=3)
     return [*answers, study.best()]
@@ -199,7 +199,7 @@ def test_a_study_answers_the_same_from_postgresql_as_from_sqlite(
     there = scenario(make(opened(sqlite_url(tmp_path / "study.db")), "same"))
     assert repr(here) == repr(there)
     again = make(opened(server.url()), "same")
-    assert [again.ask("n0"), again.ask("n1")] == [Told(0), Told(1)]
+    assert [again.ask("n0"), again.ask("n1")] == [AlreadyTold(0), AlreadyTold(1)]
     assert repr([*(again.ask(f"n{i}") for i in range(2, 8)), again.best()]) == repr(here[2:])
     trials = storage.get_all_trials(storage.get_study_id_from_name("same"))
     assert [t.number for t in trials] == list(range(8))
@@ -284,7 +284,7 @@ def test_a_resident_study_goes_on_after_the_servers_restart(
     study.tell_complete("a", metrics={"loss": 1.0}, seconds=None, device=None, attempts=1)
     second = study.ask("b")
     assert isinstance(second, Assignment)
-    assert (study.ask("a"), second.number) == (Told(0), 1)
+    assert (study.ask("a"), second.number) == (AlreadyTold(0), 1)
     assert study.best() == first
 
 

@@ -302,18 +302,19 @@ def test_dates_times_and_booleans_mean_in_a_prediction_what_they_meant_in_traini
 # Models by name
 
 
-def publish(model: Path, shelf: Path) -> None:
-    shelf.mkdir(parents=True)
-    (shelf / "latest").symlink_to(model)
+def publish(model: Path, models_folder: Path) -> None:
+    models_folder.mkdir(parents=True)
+    (models_folder / "latest").symlink_to(model)
 
 
 @pytest.mark.parametrize(
-    "shelf", ["models/JFK", "models/flights/JFK", "flights/models/JFK", "flights/models/study/JFK"]
+    "models_folder",
+    ["models/JFK", "models/flights/JFK", "flights/models/JFK", "flights/models/study/JFK"],
 )
 def test_a_model_is_found_by_its_regions_name(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shelf: str
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models_folder: str
 ) -> None:
-    publish(model, tmp_path / shelf)
+    publish(model, tmp_path / models_folder)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("kind,number\na,1\n")
     result = CliRunner().invoke(main, ["predict", "JFK", "rows.csv"])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, PASCAL, TURING
 from trialfleet.attributes import PROBE
-from trialfleet.nodes.probe import kernel_log, models, nvidia_smi, told
+from trialfleet.nodes.probe import kernel_log, models, nvidia_smi, privileged_readings
 from trialfleet.nodes.probe.__main__ import STAND_IN, main
 from trialfleet.nodes.probe.classad import classad
 from trialfleet.nodes.probe.readings import Gpu, Readings
@@ -374,15 +374,19 @@ def test_every_threshold_is_an_option(capsys: pytest.CaptureFixture[str]) -> Non
 def test_what_root_tells_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "told.json"
     for said in (
-        told.Told(xids=(kernel_log.Xid("0000:00:1e", 79),), pool={"NVIDIA L4": (1.0, 2.0)}),
-        told.Told(),
+        privileged_readings.PrivilegedReadings(
+            xids=(kernel_log.Xid("0000:00:1e", 79),), pool={"NVIDIA L4": (1.0, 2.0)}
+        ),
+        privileged_readings.PrivilegedReadings(),
     ):
         file.write_text(said.text())
-        assert told.read(file) == said
+        assert privileged_readings.read(file) == said
     for text in ("", "[]", '{"xids": 3}', '{"xids": [[1]], "pool": {}}', '{"xids": [], "pool": 1}'):
         file.write_text(text)
-        assert told.read(file) == told.Told()
-    assert told.read(tmp_path / "missing") == told.Told()
+        assert privileged_readings.read(file) == privileged_readings.PrivilegedReadings()
+    assert (
+        privileged_readings.read(tmp_path / "missing") == privileged_readings.PrivilegedReadings()
+    )
 
 
 def test_a_node_is_no_measure_of_itself() -> None:
@@ -390,4 +394,7 @@ def test_a_node_is_no_measure_of_itself() -> None:
         {"TrialfleetGpuName": name, "TrialfleetBandwidth": value, "TrialfleetInstance": instance}
         for name, value, instance in [("A", 3, "i-1"), ("A", 1.5, "i-2"), ("B", 9.0, "i-3")]
     ]
-    assert told.bandwidths([*ads, {"TrialfleetGpuName": "A"}], "i-1") == {"A": (1.5,), "B": (9.0,)}
+    assert privileged_readings.bandwidths([*ads, {"TrialfleetGpuName": "A"}], "i-1") == {
+        "A": (1.5,),
+        "B": (9.0,),
+    }

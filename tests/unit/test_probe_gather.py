@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, TURING
-from trialfleet.nodes.probe import gather, kernel_log, measure, told
+from trialfleet.nodes.probe import gather, kernel_log, measure, privileged_readings
 from trialfleet.nodes.probe.kernel_log import Xid
 from trialfleet.nodes.probe.readings import Gpu, Readings
 from trialfleet.nodes.probe.verdict import verdict
@@ -84,7 +84,11 @@ def test_what_root_has_told_goes_to_the_gpus_that_it_is_about(
 ) -> None:
     program(tmp_path, monkeypatch, f"cat <<'E'\n{AMPERE}\nE")
     log = (Xid("0000:00:1b", 31), Xid("0000:00:1c", 79), Xid("0000:00:1d", 48))
-    monkeypatch.setattr(told, "read", lambda: told.Told(xids=log, pool={"NVIDIA A10G": (9.0,)}))
+    monkeypatch.setattr(
+        privileged_readings,
+        "read",
+        lambda: privileged_readings.PrivilegedReadings(xids=log, pool={"NVIDIA A10G": (9.0,)}),
+    )
     monkeypatch.setattr(kernel_log, "read_xids", lambda: None)
     readings = gather.gather(9)
     assert [gpu.xids for gpu in readings.gpus] == [(31,), (79,)]

@@ -22,7 +22,7 @@ from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts import publish as publish_module
 from trialfleet.workflows.scripts.publish import Publication, publish
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.file import FrozenStudy, dump_frozen, load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 RESULT = '{"status": "complete", "metrics": {"loss": 0.25}, "device": "cpu", "seconds": 1.5}'
@@ -49,16 +49,16 @@ def publish_as(run: str, study: Study, best: TrialFolder) -> Path:
     return published.path
 
 
-def shelf_of(study: Study) -> Path:
+def models_folder_of(study: Study) -> Path:
     return Path(study.publish) / "demo" / "A"
 
 
 def latest(study: Study) -> str:
-    return (shelf_of(study) / "latest").readlink().name
+    return (models_folder_of(study) / "latest").readlink().name
 
 
-def names(shelf: Path) -> list[str]:
-    return sorted(path.name for path in shelf.iterdir() if path.name not in HIDDEN)
+def names(models_folder: Path) -> list[str]:
+    return sorted(path.name for path in models_folder.iterdir() if path.name not in HIDDEN)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_latest_is_switched_and_the_former_model_stays(study: Study, best: Trial
     first = publish_as("r1", study, best)
     (best.model / "deep" / "weights").write_text("w2")
     publish_as("r2", study, best)
-    latest = shelf_of(study) / "latest"
+    latest = models_folder_of(study) / "latest"
     assert (latest / "deep" / "weights").read_text() == "w2"
     assert (first / "deep" / "weights").read_text() == "w1"
 
@@ -149,7 +149,7 @@ def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(
     days = [MONDAY + timedelta(days=i) for i in range(5)]
     for i in (0, 2, 3):
         publish_on(days[i], f"day{i}", study, best)
-    assert promote(shelf_of(study) / "day0") == "day3"
+    assert promote(models_folder_of(study) / "day0") == "day3"
     assert latest(study) == "day0"
     late = publish_on(days[1], "day1", study, best)  # newer than day0, and older than what failed
     assert "stays with day0: day3 was planned later" in (late.not_latest or "")
@@ -200,7 +200,7 @@ def test_models_of_unknown_age_and_a_broken_link_hold_nothing_back(
 def test_only_what_a_run_published_is_promoted(study: Study, best: TrialFolder, name: str) -> None:
     publish_as("r1", study, best)
     with pytest.raises(InputError, match="no model that a run published"):
-        promote(shelf_of(study) / name)
+        promote(models_folder_of(study) / name)
     assert latest(study) == "r1"
 
 
@@ -209,7 +209,7 @@ import sys, time
 from pathlib import Path
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.publish import publish
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 frozen = load_frozen(Path(sys.argv[1]))
 sys.stdin.readline()
@@ -234,7 +234,7 @@ def test_runs_that_publish_at_once_leave_every_model_whole_and_the_newest_in_for
     for process in publishing:
         process.communicate(b"go\n")
     assert [process.returncode for process in publishing] == [0] * 6
-    assert names(shelf_of(study)) == ["latest", *(f"r{i}" for i in range(6))]
+    assert names(models_folder_of(study)) == ["latest", *(f"r{i}" for i in range(6))]
     assert latest(study) == "r0"
 
 
@@ -269,10 +269,10 @@ from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.publish import publish
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 monday, tuesday, best = Path(sys.argv[1]), Path(sys.argv[2]), TrialFolder(Path(sys.argv[3]))
-shelf = Path(load_frozen(monday).study.publish) / "demo" / "A"
+models_folder = Path(load_frozen(monday).study.publish) / "demo" / "A"
 whole = {"deep", "metrics.json", "provenance.json", "card.json"}
 
 def publish_tuesdays():
@@ -282,14 +282,15 @@ publish(load_frozen(monday), "A", best)
 kills = 0
 while os.WIFSIGNALED(status_of(publish_tuesdays, kills + 1)):
     kills += 1
-    assert (shelf / "latest").readlink().name in ("r1", "r2"), kills
+    assert (models_folder / "latest").readlink().name in ("r1", "r2"), kills
     for run in ("r1", "r2"):
-        assert run == "r2" and not (shelf / run).exists() or set(os.listdir(shelf / run)) == whole
+        model = models_folder / run
+        assert run == "r2" and not model.exists() or set(os.listdir(model)) == whole
     assert status_of(publish_tuesdays, 0) == 0, kills
-    names = set(os.listdir(shelf)) - {".lock", ".history.json"}
+    names = set(os.listdir(models_folder)) - {".lock", ".history.json"}
     assert names == {"latest", "r1", "r2"}, (kills, names)
-    assert (shelf / "latest").readlink().name == "r2"
-    os.system(f"rm -r '{shelf}/r2'; ln -sfn r1 '{shelf}/latest'")
+    assert (models_folder / "latest").readlink().name == "r2"
+    os.system(f"rm -r '{models_folder}/r2'; ln -sfn r1 '{models_folder}/latest'")
 print(kills)
 """
 
@@ -312,18 +313,18 @@ def test_kill_9_at_any_call_of_the_system_leaves_a_model_in_force(
 def test_what_a_publication_that_was_killed_left_is_removed(
     study: Study, best: TrialFolder
 ) -> None:
-    left = shelf_of(study) / ".publish-killed"
+    left = models_folder_of(study) / ".publish-killed"
     left.mkdir(parents=True)
     (left / "weights").touch()
     (left.parent / ".latest").symlink_to("r0")
     publish_as("r1", study, best)
-    assert names(shelf_of(study)) == ["latest", "r1"]
+    assert names(models_folder_of(study)) == ["latest", "r1"]
 
 
 def test_publishing_twice_is_publishing_once(study: Study, best: TrialFolder) -> None:
     assert publish_as("r1", study, best) == publish_as("r1", study, best)
-    shelf = shelf_of(study)
-    assert names(shelf) == ["latest", "r1"]
+    models_folder = models_folder_of(study)
+    assert names(models_folder) == ["latest", "r1"]
 
 
 def test_a_crash_before_the_end_leaves_the_former_model_in_force(
@@ -336,9 +337,9 @@ def test_a_crash_before_the_end_leaves_the_former_model_in_force(
         )
         with pytest.raises(OSError, match="full"):
             publish_as("r2", study, best)
-    shelf = shelf_of(study)
-    assert (shelf / "latest").resolve().name == "r1"
-    assert names(shelf) == ["latest", "r1"]
+    models_folder = models_folder_of(study)
+    assert (models_folder / "latest").resolve().name == "r1"
+    assert names(models_folder) == ["latest", "r1"]
     assert publish_as("r2", study, best).name == "r2"
 
 
@@ -371,14 +372,14 @@ def test_a_model_of_another_run_of_the_same_id_is_neither_kept_nor_overwritten(
     publish_as("r2", study, best)
     (best.root / name).write_text(content)
     weights = best.model / "deep" / "weights"
-    os.utime(weights, ns=(0, (shelf_of(study) / "r1/deep/weights").stat().st_mtime_ns))
+    os.utime(weights, ns=(0, (models_folder_of(study) / "r1/deep/weights").stat().st_mtime_ns))
     with pytest.raises(InputError, match="another run of the same id; plan with another --run-id"):
         publish_as("r1", study, best)
-    shelf = shelf_of(study)
-    assert (shelf / "latest").resolve().name == "r2"
-    assert (shelf / "r1" / "deep" / "weights").read_text() == "w1"
-    assert told(shelf / "r1") == former
-    assert names(shelf) == ["latest", "r1", "r2"]
+    models_folder = models_folder_of(study)
+    assert (models_folder / "latest").resolve().name == "r2"
+    assert (models_folder / "r1" / "deep" / "weights").read_text() == "w1"
+    assert told(models_folder / "r1") == former
+    assert names(models_folder) == ["latest", "r1", "r2"]
 
 
 @pytest.mark.parametrize("provenance", ["{", "[]", None])
@@ -449,7 +450,7 @@ def test_only_a_complete_result_is_published(study: Study, best: TrialFolder) ->
     best.result.write_text(RESULT.replace("0.25", "NaN"))
     with pytest.raises(InputError, match="loss is nan"):
         publish_as("r1", study, best)
-    assert names(shelf_of(study)) == []
+    assert names(models_folder_of(study)) == []
 
 
 def test_what_the_trainer_tells_is_published_cleaned(study: Study, best: TrialFolder) -> None:

@@ -22,18 +22,18 @@ from optuna.trial import FrozenTrial, TrialState
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.optimizer import region_study
 from trialfleet.optimizer.region_study import (
+    AlreadyTold,
     Assignment,
     RegionSettings,
     RegionStudy,
     Spent,
     Stopped,
-    Told,
 )
-from trialfleet.optimizer.reports import MOST_REPORTS
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import FAILURES
+from trialfleet.optimizer.trial_execution import MOST_REPORTS
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
 
@@ -113,7 +113,7 @@ def test_asking_again_returns_the_same_until_it_is_told_and_from_a_fresh_study_t
     again = make(opened(sqlite_url(tmp_path / "study.db")))
     for source in (study, again):
         repeated = [source.ask(f"n{i}") for i in range(4)]
-        assert repr(repeated) == repr([first[0], Told(1), Told(2), first[3]])
+        assert repr(repeated) == repr([first[0], AlreadyTold(1), AlreadyTold(2), first[3]])
     assert len(stored(storage)) == 4
 
 
@@ -188,7 +188,7 @@ def test_a_result_is_stored_with_all_that_came_with_it() -> None:
     complete(study, "a", 0.25, attempts=2, device="NVIDIA A100")
     (trial,) = stored(storage)
     assert (trial.state, trial.value) == (TrialState.COMPLETE, 0.25)
-    told = {k: v for k, v in trial.user_attrs.items() if k in region_study.TOLD}
+    told = {k: v for k, v in trial.user_attrs.items() if k in region_study.TELL_KEYS}
     assert told == {
         "metrics": {"loss": 0.25, "other": 2.0},
         "seconds": 1.5,
@@ -272,7 +272,7 @@ def test_a_trial_that_was_given_up_is_finished_but_no_failure() -> None:
     for node in ("a", "b", "b", "ghost"):
         study.give_up(node, reason="no money is left")
     assert study.stopped() is None
-    assert study.ask("b") == Told(1)
+    assert study.ask("b") == AlreadyTold(1)
     assert study.ask("c") == asked(study, "c")
     complete(study, "b", 0.1)
     assert [(t.state, t.value) for t in stored(storage)] == [
@@ -622,7 +622,7 @@ def test_a_trial_that_the_database_made_twice_counts_once(
     if not told_first:
         assert asked(study, "b") == second
         complete(study, "b", 0.5)
-    assert study.ask("b") == Told(second.number)
+    assert study.ask("b") == AlreadyTold(second.number)
     third = asked(study, "c")
     complete(study, "a", 1.0)
     complete(study, "c", 1.0)

@@ -22,113 +22,117 @@ from trialfleet.workflows.models.latest import promote, rollback
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    """A shelf with five models, none of them in force yet."""
-    shelf = tmp_path / "models" / "demo" / "A"
+def models_folder(tmp_path: Path) -> Path:
+    """A models folder with five models, none of them in force yet."""
+    models_folder = tmp_path / "models" / "demo" / "A"
     for number in range(1, 6):
-        model = shelf / f"r{number}"
+        model = models_folder / f"r{number}"
         model.mkdir(parents=True)
         provenance = {"study": "demo", "run": model.name}
         (model / "provenance.json").write_text(json.dumps(provenance))
-    return shelf
+    return models_folder
 
 
-def promoted(shelf: Path, *runs: str) -> None:
+def promoted(models_folder: Path, *runs: str) -> None:
     for run in runs:
-        promote(shelf / run)
+        promote(models_folder / run)
 
 
-def latest(shelf: Path) -> str:
-    return (shelf / "latest").readlink().name
+def latest(models_folder: Path) -> str:
+    return (models_folder / "latest").readlink().name
 
 
-def test_it_goes_back_to_what_was_in_force_and_not_to_the_folder_before(shelf: Path) -> None:
-    promoted(shelf, "r1", "r4")  # r2 and r3 were kept out by the gate
-    assert rollback(shelf) == ("r1", "r4")
-    assert latest(shelf) == "r1"
+def test_it_goes_back_to_what_was_in_force_and_not_to_the_folder_before(
+    models_folder: Path,
+) -> None:
+    promoted(models_folder, "r1", "r4")  # r2 and r3 were kept out by the gate
+    assert rollback(models_folder) == ("r1", "r4")
+    assert latest(models_folder) == "r1"
 
 
-def test_twice_goes_two_back_and_not_forth_again(shelf: Path) -> None:
-    promoted(shelf, "r1", "r2", "r3")
-    assert [rollback(shelf)[0] for _ in range(2)] == ["r2", "r1"]
+def test_twice_goes_two_back_and_not_forth_again(models_folder: Path) -> None:
+    promoted(models_folder, "r1", "r2", "r3")
+    assert [rollback(models_folder)[0] for _ in range(2)] == ["r2", "r1"]
     with pytest.raises(InputError, match=r"no model that was in force before r1 .*r2, r3, r4, r5"):
-        rollback(shelf)
-    promoted(shelf, "r4")
-    assert rollback(shelf) == ("r1", "r4")  # not to r3, which was rolled back
+        rollback(models_folder)
+    promoted(models_folder, "r4")
+    assert rollback(models_folder) == ("r1", "r4")  # not to r3, which was rolled back
 
 
-def test_to_a_run_of_ones_choice(shelf: Path) -> None:
-    promoted(shelf, "r1", "r2", "r3")
-    assert rollback(shelf, "r1") == ("r1", "r3")
-    assert rollback(shelf, "r5") == ("r5", "r1")
-    assert rollback(shelf) == ("r1", "r5")
+def test_to_a_run_of_ones_choice(models_folder: Path) -> None:
+    promoted(models_folder, "r1", "r2", "r3")
+    assert rollback(models_folder, "r1") == ("r1", "r3")
+    assert rollback(models_folder, "r5") == ("r5", "r1")
+    assert rollback(models_folder) == ("r1", "r5")
     with pytest.raises(InputError, match="no model of the run 'r9'; there are: r1, r2"):
-        rollback(shelf, "r9")
-    assert latest(shelf) == "r1"
+        rollback(models_folder, "r9")
+    assert latest(models_folder) == "r1"
 
 
-def test_models_that_are_gone_are_passed_over(shelf: Path) -> None:
-    promoted(shelf, "r1", "r2", "r3")
-    (shelf / "r2" / "provenance.json").unlink()
-    assert rollback(shelf) == ("r1", "r3")
+def test_models_that_are_gone_are_passed_over(models_folder: Path) -> None:
+    promoted(models_folder, "r1", "r2", "r3")
+    (models_folder / "r2" / "provenance.json").unlink()
+    assert rollback(models_folder) == ("r1", "r3")
 
 
-def test_a_shelf_without_a_latest_has_nothing_to_go_back_from(shelf: Path) -> None:
+def test_models_without_a_latest_has_nothing_to_go_back_from(models_folder: Path) -> None:
     with pytest.raises(InputError, match="nothing to roll back"):
-        rollback(shelf)
+        rollback(models_folder)
 
 
-def test_the_history_is_told_with_time_and_cause(shelf: Path) -> None:
-    promoted(shelf, "r1", "r2")
-    rollback(shelf)
-    told = [(change.former, change.run, change.by) for change in changes(shelf / "latest")]
+def test_the_history_is_told_with_time_and_cause(models_folder: Path) -> None:
+    promoted(models_folder, "r1", "r2")
+    rollback(models_folder)
+    told = [(change.former, change.run, change.by) for change in changes(models_folder / "latest")]
     assert told == [(None, "r1", "promote"), ("r1", "r2", "promote"), ("r2", "r1", "rollback")]
-    assert all(change.time for change in changes(shelf / "latest"))
+    assert all(change.time for change in changes(models_folder / "latest"))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"changes": [{"run": 1}]}', None])
-def test_latest_is_the_truth_where_the_history_is_lost(shelf: Path, content: str | None) -> None:
-    promoted(shelf, "r1", "r2")
-    if content is None:
-        (shelf / ".history.json").unlink()  # as of a release that wrote none
-    else:
-        (shelf / ".history.json").write_text(content)
-    assert in_force(shelf / "latest") == ["r2"]
-    promoted(shelf, "r3")
-    assert rollback(shelf) == ("r2", "r3")
-
-
-def test_a_link_that_was_moved_by_hand_is_in_the_history(shelf: Path) -> None:
-    promoted(shelf, "r1", "r2")
-    (shelf / "latest").unlink()
-    (shelf / "latest").symlink_to("r4")
-    assert in_force(shelf / "latest") == ["r1", "r2", "r4"]
-    assert rollback(shelf) == ("r2", "r4")
-
-
-@pytest.mark.parametrize("change", [rollback, lambda shelf: promote(shelf / "r4")])
-def test_a_change_that_was_noted_and_not_made_never_took_place(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+def test_latest_is_the_truth_where_the_history_is_lost(
+    models_folder: Path, content: str | None
 ) -> None:
-    promoted(shelf, "r1", "r2", "r3")
+    promoted(models_folder, "r1", "r2")
+    if content is None:
+        (models_folder / ".history.json").unlink()  # as of a release that wrote none
+    else:
+        (models_folder / ".history.json").write_text(content)
+    assert in_force(models_folder / "latest") == ["r2"]
+    promoted(models_folder, "r3")
+    assert rollback(models_folder) == ("r2", "r3")
+
+
+def test_a_link_that_was_moved_by_hand_is_in_the_history(models_folder: Path) -> None:
+    promoted(models_folder, "r1", "r2")
+    (models_folder / "latest").unlink()
+    (models_folder / "latest").symlink_to("r4")
+    assert in_force(models_folder / "latest") == ["r1", "r2", "r4"]
+    assert rollback(models_folder) == ("r2", "r4")
+
+
+@pytest.mark.parametrize("change", [rollback, lambda models_folder: promote(models_folder / "r4")])
+def test_a_change_that_was_noted_and_not_made_never_took_place(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    promoted(models_folder, "r1", "r2", "r3")
     with monkeypatch.context() as patch:
         patch.setattr(latest_module, "point", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(OSError, match="killed"):
-            change(shelf)
-    assert latest(shelf) == "r3"
-    assert in_force(shelf / "latest") == ["r1", "r2", "r3"]
-    assert rollback(shelf) == ("r2", "r3")
+            change(models_folder)
+    assert latest(models_folder) == "r3"
+    assert in_force(models_folder / "latest") == ["r1", "r2", "r3"]
+    assert rollback(models_folder) == ("r2", "r3")
 
 
-def test_the_history_has_an_end(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_has_an_end(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_KEPT", 4)
-    promoted(shelf, *["r1", "r2"] * 5)
-    assert len(changes(shelf / "latest")) == 4
+    promoted(models_folder, *["r1", "r2"] * 5)
+    assert len(changes(models_folder / "latest")) == 4
 
 
-def test_by_the_command(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(shelf.parents[2])
-    promoted(shelf, "r1", "r2")
+def test_by_the_command(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(models_folder.parents[2])
+    promoted(models_folder, "r1", "r2")
     for name in ("A", "demo/A", "models/demo/A"):
         done = CliRunner().invoke(main, ["rollback", name])
         assert (done.exit_code, done.output) == (0, "A: latest is r1 (was r2)\n")
@@ -144,20 +148,20 @@ from tests.killed_child import status_of
 from trialfleet.workflows.models.history import in_force
 from trialfleet.workflows.models.latest import promote, rollback
 
-shelf, times = Path(sys.argv[1]), int(sys.argv[2])
-link = shelf / "latest"
+models_folder, times = Path(sys.argv[1]), int(sys.argv[2])
+link = models_folder / "latest"
 changes = {
-    "r1": (lambda: rollback(shelf, "r1"), ["r1"]),
-    "r2": (lambda: rollback(shelf), ["r1", "r2"]),
-    "r4": (lambda: promote(shelf / "r4"), ["r1", "r2", "r3", "r4"]),
+    "r1": (lambda: rollback(models_folder, "r1"), ["r1"]),
+    "r2": (lambda: rollback(models_folder), ["r1", "r2"]),
+    "r4": (lambda: promote(models_folder / "r4"), ["r1", "r2", "r3", "r4"]),
 }
 died = {run: [0, 0] for run in changes}  # before and behind the switch
 for number in range(times):
     run, (change, then) = list(changes.items())[number % 3]
-    for file in (shelf / ".history.json", link):  # all begins anew
+    for file in (models_folder / ".history.json", link):  # all begins anew
         file.unlink(missing_ok=True)
     for each in ("r1", "r2", "r3"):
-        promote(shelf / each)
+        promote(models_folder / each)
     calls = 1 + number // 3 % 40
     was_killed = os.WIFSIGNALED(status_of(change, calls))
     now, stack = link.readlink().name, in_force(link)
@@ -169,15 +173,17 @@ for number in range(times):
         change()
     assert (link.readlink().name, in_force(link)) == (run, then), number
 known = {".lock", ".history.json", "latest", *(f"r{i}" for i in range(1, 6))}
-assert not set(os.listdir(shelf)) - known, os.listdir(shelf)
+assert not set(os.listdir(models_folder)) - known, os.listdir(models_folder)
 print(died)
 """
 
 
 @pytest.mark.parametrize("times", [30, pytest.param(300, marks=pytest.mark.thorough)])
-def test_kill_9_leaves_the_old_model_or_the_new_and_the_way_back(shelf: Path, times: int) -> None:
+def test_kill_9_leaves_the_old_model_or_the_new_and_the_way_back(
+    models_folder: Path, times: int
+) -> None:
     """Each of three changes in turn: back two, back one, forth."""
-    command = [sys.executable, "-c", KILLED, str(shelf), str(times)]
+    command = [sys.executable, "-c", KILLED, str(models_folder), str(times)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
     if times > 100:  # a death at every call of the system, before and behind the switch

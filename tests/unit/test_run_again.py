@@ -16,7 +16,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.pool_choices import PoolLook, settle
 from trialfleet.workflows.plan.run_ids import default_folder
-from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.loading import load_study
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from trialfleet.workflows.plan import run_ids
 from trialfleet.workflows.run.finding import find_run, runs_here
 from trialfleet.workflows.run.run import Run, plan
 from trialfleet.workflows.run.run_list import list_runs
-from trialfleet.workflows.study.file import FrozenStudy, dump_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study
 
 SECOND = "2026-11-20T10-00-00"
@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from trialfleet.workflows.plan import planning as plan, run_ids
 from trialfleet.workflows.run import run
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 plan._FORBIDDEN_PLACE = "/nowhere"
 run_ids.new_run_id = lambda: "2026-11-20T10-00-00"  # all in one second

@@ -81,18 +81,18 @@ def test_the_wall_time_of_a_resumed_run_comes_from_its_dagmans_logs(make_run: Ma
 def test_a_worse_model_in_force_is_told_with_the_way_back(make_run: MakeRun) -> None:
     run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
     folder = tuned(run, DEFAULT | {"accuracy": 0.9}, BEST)
-    shelf = folder.root.parent / "models"
+    models_folder = folder.root.parent / "models"
     for name, day in (("before", 19), ("now", 20)):
-        (shelf / name).mkdir(parents=True)
+        (models_folder / name).mkdir(parents=True)
         told = {"run": name, "created": f"2026-11-{day}T06:00:00+00:00"}
-        (shelf / name / "provenance.json").write_text(json.dumps(told))
-    (shelf / "latest").symlink_to("now")
+        (models_folder / name / "provenance.json").write_text(json.dumps(told))
+    (models_folder / "latest").symlink_to("now")
     files = folder.region("A")
-    files.published.write_text(json.dumps({"path": str(shelf / "now"), "not_latest": None}))
+    files.published.write_text(json.dumps({"path": str(models_folder / "now"), "not_latest": None}))
     files.best.root.mkdir(exist_ok=True)
     files.best.result.write_text(json.dumps({"status": "complete", "metrics": BEST}))
     report = write_report(folder, None)
-    command = f"trialfleet promote {shelf / 'before'}"
+    command = f"trialfleet promote {models_folder / 'before'}"
     assert report.regions[0].next_command == command
     terminal = Console(file=io.StringIO(), width=400)
     terminal.print(summary_table(report))

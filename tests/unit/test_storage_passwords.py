@@ -19,7 +19,8 @@ from tests.unit.study_texts import MINIMAL, write
 from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.report import build_report
-from trialfleet.workflows.study.file import FrozenStudy, load_frozen, load_study
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.study.loading import load_study
 
 # Letters of an alphabet in which nothing else here is written: one of them in a text is a leak.
 LETTERS = "ЖЩЪЭЮ"

@@ -14,8 +14,9 @@ from sqlalchemy import make_url
 from tests.unit.study_texts import MINIMAL, REGIONS, error_of, with_line, write
 from trialfleet.render import needs_escape
 from trialfleet.workflows.names import TURNING
-from trialfleet.workflows.study.file import FrozenStudy, dump_frozen, load_frozen, load_study
-from trialfleet.workflows.study.places import region_data
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
+from trialfleet.workflows.study.loading import load_study
+from trialfleet.workflows.study.paths import region_data
 from trialfleet.workflows.study.spec import Budget
 
 NOW = datetime(2026, 11, 23, 6, 0, 0, 123456, tzinfo=UTC)

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from tests.unit.study_texts import MINIMAL, error_of, with_line, write
 from trialfleet import plan
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.study.file import dump_frozen, load_day, load_frozen, load_study
+from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
+from trialfleet.workflows.study.loading import load_day, load_study
 
 DAY = date(2026, 11, 22)
 DATED = MINIMAL + "data: 'data/{region}/{date}.npz'\n"

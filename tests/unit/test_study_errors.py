@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.study_texts import MINIMAL, REGIONS, TRAINER, error_of, with_line, write
 from trialfleet.errors import InputError, StudyError
-from trialfleet.workflows.study.file import load_study
+from trialfleet.workflows.study.loading import load_study
 
 
 @pytest.fixture

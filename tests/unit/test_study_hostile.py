@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.study_texts import MINIMAL, REGIONS, TRAINER, error_of, with_line, write
 from trialfleet.errors import InputError
-from trialfleet.workflows.study.file import load_fleet, load_study
+from trialfleet.workflows.study.loading import load_fleet, load_study
 from trialfleet.workflows.study.spec import Study
 
 # Each letter is twice the one before: 26 lines that stand for 67 million values.
@@ -84,7 +84,7 @@ def test_a_study_has_ten_thousand_regions_at_most(folder: Path) -> None:
 def test_a_glob_gives_ten_thousand_regions_at_most(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trialfleet.workflows.study.places.MOST_REGIONS", 2)
+    monkeypatch.setattr("trialfleet.workflows.study.paths.MOST_REGIONS", 2)
     for name in "abc":
         (folder / f"{name}.npz").touch()
     message = error_of(folder, with_line(REGIONS, "regions: {glob: '*.npz'}"))

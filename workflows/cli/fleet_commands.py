@@ -144,15 +144,15 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
 def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
     """Print the recipe of an image on which nodes need only seconds to join."""
     from trialfleet.infra.fleet.commands import bake
-    from trialfleet.infra.fleet.lifecycle.supplies import gather
+    from trialfleet.infra.fleet.lifecycle.node_inputs import gather
 
     aws, spec = _opened(file)
-    supplies = gather(aws, spec)
+    inputs = gather(aws, spec)
     if form == "script":
-        click.echo(bake.script(aws, spec, supplies), nl=False)
+        click.echo(bake.script(aws, spec, inputs), nl=False)
     else:
         built = architecture or spec.needs.architecture
-        print_json(bake.image_builder(aws, spec, supplies, built))
+        print_json(bake.image_builder(aws, spec, inputs, built))
 
 
 @fleet.command("down")
@@ -272,7 +272,7 @@ def manager_token() -> None:
 
 def _opened(file: Path | None) -> tuple[Aws, Fleet]:
     from trialfleet.infra.fleet.aws.clients import Aws
-    from trialfleet.workflows.study.file import load_fleet
+    from trialfleet.workflows.study.loading import load_fleet
 
     return Aws(), load_fleet(file or _file_here())
 

@@ -13,8 +13,8 @@ import click
 
 from trialfleet.errors import TrialfleetError, printable
 from trialfleet.workflows.cli import (
+    admin_commands,
     model_commands,
-    override_commands,
     result_commands,
     run_commands,
     study_commands,
@@ -83,8 +83,8 @@ for command in (
     result_commands.predict,
     model_commands.models,
     model_commands.rollback,
-    override_commands.promote,
-    override_commands.takeover,
+    admin_commands.promote,
+    admin_commands.takeover,
     daily,
     pool,
     fleet,

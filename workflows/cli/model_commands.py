@@ -36,30 +36,32 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     """
     from trialfleet.workflows.models.listing import models_on
     from trialfleet.workflows.models.tables import card_text, champions_table, history_table
-    from trialfleet.workflows.run.finding import find_shelf, shelves_here
+    from trialfleet.workflows.run.finding import find_models_folder, models_folders_here
 
     if region is None and card_of is not None:
         raise InputError("--card is of one region: trialfleet models REGION --card [RUN]")
-    shelves = [find_shelf(region, study)] if region else shelves_here(study)
-    found = {shelf: models_on(shelf) for shelf in shelves}
+    models_folders = [find_models_folder(region, study)] if region else models_folders_here(study)
+    found = {models_folder: models_on(models_folder) for models_folder in models_folders}
     if card_of is not None:
-        model = _chosen(found[shelves[0]], shelves[0].name, card_of)
+        model = _chosen(found[models_folders[0]], models_folders[0].name, card_of)
         print_json(model.to_json()) if as_json else console().print(card_text(model))
     elif as_json:
         print_json(
             [
                 {
-                    "study": shelf.parent.name,
-                    "region": shelf.name,
+                    "study": models_folder.parent.name,
+                    "region": models_folder.name,
                     "models": [model.to_json() for model in of],
                 }
-                for shelf, of in found.items()
+                for models_folder, of in found.items()
             ]
         )
     elif not found:
         say("no models here; a run publishes them into ./models unless its study says otherwise")
     else:
-        console().print(history_table(found[shelves[0]]) if region else champions_table(found))
+        console().print(
+            history_table(found[models_folders[0]]) if region else champions_table(found)
+        )
 
 
 def _chosen(found: list[PublishedModel], region: str, run: str) -> PublishedModel:
@@ -83,11 +85,11 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
     models.
     """
     from trialfleet.workflows.models.latest import rollback as go_back
-    from trialfleet.workflows.run.finding import find_shelf
+    from trialfleet.workflows.run.finding import find_models_folder
 
-    shelf = find_shelf(region, study)
+    models_folder = find_models_folder(region, study)
     try:
-        now, before = go_back(shelf, to)
+        now, before = go_back(models_folder, to)
     except OSError as error:
-        raise InputError(f"{error.filename or shelf}: {error.strerror}") from error
-    say(f"{shelf.name}: latest is {now} (was {before})")
+        raise InputError(f"{error.filename or models_folder}: {error.strerror}") from error
+    say(f"{models_folder.name}: latest is {now} (was {before})")

@@ -12,7 +12,7 @@ from trialfleet.optimizer.startup import first_led
 from trialfleet.workflows.models.verdict import rule_of
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
-from trialfleet.workflows.plan.outlook import Outlook
+from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.plan.table_summary import table_lines, tables_of
 from trialfleet.workflows.run.console import duration
 from trialfleet.workflows.run.estimate import Estimate, estimate
@@ -34,10 +34,10 @@ _NO_EVALUATE = (
 )
 
 
-def plan_summary(run: Run, outlook: Outlook | None = None) -> dict[str, Any]:
+def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
     """Return what a planned run will run as plain data, and what the pool has for it."""
     graph = graph_of(run.study)
-    expected = _expected(run.study, graph, outlook)
+    expected = _expected(run.study, graph, pool_check)
     tables = tables_of(RunFolder(run.folder), [r.name for r in graph.regions])
     return {
         "schema": 1,
@@ -62,14 +62,14 @@ def plan_summary(run: Run, outlook: Outlook | None = None) -> dict[str, Any]:
         "accelerator": run.study.accelerator,
         "python": run.study.python,
         "notes": list(run.notes),
-        "pool": outlook.to_json() if outlook else None,
+        "pool": pool_check.to_json() if pool_check else None,
         "files": sum(1 for path in run.folder.rglob("*") if path.is_file()),
     }
 
 
-def plan_text(run: Run, outlook: Outlook | None = None) -> str:
+def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
     """Return what a planned run will run, and what the pool has for it, in a few lines."""
-    summary, study, here = plan_summary(run, outlook), run.study, typed(run.folder)
+    summary, study, here = plan_summary(run, pool_check), run.study, typed(run.folder)
     regions = summary["regions"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
     return "\n".join(
@@ -77,7 +77,7 @@ def plan_text(run: Run, outlook: Outlook | None = None) -> str:
             f"{study.name} {run.run_id}",
             f"  regions  {len(regions)}: {names}",
             f"  trials   {summary['trials']}, {_then(study)}",
-            f"  at once  {_at_once(study, summary['at_once'], outlook)}",
+            f"  at once  {_at_once(study, summary['at_once'], pool_check)}",
             *([f"  time     {_time(summary['expected'])}"] if summary["expected"] else []),
             f"  model    {_model(summary['regions'])}",
             f"  graph    {summary['dag_nodes']} DAG nodes",
@@ -85,7 +85,7 @@ def plan_text(run: Run, outlook: Outlook | None = None) -> str:
             *_gate(study),
             *(f"  note     {note}" for note in _warnings(run)),
             *(_labelled(*note.split(": ", 1)) for note in run.notes),
-            *(_labelled("pool", line) for line in (outlook.lines() if outlook else ())),
+            *(_labelled("pool", line) for line in (pool_check.lines() if pool_check else ())),
             *table_lines({r["name"]: r["table"] for r in regions if "table" in r}),
         ]
     )
@@ -129,12 +129,12 @@ def _first_led(study: Study, region: RegionGraph) -> int | None:
     return first_led(startup, region.trials, len(region.lanes))
 
 
-def _at_once(study: Study, lanes: int, outlook: Outlook | None) -> str:
+def _at_once(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
     """How many trials run at a time, by the study and by the pool as it stands."""
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
     text = f"up to {lanes} trial(s), each on {size}"
-    found = outlook.prospects if outlook else None
+    found = pool_check.prospects if pool_check else None
     if found is None or not found.slots:
         return text
     if found.at_once >= lanes:
@@ -142,9 +142,9 @@ def _at_once(study: Study, lanes: int, outlook: Outlook | None) -> str:
     return f"{text}; this pool runs {found.at_once or 'none'} at a time"
 
 
-def _expected(study: Study, graph: StudyGraph, outlook: Outlook | None) -> Estimate | None:
+def _expected(study: Study, graph: StudyGraph, pool_check: PoolCheck | None) -> Estimate | None:
     """How long the trials will take; None where nothing says so."""
-    found = outlook.prospects if outlook else None
+    found = pool_check.prospects if pool_check else None
     at_once = min(graph.at_once, found.at_once) if found else 0
     return estimate(study.name, sum(region.trials for region in graph.regions), at_once)
 

@@ -97,16 +97,16 @@ def plan(
     from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
 
     planned = _planned(study, out, run_id, day)
-    outlook = planned.outlook()
+    pool_check = planned.check_pool()
     if as_json:
         checked = planned.check() if checks else None
-        print_json({**plan_summary(planned, outlook), "check": checked and asdict(checked)})
+        print_json({**plan_summary(planned, pool_check), "check": checked and asdict(checked)})
         return
     here = typed(planned.folder)
-    say(plan_text(planned, outlook))
+    say(plan_text(planned, pool_check))
     if checks:
         _check(planned)
-    if outlook.hopeless:
+    if pool_check.hopeless:
         say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
         return
     say(f"next: trialfleet submit {here}   (or condor_submit_dag {here}/study.dag)")
@@ -145,7 +145,7 @@ def run(
         _show_again(there)
     connect()  # without HTCondor there is nothing to plan for
     planned = there or _planned(study, out, run_id, day)
-    say(plan_text(planned, planned.outlook()))
+    say(plan_text(planned, planned.check_pool()))
     if checks:
         _check(planned)
     try:
@@ -171,7 +171,8 @@ def _there_already(study: Path, out: Path | None, run_id: str, day: date | None)
     from trialfleet.workflows.plan.pool_choices import is_settled
     from trialfleet.workflows.plan.run_ids import default_folder
     from trialfleet.workflows.run.run import Run
-    from trialfleet.workflows.study.file import load_frozen, load_study, load_whole
+    from trialfleet.workflows.study.frozen import load_frozen
+    from trialfleet.workflows.study.loading import load_study, load_whole
 
     place = out or default_folder(load_whole(study), run_id)
     if not RunFolder(place.absolute()).dag.exists():

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.infra.pool.connection import connect
-from trialfleet.workflows.daily.endings import RunsEndings, data_not_there
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.daily.region_outcomes import RunsEndings, data_not_there
 from trialfleet.workflows.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
@@ -26,7 +26,8 @@ from trialfleet.workflows.run.run import Run, plan
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import RunStatus
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.file import load_day, load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.loading import load_day
 from trialfleet.workflows.study.spec import Study
 
 POLL_SECONDS = 2.0

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, StudyError
 from trialfleet.workflows.daily.day import Clock, Say, Work
+from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, latest_of
 from trialfleet.workflows.daily.missed import days_to_do, due_day
-from trialfleet.workflows.daily.turns import turn
 from trialfleet.workflows.plan.run_ids import published_already
 from trialfleet.workflows.study.daily import Daily
-from trialfleet.workflows.study.file import load_day, load_whole
+from trialfleet.workflows.study.loading import load_day, load_whole
 from trialfleet.workflows.study.spec import Study
 
 

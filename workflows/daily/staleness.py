@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.latest import LATEST, as_of_model
-from trialfleet.workflows.models.shelf import shelf_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
@@ -43,5 +43,5 @@ def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
 
 def model_age(study: Study, region: str, now: datetime) -> float | None:
     """Return how many seconds old a region's model in force is; None where it has none."""
-    as_of = as_of_model(shelf_of(study, region_slug(region)) / LATEST)
+    as_of = as_of_model(models_folder_of(study, region_slug(region)) / LATEST)
     return (now - as_of).total_seconds() if as_of else None

@@ -2,7 +2,7 @@
 
 `latest` alone is the truth. The history is written first: a change whose process was killed between
 the two never took place, which shows by `latest` still being what the change names as `former`. To
-be called with the shelf's lock, where it writes.
+be called with the folder's lock, where it writes.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def target_of(link: Path) -> str | None:
     return link.readlink().name if link.is_symlink() else None
 
 
-def _write(shelf: Path, content: object) -> None:
+def _write(models_folder: Path, content: object) -> None:
     """Write the history under one name beside it: what a killed process left is written over."""
-    beside = shelf / f"{HISTORY}.new"
+    beside = models_folder / f"{HISTORY}.new"
     beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     sync(beside)
-    beside.replace(shelf / HISTORY)
-    sync(shelf)
+    beside.replace(models_folder / HISTORY)
+    sync(models_folder)
 
 
 def _stored(link: Path) -> list[Change]:

@@ -27,9 +27,9 @@ LOCK = ".lock"
 
 
 @contextmanager
-def shelf_lock(shelf: Path) -> Iterator[None]:
+def models_lock(models_folder: Path) -> Iterator[None]:
     """Be the only one who changes a region's folder of models; waits for who else does."""
-    with (shelf / LOCK).open("ab") as file:
+    with (models_folder / LOCK).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -37,7 +37,7 @@ def shelf_lock(shelf: Path) -> Iterator[None]:
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model the latest, unless the model of a later run is there.
 
-    To be called with the shelf's lock, once the gate, where there is one, has let the model pass.
+    To be called with the folder's lock, once the gate, where there is one, has let the model pass.
 
     Args:
         published: the model's folder.
@@ -72,18 +72,18 @@ def promote(model: Path) -> str | None:
         OSError: its folder can't be written.
     """
     place = check_published(model)
-    with shelf_lock(place.parent):
+    with models_lock(place.parent):
         link = place.parent / LATEST
         former = history.target_of(link)
         _switch(link, place.name, "promote")
     return former
 
 
-def rollback(shelf: Path, to: str | None = None) -> tuple[str, str]:
+def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
     """Make the model the latest that was in force before the present one.
 
     Args:
-        shelf: the folder of a region's models.
+        models_folder: the folder of a region's models.
         to: the run to go back to; default: that of the former champion, those whose folder is gone
             passed over.
 
@@ -94,40 +94,42 @@ def rollback(shelf: Path, to: str | None = None) -> tuple[str, str]:
         InputError: there is none to go back to, or no model of that run; names those there are.
         OSError: the folder can't be written.
     """
-    with shelf_lock(shelf):
-        link = shelf / LATEST
+    with models_lock(models_folder):
+        link = models_folder / LATEST
         current = history.target_of(link)
         if current is None:
-            raise InputError(f"{str(shelf)!r} has no {LATEST}, so there is nothing to roll back")
-        target = _named(shelf, to) if to else _former(shelf, link)
+            raise InputError(
+                f"{str(models_folder)!r} has no {LATEST}, so there is nothing to roll back"
+            )
+        target = _named(models_folder, to) if to else _former(models_folder, link)
         _switch(link, target, "rollback")
     return target, current
 
 
-def _named(shelf: Path, run: str) -> str:
-    if provenance_of(shelf / run).get("run") != run:
+def _named(models_folder: Path, run: str) -> str:
+    if provenance_of(models_folder / run).get("run") != run:
         raise InputError(
-            f"{shelf.name} has no model of the run {run!r}; "
-            f"there are: {', '.join(_runs(shelf)) or 'none'}"
+            f"{models_folder.name} has no model of the run {run!r}; "
+            f"there are: {', '.join(_runs(models_folder)) or 'none'}"
         )
     return run
 
 
-def _former(shelf: Path, link: Path) -> str:
+def _former(models_folder: Path, link: Path) -> str:
     *formers, current = history.in_force(link)
-    there = [run for run in formers if provenance_of(shelf / run).get("run") == run]
+    there = [run for run in formers if provenance_of(models_folder / run).get("run") == run]
     if not there:
-        others = [run for run in _runs(shelf) if run != current]
+        others = [run for run in _runs(models_folder) if run != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
-            f"{shelf.name}: no model that was in force before {current} is known{more}"
+            f"{models_folder.name}: no model that was in force before {current} is known{more}"
         )
     return there[-1]
 
 
-def _runs(shelf: Path) -> list[str]:
-    """The runs whose models lie on a shelf, in order of their names."""
-    models = (model for model in sorted(shelf.iterdir()) if model.name != LATEST)
+def _runs(models_folder: Path) -> list[str]:
+    """The runs whose models lie in a models folder, in order of their names."""
+    models = (model for model in sorted(models_folder.iterdir()) if model.name != LATEST)
     return [model.name for model in models if provenance_of(model).get("run") == model.name]
 
 
@@ -152,18 +154,18 @@ def check_published(model: Path) -> Path:
     return place.resolve() if place.is_symlink() else place
 
 
-def champion_of(shelf: Path, study: str) -> Path | None:
+def champion_of(models_folder: Path, study: str) -> Path | None:
     """Return the folder of the model in force; None where there is none of this study.
 
     Args:
-        shelf: the folder of a region's models.
+        models_folder: the folder of a region's models.
         study: the study's name.
     """
-    run = history.target_of(shelf / LATEST)
+    run = history.target_of(models_folder / LATEST)
     if run is None:
         return None
-    found = provenance_of(shelf / run)
-    return shelf / run if (found.get("study"), found.get("run")) == (study, run) else None
+    found = provenance_of(models_folder / run)
+    return models_folder / run if (found.get("study"), found.get("run")) == (study, run) else None
 
 
 def why_not_latest(record: Path) -> str | None:
@@ -234,7 +236,7 @@ def provenance_of(model: Path) -> dict[str, Any]:
 def point(link: Path, target: str) -> None:
     """Point `link` at `target` so that a reader sees the old model or the new one, never none.
 
-    To be called with the shelf's lock.
+    To be called with the folder's lock.
     """
     beside = link.with_name(".latest")
     beside.unlink(missing_ok=True)  # of a switch that was killed; the lock is ours

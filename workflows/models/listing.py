@@ -1,4 +1,4 @@
-"""The models of a region, oldest first: what is on the shelf, which one is in force, and why."""
+"""The models of a region, oldest first: what is in its folder, which one is in force, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedModel:
-    """A model on a region's shelf.
+    """A model in a region's folder of models.
 
     Attributes:
         path: its folder.
@@ -52,19 +52,21 @@ class PublishedModel:
         }
 
 
-def models_on(shelf: Path) -> list[PublishedModel]:
-    """Return the models on a region's shelf, oldest first."""
-    folders = [path for path in shelf.iterdir() if path.name != LATEST and path.name[0] != "."]
+def models_on(models_folder: Path) -> list[PublishedModel]:
+    """Return the models in a region's folder of models, oldest first."""
+    folders = [
+        path for path in models_folder.iterdir() if path.name != LATEST and path.name[0] != "."
+    ]
     runs = [path for path in folders if provenance_of(path).get("run") == path.name]
     runs.sort(key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := verdict_of(path))]
-    latest = target_of(shelf / LATEST)
+    latest = target_of(models_folder / LATEST)
     return [_model(path, verdicts, in_force=path.name == latest) for path in runs]
 
 
-def drift_of(shelf: Path, run: str | None) -> str | None:
-    """Return how a model on a shelf left its own past, with its metric; None if it didn't."""
-    found = [model for model in models_on(shelf) if model.run == run]
+def drift_of(models_folder: Path, run: str | None) -> str | None:
+    """Return how a model in such a folder left its own past, with its metric; None if it didn't."""
+    found = [model for model in models_on(models_folder) if model.run == run]
     return found[0].drift if found else None
 
 

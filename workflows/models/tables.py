@@ -19,16 +19,18 @@ from trialfleet.workflows.output import keep_numbers_whole
 _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 
-def champions_table(shelves: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
+def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
     """A row for each region: its model in force, and what became of the newest."""
     table = _table("study", "region", "in force", "planned", "metric", "newest")
-    for shelf, models in shelves.items():
-        names = (shelf.parent.name, shelf.name)
+    for models_folder, models in models_folders.items():
+        names = (models_folder.parent.name, models_folder.name)
         champion = next((model for model in models if model.in_force), None)
         newest = _newest(models, champion)
         shown = (champion.run, _day(champion), _metric(champion)) if champion else ("none", "", "")
         table.add_row(*map(Text, (*names, *shown, newest)))
-    drifted = [Text(line, "yellow") for models in shelves.values() for line in _drifts(models)]
+    drifted = [
+        Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
+    ]
     keep_numbers_whole(table)
     return Group(table, *drifted)
 

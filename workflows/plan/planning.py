@@ -31,7 +31,7 @@ from trialfleet.workflows.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.plan.run_texts import texts_of
 from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.file import FrozenStudy, remember_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, remember_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.plan.matching import gpus, has_gpu, pool_slots
-from trialfleet.workflows.study.places import Problem, UnusableStudyError
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:

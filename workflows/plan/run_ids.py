@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.latest import LATEST
-from trialfleet.workflows.models.shelf import shelf_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
@@ -44,7 +44,7 @@ def published_already(study: Study, run: str) -> Path | None:
     """Return a model that a run of this id has published; None if there is none."""
     if not study.publishes:
         return None
-    places = (shelf_of(study, region_slug(region)) / run for region in study.region_table)
+    places = (models_folder_of(study, region_slug(region)) / run for region in study.region_table)
     return next((place for place in places if place.exists()), None)
 
 

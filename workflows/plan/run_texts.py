@@ -19,7 +19,7 @@ from trialfleet.workflows.plan.graph import (
     StudyGraph,
     autoscale_of,
 )
-from trialfleet.workflows.study.file import FrozenStudy, dump_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
 
 PYTHONS = ("python3", "python")  # words of a command that mean the study's Python

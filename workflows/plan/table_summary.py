@@ -10,7 +10,7 @@ from typing import Any
 from trialfleet.errors import first_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.table_found import found_in
+from trialfleet.workflows.plan.table_findings import found_in
 
 _MOST_REGIONS = 50
 _MOST_NAMES = 4

@@ -24,8 +24,8 @@ from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.checksums import FileState, sha256_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
-from trialfleet.workflows.plan.table_found import found_in
-from trialfleet.workflows.study.places import Problem, UnusableStudyError
+from trialfleet.workflows.plan.table_findings import found_in
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, TableError, build_table, describe

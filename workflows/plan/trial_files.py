@@ -11,7 +11,7 @@ from trialfleet.files import write_atomic, write_json
 from trialfleet.render import render_template
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.study.places import sandbox_name
+from trialfleet.workflows.study.paths import sandbox_name
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1

@@ -18,32 +18,32 @@ from typing import Any
 from markupsafe import Markup
 
 from trialfleet.render import render_template
-from trialfleet.workflows.report import groups, pictures, tables, views
+from trialfleet.workflows.report import chart_data, groups, tables, views
 from trialfleet.workflows.report.formatting import BETTER
 from trialfleet.workflows.report.model import Report
 from trialfleet.workflows.report.timeline import timeline_of
 
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
-SCRIPTS = ("base.js", "regions.js", "trials.js", "parameters.js", "page.js")
+SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js", "page.js")
 
 
 def render_page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
     timeline = timeline_of(report)
-    overview = pictures.overview_data(report)
+    overview = chart_data.overview_data(report)
     everywhere = {
         "names": [region.name for region in report.regions],
         "overview": overview,
-        "timeline": pictures.timeline_data(timeline),
+        "timeline": chart_data.timeline_data(timeline),
     }
-    points = pictures.curve_points(report)
+    points = chart_data.curve_points(report)
     scripts = [_libraries(), _script()]
     return render_template(
         "report/page.html.j2",
         report=report,
         views=views,
         tables=tables,
-        pictures=pictures,
+        chart_data=chart_data,
         better=BETTER,
         overview=overview,
         timeline=timeline,
@@ -53,7 +53,7 @@ def render_page(report: Report) -> str:
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
         policy=_policy(scripts),
         regions_json=script_json(everywhere),
-        region_json=lambda region: script_json(pictures.region_data(region, points)),
+        region_json=lambda region: script_json(chart_data.region_data(region, points)),
     )
 
 

@@ -13,14 +13,14 @@ from statistics import median
 
 from trialfleet.errors import first_of
 from trialfleet.workflows.report import formatting as f
-from trialfleet.workflows.report.groups import group_of
-from trialfleet.workflows.report.model import Comparison, Region, Report
-from trialfleet.workflows.report.pictures import (
+from trialfleet.workflows.report.chart_data import (
     PAIR_TRIALS,
     SCATTER_TRIALS,
     Pair,
     parameters_not_drawn,
 )
+from trialfleet.workflows.report.groups import group_of
+from trialfleet.workflows.report.model import Comparison, Region, Report
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING, Cell, is_apart
@@ -30,7 +30,7 @@ from trialfleet.workflows.status.states import Stage
 ERROR_LENGTH = 3000
 MOST_FAILURES = 20
 TRIALS_NAMED = 12
-ROW_HEIGHT, DENSE_HEIGHT, MANY = 24, 19, 30  # as regions.js has them
+ROW_HEIGHT, DENSE_HEIGHT, MANY = 24, 19, 30  # as region_charts.js has them
 JOB_ROW_HEIGHT = 20
 MOST_TIMELINE = 640
 

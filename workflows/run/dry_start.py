@@ -22,7 +22,7 @@ from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.scripts.outcome import Complete, Failed, judge
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 SECONDS = 60.0  # that a check lasts: what trains for so long has started well
 _POLL = 0.2  # seconds

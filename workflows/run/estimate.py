@@ -12,7 +12,7 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.run.finding import FoundRun, runs_here
 from trialfleet.workflows.status.status import StatusReader, open_run
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 _MOST_RUNS = 5  # the newest that have a complete trial
 

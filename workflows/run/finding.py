@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 _SHOWN = 10  # names in a message
 # The publish folder of a study here, or of one whose folder lies here; with and without its name.
-_SHELVES = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
+_MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def find_model(name: str) -> Path:
     )
 
 
-def find_shelf(region: str, study: str | None = None) -> Path:
+def find_models_folder(region: str, study: str | None = None) -> Path:
     """Return the folder of a region's models, which has their runs' and `latest`.
 
     Args:
@@ -211,27 +211,27 @@ def find_shelf(region: str, study: str | None = None) -> Path:
     if (Path(region) / LATEST).is_symlink():
         return Path(region).absolute()
     before, _, name = region.rpartition("/")
-    here = shelves_here(study or before or None, name)
+    here = models_folders_here(study or before or None, name)
     if len(here) == 1:
         return here[0]
     return find_model(f"{study}/{name}" if study else region).parent.absolute()
 
 
-def shelves_here(study: str | None = None, region: str | None = None) -> list[Path]:
+def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
     """Return the folders of models that lie here, in order, of one study or region or of all."""
-    found = _shelves(glob.escape(region_slug(region)) if region else "*")
-    return [shelf for shelf in found if study in {None, shelf.parent.name}]
+    found = _models_folders(glob.escape(region_slug(region)) if region else "*")
+    return [models_folder for models_folder in found if study in {None, models_folder.parent.name}]
 
 
 def _model_alone(region: str) -> Path:
     """The latest model of a region, by the publish folders that are here."""
-    found = _shelves(glob.escape(region_slug(region)))
+    found = _models_folders(glob.escape(region_slug(region)))
     if len(found) == 1:
         return found[0] / LATEST
     if found:
-        told = "\n".join(f"  {typed(shelf)}" for shelf in found)
+        told = "\n".join(f"  {typed(models_folder)}" for models_folder in found)
         raise InputError(f"several models are of a region called {region!r}; name one:\n{told}")
-    regions = sorted({shelf.name for shelf in _shelves("*")})
+    regions = sorted({models_folder.name for models_folder in _models_folders("*")})
     known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
     raise InputError(
         f"{region!r} is no model's folder, and no region with a published model"
@@ -239,10 +239,14 @@ def _model_alone(region: str) -> Path:
     )
 
 
-def _shelves(region: str) -> list[Path]:
+def _models_folders(region: str) -> list[Path]:
     """The folders of a region's models that have a latest one."""
     here = Path()
-    links = (link for shelf in _SHELVES for link in here.glob(f"{shelf.format(region)}/{LATEST}"))
+    links = (
+        link
+        for models_folder in _MODELS_FOLDERS
+        for link in here.glob(f"{models_folder.format(region)}/{LATEST}")
+    )
     return sorted({link.parent for link in links if link.is_dir()})
 
 

@@ -19,28 +19,25 @@ from trialfleet.sections import did_you_mean
 from trialfleet.workflows.dagman import job_queue, mend
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
-from trialfleet.workflows.models.shelf import adopt
+from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.plan import pool_choices
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import autoscale_of
-from trialfleet.workflows.plan.outlook import Outlook, outlook
 from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
-from trialfleet.workflows.scripts import limits
+from trialfleet.workflows.scripts import resource_limits
 from trialfleet.workflows.status.causes import failed_attempts
 from trialfleet.workflows.status.job_log import Job
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.file import (
-    load_dated,
-    load_frozen,
-    places_of,
-    told_with_lines,
-)
+from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.loading import load_dated
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
 
@@ -144,9 +141,9 @@ class Run:
         """What the plan chose where the study left it open, and why."""
         return load_frozen(self._files.study).notes
 
-    def outlook(self) -> Outlook:
+    def check_pool(self) -> PoolCheck:
         """Return what the pool, as it is now, has for the run's trials."""
-        return outlook(self._files)
+        return check_pool(self._files)
 
     def check(self) -> dry_start.Checked:
         """Start the trainer once, as a job by itself that costs nothing of the budget.
@@ -159,7 +156,7 @@ class Run:
             state = self.status().state
             if state is not RunState.PLANNED:
                 raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
-            if why := self.outlook().hopeless:
+            if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
             return dry_start.check(self._files)
 
@@ -181,7 +178,7 @@ class Run:
                     "a run that isn't over goes on with: trialfleet resume"
                 )
             check_ours(load_frozen(self._files.study), self._files)
-            if not anyway and (why := self.outlook().hopeless):
+            if not anyway and (why := self.check_pool().hopeless):
                 raise InputError(
                     f"{why}. Change the study's resources or accelerator and plan anew; or, if "
                     "such slots are to come, give --anyway"
@@ -397,10 +394,15 @@ def plan(
     """
     if isinstance(study, Study):
         return _plan(study, run, out, notice, {}, _runs_day(day))
-    with told_with_lines(study):
+    with errors_with_lines(study):
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
         return _plan(
-            loaded, run, out, notice, places_of(study, limits.KEYS), _runs_day(day or today)
+            loaded,
+            run,
+            out,
+            notice,
+            places_of(study, resource_limits.KEYS),
+            _runs_day(day or today),
         )
 
 

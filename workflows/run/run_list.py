@@ -17,7 +17,7 @@ from trialfleet.workflows.run.console import duration, state_text
 from trialfleet.workflows.run.finding import FoundRun
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, last_finished, open_run
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 
 @dataclass(frozen=True, kw_only=True)

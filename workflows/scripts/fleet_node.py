@@ -14,7 +14,7 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.infra.fleet.aws import account as surroundings
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
-from trialfleet.infra.fleet.lifecycle import supplies
+from trialfleet.infra.fleet.lifecycle import node_inputs
 from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import trial_jobs
@@ -23,7 +23,7 @@ from trialfleet.infra.fleet.scaling.loop import LONGEST_PAUSE, Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.status import open_run
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 
 def loop(
@@ -48,7 +48,7 @@ def loop(
     """
     own = str(folder.root) if folder else ""
     ways = Connections(
-        supplies=supplies.gather,
+        inputs=node_inputs.gather,
         choose=choice.candidates,
         look=partial(pool_nodes.look, folder=own),
         end=partial(trial_jobs.end, folder=own),

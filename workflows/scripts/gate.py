@@ -18,8 +18,8 @@ from trialfleet.errors import InputError
 from trialfleet.files import read_json, write_json
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.models.card import verdict_of
+from trialfleet.workflows.models.folders import models_folder_of, share
 from trialfleet.workflows.models.latest import champion_of, provenance_of
-from trialfleet.workflows.models.shelf import share, shelf_of
 from trialfleet.workflows.models.verdict import (
     BASELINE,
     CHALLENGER,
@@ -43,7 +43,7 @@ from trialfleet.workflows.scripts.outcome import (
 from trialfleet.workflows.scripts.publish import check_model
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of
-from trialfleet.workflows.study.file import FrozenStudy
+from trialfleet.workflows.study.frozen import FrozenStudy
 
 _UNKNOWN_MODE = (
     "its result has no models: the trainer doesn't know the mode evaluate (docs/gate.md)"
@@ -64,10 +64,10 @@ def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str
     if files.published.exists() or files.verdict.exists():
         return "decided already"
     try:
-        shelf = shelf_of(study, slug)
-        if provenance_of(shelf / frozen.run).get("run") == frozen.run:
+        models_folder = models_folder_of(study, slug)
+        if provenance_of(models_folder / frozen.run).get("run") == frozen.run:
             return "published already"
-        champion = champion_of(shelf, study.name)
+        champion = champion_of(models_folder, study.name)
         if champion is None:
             return _settled(files, _alone(frozen))
         if unpaid := spending.refusal(folder, "final"):
@@ -141,7 +141,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     if files.verdict.exists():
         return Verdict.read(read_json(files.verdict))
     # of a publication that was killed, whose DAGMan was lost with the note of it
-    published = verdict_of(shelf_of(frozen.study, slug) / frozen.run)
+    published = verdict_of(models_folder_of(frozen.study, slug) / frozen.run)
     found = published or _decide(frozen, files)
     _settled(files, found)
     return found

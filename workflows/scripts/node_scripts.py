@@ -30,7 +30,7 @@ from trialfleet.workflows.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.scripts.final_scripts import FinalScripts
+from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.scripts.outcome import JOB_REMOVED
 from trialfleet.workflows.scripts.region_studies import RegionStudies
@@ -38,7 +38,7 @@ from trialfleet.workflows.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.status.states import Stage
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.status.storage import not_ours, ownership_of
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 # A service that nobody has asked anything for so long belongs to a run that is over.
 IDLE_SECONDS = 900.0

@@ -13,7 +13,7 @@ from typing import Any
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts import limits
+from trialfleet.workflows.scripts import resource_limits
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
 # What a shell says, that of RUN/start too: a command can't be executed, or isn't found.
@@ -252,5 +252,8 @@ def _judge_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
         return Unpaid(error=one_line(_BY_USER.sub("", words)))
-    words = one_line(limits.over_limit(code, reason, places) or removal) or "the job was removed"
-    return Failed(error=words, final=code in limits.CODES)
+    words = (
+        one_line(resource_limits.over_limit(code, reason, places) or removal)
+        or "the job was removed"
+    )
+    return Failed(error=words, final=code in resource_limits.CODES)

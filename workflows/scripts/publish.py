@@ -17,17 +17,17 @@ from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, write_json
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.models.card import CARD, card
+from trialfleet.workflows.models.folders import BESIDE, models_folder_of
 from trialfleet.workflows.models.latest import (
     PROVENANCE,
     champion_of,
-    shelf_lock,
+    models_lock,
     switch_to_newest,
 )
-from trialfleet.workflows.models.shelf import BESIDE, shelf_of
 from trialfleet.workflows.models.verdict import Verdict
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.outcome import Complete, judge
-from trialfleet.workflows.study.file import FrozenStudy
+from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 
 METRICS = "metrics.json"
@@ -65,11 +65,11 @@ def publish(
         OSError: the publish folder can't be written.
     """
     check_model(best.model)
-    shelf = shelf_of(frozen.study, slug)
-    shelf.mkdir(parents=True, exist_ok=True)
-    published = shelf / frozen.run
-    with shelf_lock(shelf):
-        for left in shelf.glob(f"{BESIDE}*"):  # by one that was killed
+    models_folder = models_folder_of(frozen.study, slug)
+    models_folder.mkdir(parents=True, exist_ok=True)
+    published = models_folder / frozen.run
+    with models_lock(models_folder):
+        for left in models_folder.glob(f"{BESIDE}*"):  # by one that was killed
             shutil.rmtree(left, ignore_errors=True)
         _put(published, frozen, best, verdict)
         if verdict and (why := _why_kept(published, frozen.study, verdict)):

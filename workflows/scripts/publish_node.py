@@ -13,8 +13,8 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.models.listing import drift_of
-from trialfleet.workflows.models.shelf import adopt
 from trialfleet.workflows.output import say
 from trialfleet.workflows.plan.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
@@ -22,7 +22,7 @@ from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts import gate
 from trialfleet.workflows.scripts.publish import publish
 from trialfleet.workflows.status.status import open_run
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 
 def publish_region(folder: RunFolder, slug: str) -> int:

@@ -22,7 +22,7 @@ from trialfleet.workflows.scripts.outcome import (
 )
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.storage import storage_url, study_name
-from trialfleet.workflows.study.file import FrozenStudy
+from trialfleet.workflows.study.frozen import FrozenStudy
 
 
 class RegionStudies:

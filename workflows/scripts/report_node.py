@@ -30,7 +30,7 @@ from trialfleet.workflows.status.job_log import read_executions, read_job
 from trialfleet.workflows.status.states import Stage, TrialState
 from trialfleet.workflows.status.status import RegionStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import storage_url, study_name
-from trialfleet.workflows.study.file import FrozenStudy, load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 
 
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from optuna.trial import TrialState
 
-from trialfleet.optimizer.region_study import Spent, Stopped, Told
-from trialfleet.optimizer.reports import Conduct
+from trialfleet.optimizer.region_study import AlreadyTold, Spent, Stopped
 from trialfleet.optimizer.service import Reply
+from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.scripts.conduct import conduct_of
 from trialfleet.workflows.scripts.giving_up import why_give_up
+from trialfleet.workflows.scripts.job_record import execution_of
 from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
 from trialfleet.workflows.status import spending
@@ -30,7 +30,7 @@ class TrialScripts:
             study.give_up(node, reason=over)  # it was asked before, and its job is lost
             return Reply(EXITS["skip"], f"{node}: skipped: {over}")
         answer = study.ask(node)
-        if isinstance(answer, Told):  # DAGMan was lost after the study had been told
+        if isinstance(answer, AlreadyTold):  # DAGMan was lost after the study had been told
             return Reply(EXITS["skip"], f"{node}: trial {answer.number} is finished")
         if isinstance(answer, Spent):
             return Reply(EXITS["skip"], f"{node}: skipped: {answer.reason}")
@@ -50,16 +50,16 @@ class TrialScripts:
             return no_job
         place = self._folder.region(slug).trial(node)
         outcome = self._studies.judge(place, int(return_code))
-        conduct = conduct_of(place, self._study.objective.metric, int(retry) + 1)
+        execution = execution_of(place, self._study.objective.metric, int(retry) + 1)
         if isinstance(outcome, Unpaid):
-            return self._give_up(slug, node, outcome, conduct)
+            return self._give_up(slug, node, outcome, execution)
         if isinstance(outcome, Complete):
-            return self._tell_complete(slug, node, outcome, conduct)
+            return self._tell_complete(slug, node, outcome, execution)
         study = self._studies.of(slug)
         study.note_failure(node, attempt=int(retry) + 1, error=outcome.error)
         is_last = outcome.final or int(retry) == int(most)
         if is_last:
-            study.tell_failed(node, error=outcome.error, **conduct)
+            study.tell_failed(node, error=outcome.error, **execution)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if why := self._why_give_up(slug, never_began=outcome.never_began):
@@ -87,18 +87,20 @@ class TrialScripts:
         why = why_give_up([(found[r.name], self._folder.region(r.slug)) for r in regions])
         return why and f"no trial can succeed: all attempts so far failed alike: {why}"
 
-    def _give_up(self, slug: str, node: str, outcome: Unpaid, conduct: Conduct) -> Reply:
+    def _give_up(self, slug: str, node: str, outcome: Unpaid, execution: TrialExecution) -> Reply:
         spending.note(self._folder, "tune", outcome.error)
-        self._studies.of(slug).give_up(node, reason=outcome.error, **conduct)
+        self._studies.of(slug).give_up(node, reason=outcome.error, **execution)
         return Reply(EXITS["done"], f"{node}: given up: {outcome.error}")
 
-    def _tell_complete(self, slug: str, node: str, outcome: Complete, conduct: Conduct) -> Reply:
+    def _tell_complete(
+        self, slug: str, node: str, outcome: Complete, execution: TrialExecution
+    ) -> Reply:
         self._studies.of(slug).tell_complete(
             node,
             metrics=outcome.metrics,
             seconds=outcome.seconds,
             device=outcome.device,
-            **conduct,
+            **execution,
         )
         metric = self._study.objective.metric
         return Reply(EXITS["done"], f"{node}: {metric} = {outcome.metrics[metric]:.6g}")

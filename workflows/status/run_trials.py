@@ -6,7 +6,7 @@ from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.stored_trials import StoredTrial, is_repeat
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.storage import study_name, trials_reader
-from trialfleet.workflows.study.file import FrozenStudy
+from trialfleet.workflows.study.frozen import FrozenStudy
 
 
 class RunTrials:

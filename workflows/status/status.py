@@ -41,7 +41,7 @@ from trialfleet.workflows.status.spending import Spending, read_spending
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of, trial_state
 from trialfleet.workflows.status.time_left import seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
-from trialfleet.workflows.study.file import FrozenStudy, NoRunError, load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError
 from trialfleet.optimizer.stored_trials import Read, reader_of_file, reader_of_url
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.study.file import FrozenStudy, load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:

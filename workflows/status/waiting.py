@@ -13,7 +13,7 @@ from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import pool_slots, prospects
 from trialfleet.workflows.status.spending import scaling_notes
-from trialfleet.workflows.study.file import FrozenStudy
+from trialfleet.workflows.study.frozen import FrozenStudy
 
 _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 _JUST_SUBMITTED = 10.0  # seconds that a job of the access point waits for its turn anyway

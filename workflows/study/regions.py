@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValid
 
 from trialfleet.sections import refusal, refuse
 from trialfleet.workflows.study.checks import RegionName
-from trialfleet.workflows.study.places import too_many_regions
+from trialfleet.workflows.study.paths import too_many_regions
 from trialfleet.workflows.study.sections import Region, RegionGlob
 
 RegionList = Annotated[list[RegionName], Field(min_length=1)]

@@ -34,7 +34,7 @@ from trialfleet.workflows.study.checks import (
     StudyName,
 )
 from trialfleet.workflows.study.daily import DATE, Daily
-from trialfleet.workflows.study.places import (
+from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
     UnusableStudyError,

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from trialfleet import nodes
 from trialfleet.sections import did_you_mean
-from trialfleet.workflows.study.places import Problem, UnusableStudyError
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 
 _INTERPRETERS = re.compile(
     r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|Rscript|julia|node|perl|ruby|lua|octave"

@@ -14,7 +14,7 @@ from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Columns, Tab
 from trialfleet.sections import did_you_mean
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.inference import MOST_CLASSES, Feature, feature_of
+from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, feature_of
 from trialfleet.workflows.tables.splits import SplitError, split_rows
 
 _SHOWN = 30  # names of columns in a message

@@ -11,7 +11,7 @@ from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket, images
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.lifecycle.up import Supplies
+from trialfleet.infra.fleet.lifecycle.up import NodeInputs
 from trialfleet.infra.fleet.nodes import user_data
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -21,7 +21,7 @@ BUILD_MINUTES = 120  # a machine that isn't made an image of by then ends itself
 _WIDTH = 100
 
 
-def script(aws: Aws, fleet: Fleet, supplies: Supplies) -> str:
+def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     """Return a shell script that prepares the machine on which root runs it for an image of nodes.
 
     It does what a node's first boot does, but for what is that node's own: driver, its option,
@@ -37,17 +37,17 @@ def script(aws: Aws, fleet: Fleet, supplies: Supplies) -> str:
         f"# that has the instance profile {name}, for it reads the nodes' program from S3.\n"
         "# `trialfleet fleet up --nodes 0` makes both. Then make an image of the instance.\n"
         "set -eu\n"
-        f"{_program(aws, fleet, supplies)}"
+        f"{_program(aws, fleet, inputs)}"
     )
 
 
-def image_builder(aws: Aws, fleet: Fleet, supplies: Supplies, architecture: str) -> dict[str, Any]:
+def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
     """Return what EC2 Image Builder's calls take, by call, as JSON has it.
 
     Args:
         aws: the account.
         fleet: whose nodes.
-        supplies: what the nodes are given.
+        inputs: what the nodes are given.
         architecture: of the image, as in the fleet's `ami`.
 
     Raises:
@@ -55,7 +55,7 @@ def image_builder(aws: Aws, fleet: Fleet, supplies: Supplies, architecture: str)
         FleetError: AWS refuses, or the recipe is longer than Image Builder takes.
     """
     name = names.resource_name(fleet.called)
-    data = _component(_program(aws, fleet, supplies))
+    data = _component(_program(aws, fleet, inputs))
     if len(data) > COMPONENT_LIMIT:
         raise FleetError(
             f"the recipe has {len(data)} characters, Image Builder takes {COMPONENT_LIMIT}: "
@@ -87,9 +87,9 @@ def image_builder(aws: Aws, fleet: Fleet, supplies: Supplies, architecture: str)
     }
 
 
-def _program(aws: Aws, fleet: Fleet, supplies: Supplies) -> str:
+def _program(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     """Return lines of shell that run the user data of a machine that becomes an image."""
-    told = up.node_settings(fleet, supplies, bucket.name_of(fleet, aws.account(fleet.home)))
+    told = up.node_settings(fleet, inputs, bucket.name_of(fleet, aws.account(fleet.home)))
     text = user_data.render({**told, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     lines = "\n".join(textwrap.wrap(packed, _WIDTH))

@@ -9,21 +9,21 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.launch import Launched, Progress
-from trialfleet.infra.fleet.lifecycle import down, supplies
+from trialfleet.infra.fleet.lifecycle import down, node_inputs
 from trialfleet.infra.fleet.lifecycle import up as fleet_up
 from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.infra.fleet.scaling import decision as scaling
 from trialfleet.infra.fleet.scaling import draining
 from trialfleet.infra.fleet.scaling.limits import Limits
-from trialfleet.infra.fleet.scaling.memory import Watch
+from trialfleet.infra.fleet.scaling.saved_state import Watch
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
     """Make the fleet, with what this manager gives to its nodes; see `up.up`."""
-    given = supplies.gather(aws, fleet)
+    given = node_inputs.gather(aws, fleet)
     return fleet_up.up(aws, fleet, given, choice.candidates(aws, fleet), count, run, progress)
 
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.commands.boot_log import BootMessage, last_messages
+from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.plain_data import plain
 from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.nodes import Demand, PoolNode, PoolView, RunningTrial
 from trialfleet.infra.fleet.scaling import ledger as ledgers

@@ -37,7 +37,7 @@ PAUSES = (15.0, 30.0, 60.0)  # seconds between rounds over candidates that had n
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supplies:
+class NodeInputs:
     """What the nodes are given, all of it made on the manager.
 
     Attributes:
@@ -96,7 +96,7 @@ def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
 def prepare(
     aws: Aws,
     fleet: Fleet,
-    supplies: Supplies,
+    inputs: NodeInputs,
     candidates: Sequence[Candidate],
     run: str = "",
     progress: Progress = lambda _: None,
@@ -106,7 +106,7 @@ def prepare(
     Args:
         aws: the account.
         fleet: whose nodes.
-        supplies: what the nodes are given.
+        inputs: what the nodes are given.
         candidates: where nodes may be launched; regions without one are left alone.
         run: what run the nodes are for; empty for none.
         progress: told what is being made, a line each.
@@ -117,13 +117,13 @@ def prepare(
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
-    settings = _store(aws, fleet, supplies, account, progress) | {"run": run}
-    user_data = supplies.user_data(settings)
+    settings = _store(aws, fleet, inputs, account, progress) | {"run": run}
+    user_data = inputs.user_data(settings)
     progress("the nodes' role and instance profile")
-    profile = identity.ensure(aws, fleet, supplies.policy, supplies.trust)
+    profile = identity.ensure(aws, fleet, inputs.policy, inputs.trust)
     kinds = sorted({(choice.aws_region, choice.type.architecture) for choice in candidates})
     groups = {
-        aws_region: _network(aws, fleet, supplies, aws_region, places, progress)
+        aws_region: _network(aws, fleet, inputs, aws_region, places, progress)
         for aws_region in dict(kinds)
     }
     templates = {
@@ -138,7 +138,7 @@ def prepare(
 def up(
     aws: Aws,
     fleet: Fleet,
-    supplies: Supplies,
+    inputs: NodeInputs,
     candidates: Sequence[Candidate],
     count: int | None = None,
     run: str = "",
@@ -149,7 +149,7 @@ def up(
     Args:
         aws: the account.
         fleet: whose nodes.
-        supplies: what the nodes are given.
+        inputs: what the nodes are given.
         candidates: where to ask for nodes, the best first.
         count: how many nodes to have; by default the fleet's minimum, and at least one.
         run: what run they are for; empty for none.
@@ -163,7 +163,7 @@ def up(
         FleetError: AWS refuses, or has no capacity for a single node.
     """
     wanted = count_for(fleet, count)
-    prepared = prepare(aws, fleet, supplies, candidates, run, progress)
+    prepared = prepare(aws, fleet, inputs, candidates, run, progress)
     living = inventory.instances(aws, fleet)
     lease.renew(aws, fleet, living)
     refusals = []
@@ -195,42 +195,42 @@ def count_for(fleet: Fleet, count: int | None) -> int:
 
 
 def _store(
-    aws: Aws, fleet: Fleet, supplies: Supplies, account: str, progress: Progress
+    aws: Aws, fleet: Fleet, inputs: NodeInputs, account: str, progress: Progress
 ) -> dict[str, Any]:
     """Put bundle and token where nodes find them; return a node's settings but for the run."""
     progress("the bucket and the nodes' program in it")
     name = bucket.ensure(aws, fleet, account)
-    settings = node_settings(fleet, supplies, name)
-    bucket.put(aws, fleet, name, settings["bundle"], supplies.bundle.data)
+    settings = node_settings(fleet, inputs, name)
+    bucket.put(aws, fleet, name, settings["bundle"], inputs.bundle.data)
     progress("the pool's token")
-    token_store.ensure(aws, fleet, supplies.token)
+    token_store.ensure(aws, fleet, inputs.token)
     return settings
 
 
-def node_settings(fleet: Fleet, supplies: Supplies, bucket_name: str) -> dict[str, Any]:
+def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
     """Return what a node is told in its user data, but for the run; nothing of it is secret."""
     return {
         "schema": 1,
         "fleet": fleet.called,
         "home": fleet.home,
         "bucket": bucket_name,
-        "bundle": supplies.bundle.key(fleet.called),
-        "bundle_sha256": supplies.bundle.sha256,
+        "bundle": inputs.bundle.key(fleet.called),
+        "bundle_sha256": inputs.bundle.sha256,
         "log_prefix": names.log_prefix(fleet.called),
         "token_parameter": names.token_parameter(fleet.called),
-        "manager": supplies.manager,
-        "condor_version": supplies.condor_version,
+        "manager": inputs.manager,
+        "condor_version": inputs.condor_version,
         # Nodes that are to stay don't go by themselves: who scales the fleet knows how many.
         "idle_minutes": 0 if fleet.nodes.min else fleet.idle_minutes,
         "boot_minutes": BOOT_MINUTES,
-        "endpoint_url": supplies.endpoint_url,
+        "endpoint_url": inputs.endpoint_url,
     }
 
 
 def _network(
     aws: Aws,
     fleet: Fleet,
-    supplies: Supplies,
+    inputs: NodeInputs,
     aws_region: str,
     places: Mapping[str, RegionNetwork],
     progress: Progress,
@@ -238,8 +238,8 @@ def _network(
     progress(f"the security group in {aws_region}")
     vpc = places[aws_region].vpc
     group = network.ensure(aws, fleet, aws_region, vpc)
-    if supplies.own and supplies.own.aws_region == aws_region:
-        network.admit(aws, supplies.own, vpc, group)
+    if inputs.own and inputs.own.aws_region == aws_region:
+        network.admit(aws, inputs.own, vpc, group)
     return group
 
 

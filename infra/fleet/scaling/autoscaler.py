@@ -22,8 +22,8 @@ from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.nodes import PoolNode, PoolView, Room
 from trialfleet.infra.fleet.scaling import draining, money, trial_jobs
+from trialfleet.infra.fleet.scaling.accounting import Books
 from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.books import Books
 from trialfleet.infra.fleet.scaling.decision import (
     Decision,
     Node,
@@ -33,8 +33,8 @@ from trialfleet.infra.fleet.scaling.decision import (
     unmatched_trials,
 )
 from trialfleet.infra.fleet.scaling.limits import Limits
-from trialfleet.infra.fleet.scaling.memory import Watch, room_of, usual_room
 from trialfleet.infra.fleet.scaling.money import Stop
+from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 
@@ -98,7 +98,7 @@ class Connections:
     """How an autoscaler reaches what is outside it.
 
     Attributes:
-        supplies: gathers what new nodes are given.
+        inputs: gathers what new nodes are given.
         choose: lists where new nodes may be had, the best first.
         look: asks the pool for a fleet's nodes and a run's demand.
         end: removes what ends of a run from the queue; returns how many jobs.
@@ -106,7 +106,7 @@ class Connections:
         clock: the time, in UTC.
     """
 
-    supplies: Callable[[Aws, Fleet], up.Supplies]
+    inputs: Callable[[Aws, Fleet], up.NodeInputs]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
     look: Callable[[str, str], PoolView] = pool_nodes.look
     end: Callable[[str, Stop], int] = trial_jobs.end
@@ -339,9 +339,9 @@ class Autoscaler:
         """Start nodes, and pause for a while where AWS has fewer than are wanted."""
         if not decision.launch:
             return []
-        supplies = self._ways.supplies(self._aws, self._fleet)
+        inputs = self._ways.inputs(self._aws, self._fleet)
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
-        prepared = up.prepare(aws, fleet, supplies, candidates, run)
+        prepared = up.prepare(aws, fleet, inputs, candidates, run)
         got = launch.launch(aws, fleet, prepared, candidates, decision.launch, run, say, now=now)
         self._watch.launched(got.instances)
         if len(got.instances) >= decision.launch:

@@ -26,7 +26,7 @@ from typing import IO, Any, Literal
 
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.files import write_json
-from trialfleet.infra.fleet.plain_data import plain
+from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Progress, Step, unfailing
 from trialfleet.infra.fleet.scaling.last_report import default_report

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from trialfleet.infra.manager.repository import SITE
+from trialfleet.infra.manager.apt_repository import SITE
 
 NAME = urlsplit(SITE).hostname or ""
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nstand-in\n-----END PGP PUBLIC KEY BLOCK-----\n"

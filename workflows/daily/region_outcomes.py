@@ -10,7 +10,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.file import FrozenStudy
+from trialfleet.workflows.study.frozen import FrozenStudy
 
 _KEPT = "kept"  # the gate's word for a model that was trained and isn't the champion
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError
+from trialfleet.workflows.models.folders import adopt, models_folder_of
 from trialfleet.workflows.models.latest import promote
-from trialfleet.workflows.models.shelf import adopt, shelf_of
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.run import plan
@@ -135,7 +135,7 @@ def test_no_models_are_put_into_a_published_model(tmp_path: Path, place: str) ->
     model.mkdir(parents=True)
     (model / "provenance.json").write_text('{"study": "x", "run": "ours"}')
     with pytest.raises(InputError, match="is a published model"):
-        shelf_of(ours, "A")
+        models_folder_of(ours, "A")
 
 
 def test_a_plan_and_a_publication_move_them_with_a_line(
@@ -166,8 +166,8 @@ KILLED = """
 import os, shutil, sys
 from pathlib import Path
 from tests.killed_child import status_of
-from tests.unit.test_model_shelf import study_called, weights
-from trialfleet.workflows.models.shelf import adopt
+from tests.unit.test_model_folders import study_called, weights
+from trialfleet.workflows.models.folders import adopt
 
 origin, place = Path(sys.argv[1]), Path(sys.argv[2])
 ours = study_called("ours", place)
@@ -182,12 +182,13 @@ while True:
     assert weights(models / "A" / "latest") == "other s1", kills
     assert status_of(lambda: adopt(ours), 0) == 0, kills
     for region, latest in (("A", "r2"), ("B", "r1")):
-        shelf = models / "ours" / region
-        assert os.readlink(shelf / "latest") == latest, (kills, region)
+        models_folder = models / "ours" / region
+        assert os.readlink(models_folder / "latest") == latest, (kills, region)
         left = {name for name in os.listdir(models / region) if name != ".lock"}
         assert left == {"r1", "r2", "s1", "latest"}, (kills, left)
         for run in ("r1", "r2"):
-            assert weights(shelf / run) == weights(models / region / run) == f"ours {run}", kills
+            moved, former = models_folder / run, models / region / run
+            assert weights(moved) == weights(former) == f"ours {run}", kills
             assert (models / region / run).is_symlink(), kills
     if not os.WIFSIGNALED(status):
         break

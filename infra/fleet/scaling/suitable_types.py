@@ -8,12 +8,12 @@ from trialfleet.errors import first_of
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.pool.nodes import Room
-from trialfleet.infra.fleet.scaling.memory import room_of
+from trialfleet.infra.fleet.scaling.saved_state import room_of
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
+class SuitableTypes:
     """What a fleet's nodes have for a job.
 
     Attributes:
@@ -40,7 +40,7 @@ class Holding:
         )
 
 
-def holding(aws: Aws, fleet: Fleet, need: Room) -> Holding | None:
+def suitable_types(aws: Aws, fleet: Fleet, need: Room) -> SuitableTypes | None:
     """Return what the nodes of a fleet have for a job; None where AWS knows none of their types.
 
     Raises:
@@ -49,4 +49,4 @@ def holding(aws: Aws, fleet: Fleet, need: Room) -> Holding | None:
     """
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
     rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}
-    return Holding(need=need, rooms=rooms) if rooms else None
+    return SuitableTypes(need=need, rooms=rooms) if rooms else None

@@ -4,7 +4,8 @@ Those keys read the pool's token. The metadata's hop limit keeps containers from
 fence is a routing rule by account rather than by unit: not everywhere do HTCondor's jobs run in
 the unit's cgroup. Whether it stands is asked of the kernel, as a packet of that account would ask.
 
-`python3 -m trialfleet.nodes.bootstrap.fence` raises it: HTCondor starts only where that went well.
+`python3 -m trialfleet.nodes.bootstrap.metadata_fence` raises it: HTCondor starts only where that
+went well.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from trialfleet.optimizer.reports import Conduct
+from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.status.job_log import read_job
 from trialfleet.workflows.status.progress import read_reports
 
 
-def conduct_of(place: TrialFolder, metric: str, attempts: int) -> Conduct:
+def execution_of(place: TrialFolder, metric: str, attempts: int) -> TrialExecution:
     """Return how a trial ran.
 
     Args:
@@ -21,7 +21,7 @@ def conduct_of(place: TrialFolder, metric: str, attempts: int) -> Conduct:
     """
     job = read_job(place.log)
     plain = asdict(job) if job else {}
-    return Conduct(
+    return TrialExecution(
         attempts=plain.pop("attempts", attempts),
         job=plain or None,
         reports=read_reports(place.progress, metric),

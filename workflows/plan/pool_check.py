@@ -15,31 +15,31 @@ from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import autoscale_of, graph_of
 from trialfleet.workflows.plan.matching import Prospects, pool_slots, prospects
 from trialfleet.workflows.plan.trial_files import TrialOrder, submit_text
-from trialfleet.workflows.study.file import load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
 
-    from trialfleet.infra.fleet.scaling.holding import Holding
+    from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
 
 _SECONDS = 60.0  # for condor_submit's dry run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class PoolCheck:
     """What the pool has for a run.
 
     Attributes:
         prospects: where its trials can run; None if the pool couldn't be asked.
         has_fleet: the study brings nodes of its own.
-        holding: what those will have; None where that wasn't asked.
+        suitable: what those will have; None where that wasn't asked.
         troubles: what else is in its way, or what couldn't be asked and why.
     """
 
     prospects: Prospects | None
     has_fleet: bool = False
-    holding: Holding | None = None
+    suitable: SuitableTypes | None = None
     troubles: tuple[str, ...] = ()
 
     @property
@@ -48,14 +48,14 @@ class Outlook:
         if self.prospects is None or self.prospects.fit:
             return ""
         if self.has_fleet:
-            return str(self.holding) if self.holding and not self.holding.types else ""
+            return str(self.suitable) if self.suitable and not self.suitable.types else ""
         return str(self.prospects) if self.prospects.hopeless else ""
 
     def lines(self) -> list[str]:
         """In words, a line each."""
         found = [str(self.prospects)] if self.prospects else []
-        if self.holding:
-            found.append(str(self.holding))
+        if self.suitable:
+            found.append(str(self.suitable))
         elif found and self.has_fleet:
             found.append("the study's fleet brings others")
         return [*found, *self.troubles]
@@ -69,13 +69,13 @@ class Outlook:
             "willing": found.willing if found else None,
             "at_once": found.at_once if found else None,
             "lacking": list(found.lacking) if found else [],
-            "instance_types": self.holding.types if self.holding else None,
+            "instance_types": self.suitable.types if self.suitable else None,
             "hopeless": bool(self.hopeless),
             "troubles": list(self.troubles),
         }
 
 
-def outlook(folder: RunFolder) -> Outlook:
+def check_pool(folder: RunFolder) -> PoolCheck:
     """Return what a planned run meets in the pool; says so where the pool can't be asked."""
     frozen = load_frozen(folder.study)
     study = frozen.study
@@ -85,30 +85,30 @@ def outlook(folder: RunFolder) -> Outlook:
         troubles = access_point.why_closed(access_point.UNIVERSES)
     except PoolError as error:
         trouble = f"not compared with the pool: {error}"
-        return Outlook(prospects=None, has_fleet=study.fleet is not None, troubles=(trouble,))
+        return PoolCheck(prospects=None, has_fleet=study.fleet is not None, troubles=(trouble,))
     held = None
     if not found.fit and autoscale_of(study) != "off":
         try:
             held = _held(study, job)
         except (FleetError, InputError) as error:
             troubles.append(f"not compared with the fleet's instance types: {error}")
-    return Outlook(
+    return PoolCheck(
         prospects=found,
         has_fleet=study.fleet is not None,
-        holding=held,
+        suitable=held,
         troubles=tuple(troubles),
     )
 
 
-def _held(study: Study, job: ClassAd) -> Holding | None:
+def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.pool.nodes import Room
-    from trialfleet.infra.fleet.scaling.holding import holding
+    from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
 
     assert study.fleet is not None, "who scales has a fleet"
     asked = [int(job.get(f"Request{name}") or 0) for name in ("GPUs", "Cpus", "Memory")]
     need = Room(gpus=asked[0], cpus=asked[1], memory_mb=asked[2])
-    return holding(Aws(), study.fleet, need)
+    return suitable_types(Aws(), study.fleet, need)
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:

@@ -1,10 +1,10 @@
 """Where a region's models lie, and how those of releases up to 0.1 get there.
 
-A region's *shelf* is PUBLISH/STUDY/REGION: a folder per run, and `latest`. It was PUBLISH/REGION
-once, which two studies with regions of one name shared. `adopt` moves a study's models from there,
-so that no reader of the former paths ever finds nothing: a model is whole in its new place before
-anything changes in the old, `latest` then leads to the new `latest`, and a link stays in the place
-of each model. Killed between any two steps, it is completed by the next call.
+A region's *models folder* is PUBLISH/STUDY/REGION: a folder per run, and `latest`. It was
+PUBLISH/REGION once, which two studies with regions of one name shared. `adopt` moves a study's
+models from there, so that no reader of the former paths ever finds nothing: a model is whole in its
+new place before anything changes in the old, `latest` then leads to the new `latest`, and a link
+stays in the place of each model. Killed between any two steps, it is completed by the next call.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from trialfleet.workflows.models.latest import (
     LATEST,
     PROVENANCE,
     as_of_model,
+    models_lock,
     point,
     provenance_of,
-    shelf_lock,
 )
 from trialfleet.workflows.study.spec import Study
 
@@ -30,20 +30,20 @@ BESIDE = ".publish-"  # how the name of a model that isn't whole yet begins
 _REPLACED = ".moved-"  # … of one whose former place is taken by a link
 
 
-def shelf_of(study: Study, slug: str) -> Path:
+def models_folder_of(study: Study, slug: str) -> Path:
     """Return the folder of a region's models.
 
     Raises:
         InputError: a published model lies where the folder is to be.
     """
-    shelf = Path(study.publish) / study.name / slug
-    for folder in (shelf.parent, shelf):
+    models_folder = Path(study.publish) / study.name / slug
+    for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
             raise InputError(
                 f"{str(folder)!r} is a published model, so no models can lie in it; "
                 "publish into another folder"
             )
-    return shelf
+    return models_folder
 
 
 def adopt(study: Study) -> str | None:
@@ -58,10 +58,10 @@ def adopt(study: Study) -> str | None:
         return None
     root = Path(study.publish)
     for former in {path.parent for path in root.glob(f"*/{_REPLACED}*")}:
-        with shelf_lock(former):
+        with models_lock(former):
             _complete(former)
     formers = sorted({path.parent.parent for path in root.glob(f"*/*/{PROVENANCE}")})
-    moved = sum(_adopt_shelf(study, former) for former in formers)
+    moved = sum(_adopt_folder(study, former) for former in formers)
     if not moved:
         return None
     return (
@@ -70,18 +70,18 @@ def adopt(study: Study) -> str | None:
     )
 
 
-def _adopt_shelf(study: Study, former: Path) -> int:
+def _adopt_folder(study: Study, former: Path) -> int:
     """Move a study's models out of a folder that other studies may share; return how many."""
     if not _models_of(study, former):
         return 0
-    shelf = shelf_of(study, former.name)
-    shelf.mkdir(parents=True, exist_ok=True)
-    with shelf_lock(shelf), shelf_lock(former):
-        found = ((model, shelf / model.name) for model in _models_of(study, former))
+    models_folder = models_folder_of(study, former.name)
+    models_folder.mkdir(parents=True, exist_ok=True)
+    with models_lock(models_folder), models_lock(former):
+        found = ((model, models_folder / model.name) for model in _models_of(study, former))
         moves = [(model, to) for model, to in found if _may_move(model, to)]
         for model, to in moves:
             _copy(model, to)
-        _lead_latest(former / LATEST, shelf / LATEST, [to for _, to in moves])
+        _lead_latest(former / LATEST, models_folder / LATEST, [to for _, to in moves])
         for model, to in moves:
             _replace_by_link(model, to)
         return len(moves)

@@ -19,7 +19,7 @@ from trialfleet.optimizer.thinning import thinned
 MOST_REPORTS = 50
 
 
-class Conduct(TypedDict, total=False):
+class TrialExecution(TypedDict, total=False):
     """What is stored of a trial beside its outcome.
 
     attempts: how often its job was started.

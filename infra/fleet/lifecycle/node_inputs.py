@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from trialfleet.infra.fleet.aws import own_instance, policy
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.lifecycle.up import Supplies, manager_address
+from trialfleet.infra.fleet.lifecycle.up import NodeInputs, manager_address
 from trialfleet.infra.fleet.nodes import bundle, user_data
 from trialfleet.infra.fleet.nodes import configuration as node_config
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.manager import tokens, versions
 
 
-def gather(aws: Aws, fleet: Fleet) -> Supplies:
+def gather(aws: Aws, fleet: Fleet) -> NodeInputs:
     """Return what `up` hands to the nodes.
 
     Raises:
@@ -21,7 +21,7 @@ def gather(aws: Aws, fleet: Fleet) -> Supplies:
     """
     own = own_instance.look()
     manager = manager_address(fleet, own)
-    return Supplies(
+    return NodeInputs(
         manager=manager,
         own=own,
         token=tokens.read_node_token(),

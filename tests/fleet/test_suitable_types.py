@@ -7,7 +7,7 @@ import pytest
 from tests.fleet import moto_account
 from tests.fleet.moto_account import Account
 from trialfleet.infra.fleet.pool.nodes import Room
-from trialfleet.infra.fleet.scaling.holding import holding
+from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
 
 TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
 
@@ -28,7 +28,7 @@ TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
 def test_a_trial_is_compared_with_the_fleets_instance_types(
     cloud: Account, need: Room, types: list[str], said: str
 ) -> None:
-    found = holding(cloud.aws, moto_account.fleet(instance_types=TYPES), need)
+    found = suitable_types(cloud.aws, moto_account.fleet(instance_types=TYPES), need)
     assert found is not None
     assert found.types == types
     assert said in str(found)
@@ -36,6 +36,6 @@ def test_a_trial_is_compared_with_the_fleets_instance_types(
 
 def test_a_gpu_that_trials_share_counts_for_each(cloud: Account) -> None:
     fleet = moto_account.fleet(instance_types=["g5.xlarge"], trials_per_gpu=4)
-    found = holding(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
+    found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
     assert found is not None
     assert found.rooms["g5.xlarge"].gpus == 4

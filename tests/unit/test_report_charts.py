@@ -25,15 +25,15 @@ from tests.unit.report_studies import (
     tuned_trials,
 )
 from trialfleet.workflows.report import Region, Report, render_page, summary_table
-from trialfleet.workflows.report import pictures as drawing
-from trialfleet.workflows.report.groups import groups_of
-from trialfleet.workflows.report.pictures import (
+from trialfleet.workflows.report import chart_data as drawing
+from trialfleet.workflows.report.chart_data import (
     curve_points,
     overview_data,
     pair_of,
     region_data,
     scale_of_region,
 )
+from trialfleet.workflows.report.groups import groups_of
 from trialfleet.workflows.report.scales import Scale, scale_of
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
 from trialfleet.workflows.report.timeline import timeline_of

@@ -7,7 +7,7 @@ from trialfleet.optimizer.region_study import Assignment
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.plan.table_found import source_of_table
+from trialfleet.workflows.plan.table_findings import source_of_table
 from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
 from trialfleet.workflows.status import spending

@@ -29,7 +29,7 @@ QUERY = (
 
 
 @dataclass(frozen=True)
-class Told:
+class PrivilegedReadings:
     """What the file says.
 
     Attributes:
@@ -45,20 +45,20 @@ class Told:
         return json.dumps(asdict(self)) + "\n"
 
 
-def read(file: Path = Path(FILE)) -> Told:
+def read(file: Path = Path(FILE)) -> PrivilegedReadings:
     """Return what root has told; nothing where it hasn't, or not in this form."""
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
         listed = table["xids"]
-        return Told(
+        return PrivilegedReadings(
             xids=None if listed is None else tuple(Xid(*one) for one in listed),
             pool={name: tuple(values) for name, values in table["pool"].items()},
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return Told()
+        return PrivilegedReadings()
 
 
-def write(said: Told, file: Path = Path(FILE)) -> None:
+def write(said: PrivilegedReadings, file: Path = Path(FILE)) -> None:
     """Replace the file whole; OSError if that can't be done."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(".new")
@@ -66,7 +66,7 @@ def write(said: Told, file: Path = Path(FILE)) -> None:
     beside.replace(file)
 
 
-def xids(told: Told) -> tuple[Xid, ...] | None:
+def xids(told: PrivilegedReadings) -> tuple[Xid, ...] | None:
     """Return the driver's errors: from the log itself where this process may read it."""
     own = kernel_log.read_xids()
     return told.xids if own is None else own

@@ -1,0 +1,182 @@
+"""What is wrong with a study file, told with file, line, key, value and choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from trialfleet.errors import StudyError
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError
+from trialfleet.workflows.study.text import LARGEST_STUDY, read_yaml
+
+Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
+
+_ABSENT = object()
+_WORDS = {  # for what pydantic says in Python's words
+    "dict_type": "must be a table",
+    "list_type": "must be a list",
+    "string_type": "must be text; put a number, true or a date in quotes",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+}
+_MOST_PROBLEMS = 20  # that are told of one file
+_LONGEST = 500  # characters
+
+_UNSHOWN = {"missing", "unknown_key", "storage_url"}  # errors told without the value given
+
+
+@contextmanager
+def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
+    """Tell what is wrong with a study that was read from a file as `load_study` does: with lines.
+
+    Raises:
+        StudyError: instead of an `UnusableStudyError`.
+    """
+    try:
+        yield
+    except UnusableStudyError:
+        file = Path(path)
+        with problems_with_lines(file, read_table(file)):
+            raise
+
+
+def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
+    """Return where a study's file sets keys such as `resources.memory`, as `FrozenStudy` has it."""
+    file = Path(path).absolute()
+    tree = read_table(file)
+    return {key: f"{file}{_line_told(tree, key.split('.'))}" for key in keys}
+
+
+def _line_told(tree: Any, keys: Sequence[str]) -> str:
+    there = _keys_in_file(tree, keys, missing=False)
+    return f":{_line_of(tree, there)}" if len(there) == len(keys) else ""
+
+
+def validated(model: type[Model], path: Path, tree: Any) -> Model:
+    """Return what a file's content makes; raise a `StudyError` that tells a problem a line."""
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        problems = error.errors()
+    # outside of the except clause: pydantic's own text would repeat a password
+    raise _all_of(problems, lambda problem: _explain(path, tree, problem))
+
+
+def _all_of(problems: Sequence[T], tell: Callable[[T], str]) -> StudyError:
+    """The error that tells a file's problems, a line each."""
+    lines = dict.fromkeys(map(tell, problems[:_MOST_PROBLEMS]))
+    told = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
+    if (more := len(problems) - _MOST_PROBLEMS) > 0:
+        told.append(f"… and {more} more problems")
+    return StudyError("\n".join(told))
+
+
+def read_table(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
+    """Return a YAML file's table of keys, which knows their lines.
+
+    Raises:
+        StudyError: it is not YAML, or no table.
+        InputError: it can't be read.
+    """
+    tree = read_yaml(path, largest=largest)
+    if not isinstance(tree, Mapping):
+        found = (
+            "the file is empty"
+            if tree is None
+            else "not a list"
+            if isinstance(tree, list)
+            else "not a value"
+        )
+        raise StudyError(
+            f"{path}: a study is a table of keys and values, {found}; "
+            "begin with one that works: trialfleet init FOLDER"
+        )
+    return tree
+
+
+def _explain(path: Path, tree: Any, detail: ErrorDetails) -> str:
+    """One line: `file:line: key.key: what is wrong (got value)`."""
+    keys = _keys_in_file(tree, detail["loc"], missing=detail["type"] == "missing")
+    context = detail.get("ctx", {})
+    line = _line_of(tree, [*keys, context["at"]] if "at" in context else keys)
+    message = _WORDS.get(detail["type"]) or str(context.get("error", detail["msg"]))
+    message = message[:1].lower() + message[1:]
+    given = detail["input"]
+    shows_value = detail["type"] not in _UNSHOWN and _is_short(given)
+    value = f" (got {_plain(given)!r})" if shows_value and repr(given) not in message else ""
+    return f"{path}:{line}: {'.'.join(map(str, keys)) or 'study'}: {message}{value}"
+
+
+@contextmanager
+def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
+    """Tell the problems of a study that can't be used with their lines in its file."""
+    try:
+        yield
+    except UnusableStudyError as error:
+        raise _all_of(error.problems, lambda problem: _place(path, tree, problem)) from error
+
+
+def _place(path: Path, tree: Any, problem: Problem) -> str:
+    """`file:line: key.key: what is wrong`; a default stands on no line."""
+    keys = _keys_in_file(tree, problem.keys, missing=False)
+    line = f":{_line_of(tree, keys)}" if keys else ""
+    return f"{path}{line}: {'.'.join(map(str, keys or problem.keys))}: {problem.message}"
+
+
+def _is_short(value: Any) -> bool:
+    return not isinstance(value, Mapping) and len(repr(value)) < 120
+
+
+def _plain(value: Any) -> Any:
+    """The value as Python's own type: ruamel's keep the file's formatting in their repr."""
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) -> list[int | str]:
+    """The parts of a pydantic location that are keys of the file, without its names of types."""
+    keys: list[int | str] = []
+    for position, part in enumerate(location):
+        key, child = _child(tree, part)
+        if child is not _ABSENT:
+            tree = child
+            keys.append(key)
+        elif missing and position == len(location) - 1:
+            keys.append(part)
+        # any other part is the name of a union's member, or the place in a list of a bare value
+    return keys
+
+
+def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
+    """The key as the file has it (`1` where pydantic says `'1'`) and what stands there."""
+    if isinstance(tree, Mapping):
+        found = (key for key in tree if key == part or str(key) == str(part))
+        key = next(found, _ABSENT)
+        return (part, _ABSENT) if key is _ABSENT else (key, tree[key])
+    if isinstance(tree, list) and isinstance(part, int) and part < len(tree):
+        return part, tree[part]
+    return part, _ABSENT
+
+
+def _line_of(tree: Any, keys: Sequence[int | str]) -> int:
+    line: int = tree.lc.line
+    for key in keys:
+        places = getattr(getattr(tree, "lc", None), "data", None) or {}
+        if key in places:
+            line = places[key][0]
+        try:
+            tree = tree[key]
+        except (KeyError, IndexError, TypeError):
+            break
+    return line + 1

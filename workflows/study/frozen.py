@@ -1,0 +1,107 @@
+"""The study that a run froze when it was planned: `RUN/study.yaml`."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+from ruamel.yaml import YAML
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.error_lines import read_table, validated
+from trialfleet.workflows.study.spec import Study
+
+# The frozen study that was read or written last, by its file: a command asks for one run's often.
+_known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
+
+
+class FrozenStudy(BaseModel):
+    """What `RUN/study.yaml` holds.
+
+    Attributes:
+        run: the run's id.
+        folder: where the run was planned.
+        created: when it was planned: of two runs of a region, the later one's model is the newer.
+        day: the day that it is of, where the study or whoever planned it names one.
+        notes: what was chosen for the study when it was planned, and why.
+        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
+            the file alone where that leaves a key out.
+        study: the resolved study.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    folder: str
+    created: AwareDatetime
+    day: RunsDay | None = None
+    notes: tuple[str, ...] = ()
+    places: dict[str, str] = {}
+    study: Study
+
+    @property
+    def as_of(self) -> datetime:
+        """How new its models are: when it was planned, or the end of its day if that was before.
+
+        A run that makes up for a former day is planned after those of later days.
+        """
+        return min(self.created, self.day.end) if self.day else self.created
+
+
+class NoRunError(InputError):
+    """What is there was never planned; the message says what it is."""
+
+
+def load_frozen(path: Path) -> FrozenStudy:
+    """Read the study that a run froze; once, while its file stays as it is.
+
+    Raises:
+        NoRunError: it is a study that was never planned.
+        InputError: the file can't be read or was changed into something that is no study.
+    """
+    stamp = _stamp(path)
+    if stamp and (known := _known.get(path)) and known[0] == stamp:
+        return known[1]
+    tree = read_table(path, largest=None)  # absolute paths may have made it large
+    if "study" not in tree and "search_space" in tree:
+        raise NoRunError(f"{path} is a study, and no run of it")
+    # releases up to 0.1 didn't note it
+    tree.setdefault("created", datetime.fromtimestamp(path.stat().st_mtime, UTC))
+    frozen = validated(FrozenStudy, path, tree)
+    _remember(path, stamp, frozen)
+    return frozen
+
+
+def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
+    """Note what was just written to `path`, so that this process needn't parse it."""
+    _remember(path, _stamp(path), frozen)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written anew, or in place; empty where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _remember(path: Path, stamp: tuple[int, ...], frozen: FrozenStudy) -> None:
+    _known.clear()
+    _known[path] = stamp, frozen
+
+
+def dump_frozen(frozen: FrozenStudy) -> str:
+    """Return the text of `RUN/study.yaml`; the same study gives the same text."""
+    writer: Any = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False
+    writer.width = 100
+    writer.allow_unicode = True
+    text = io.StringIO()
+    writer.dump(frozen.model_dump(mode="json", exclude_unset=False, exclude_none=True), text)
+    return text.getvalue()

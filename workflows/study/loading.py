@@ -1,0 +1,115 @@
+"""Reading a study file, whole or as it is on one day, and the fleet in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from os import PathLike
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from trialfleet.errors import StudyError
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.study.checks import Accelerator, StudyName
+from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
+from trialfleet.workflows.study.sections import Resources
+from trialfleet.workflows.study.spec import Study, shares_of, studys_fleet
+
+
+@dataclass(frozen=True)
+class DaysStudy:
+    """A study as it is on one day.
+
+    Attributes:
+        whole: the study as its file has it, of every day.
+        study: its normal form with the regions whose data is there; None where none has any.
+        absent: the other regions, each with the path that isn't there.
+    """
+
+    whole: Study
+    study: Study | None
+    absent: Mapping[str, str]
+
+
+def load_day(path: Path, day: date) -> DaysStudy:
+    """Read a study of which some regions' data of a day may not be there.
+
+    Raises:
+        StudyError: as `load_study`, but for data that isn't there.
+        InputError: the file can't be read.
+    """
+    tree = read_table(path)
+    folder = path.absolute().parent
+    with problems_with_lines(path, tree):
+        whole = validated(Study, path, tree)
+        dated, _ = whole.dated(day)
+        absent = dated.absent(folder)
+        there = dated.without(absent)
+        return DaysStudy(whole, there.resolve(folder) if there.regions else None, absent)
+
+
+def load_whole(path: Path) -> Study:
+    """Read and validate a study file, and leave data and files alone.
+
+    Raises:
+        StudyError: the file is not YAML, or not a study.
+        InputError: the file can't be read.
+    """
+    return validated(Study, path, read_table(path))
+
+
+def load_study(path: str | PathLike[str], day: date | None = None) -> Study:
+    """Read, validate and resolve a study file; see `load_dated`."""
+    return load_dated(path, day)[0]
+
+
+def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
+    """Read, validate and resolve a study file; return it and the day that it is of, if any.
+
+    Args:
+        path: the file.
+        day: what `{date}` stands for in its data; default: today in the study's zone.
+
+    Raises:
+        StudyError: the file is not YAML, or not a study, or names files that can't be used; every
+            problem stands on a line of its own.
+        InputError: the file can't be read.
+    """
+    file = Path(path)
+    tree = read_table(file)
+    with problems_with_lines(file, tree):
+        dated, day = validated(Study, file, tree).dated(day)
+        return dated.resolve(file.absolute().parent), day
+
+
+class StudyWithFleet(BaseModel):
+    """What `trialfleet fleet` reads of a study file."""
+
+    model_config = ConfigDict(extra="ignore")
+    name: StudyName
+    fleet: Fleet
+    resources: Resources = Resources()
+    accelerator: Accelerator = "auto"
+
+
+def load_fleet(path: Path) -> Fleet:
+    """Read the fleet of a study file, or of a file that holds a fleet alone; it has a name then.
+
+    Raises:
+        StudyError: the file is not YAML, or not a fleet; a problem a line.
+        InputError: the file can't be read.
+    """
+    tree = read_table(path)
+    if "fleet" in tree:
+        study = validated(StudyWithFleet, path, tree)
+        shares = shares_of(study.accelerator, study.resources, study.fleet)
+        with problems_with_lines(path, tree):
+            return studys_fleet(study.fleet, study.name, shares)
+    if "search_space" in tree:
+        raise StudyError(f"{path}: the study has no fleet: table; begin with aws_regions")
+    fleet = validated(Fleet, path, tree)
+    if fleet.name is None:
+        raise StudyError(f"{path}: name: a fleet in a file of its own needs a name")
+    return fleet
