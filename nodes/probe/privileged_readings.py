@@ -15,7 +15,7 @@ from typing import Any
 from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.kernel_log import Xid
 
-FILE = "/run/trialfleet/told.json"
+FILE = "/run/trialfleet/privileged.json"
 NAME, BANDWIDTH, INSTANCE = "TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetInstance"
 # The pool's readings, an ad for each node; sick nodes are no measure for others.
 QUERY = (

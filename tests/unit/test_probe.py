@@ -372,7 +372,7 @@ def test_every_threshold_is_an_option(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_what_root_tells_is_read_as_it_was_written(tmp_path: Path) -> None:
-    file = tmp_path / "told.json"
+    file = tmp_path / "privileged.json"
     for said in (
         privileged_readings.PrivilegedReadings(
             xids=(kernel_log.Xid("0000:00:1e", 79),), pool={"NVIDIA L4": (1.0, 2.0)}
