@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 
-from trialfleet.optimizer.thinning import thinned
+from trialfleet.optimizer.downsampling import thinned
 
 # Each is a transaction of its own, 2 ms on SQLite and more on PostgreSQL, while all regions' nodes
 # wait for the service: a learning curve needs no more points than these.

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from trialfleet.instance_aws import Aws
 from trialfleet.nodes.bootstrap import (
     configuration,
+    cuda_kernels,
     driver,
     htcondor,
     join,
-    kernels,
     log,
     metadata_fence,
     scratch,
@@ -156,13 +156,13 @@ def start(node: Node) -> str:
 
 def build_kernels(node: Node) -> str:
     """Have the CUDA kernels compiled: in an image now, else while the node already takes trials."""
-    python = None if node.driver == driver.NONE else kernels.python(node.machine)
+    python = None if node.driver == driver.NONE else cuda_kernels.python(node.machine)
     if python is None:
         return "no GPU, or no torch with CUDA: nothing to compile for"
     if not node.settings.image:
-        kernels.build_in_background(node.machine, python)
-        return f"in the background, see `journalctl -u {kernels.UNIT}`"
-    return "compiled" if kernels.build(node.machine, python) else "trials compile their own"
+        cuda_kernels.build_in_background(node.machine, python)
+        return f"in the background, see `journalctl -u {cuda_kernels.UNIT}`"
+    return "compiled" if cuda_kernels.build(node.machine, python) else "trials compile their own"
 
 
 def join_pool(node: Node) -> str:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from trialfleet.nodes.probe.classad import classad
 from trialfleet.nodes.probe.gather import gather
+from trialfleet.nodes.probe.gpu_health import Thresholds, verdict
 from trialfleet.nodes.probe.readings import Readings
-from trialfleet.nodes.probe.verdict import Thresholds, verdict
 
 STAND_IN = "TRIALFLEET_PROBE_READINGS"
 SECONDS = 60.0  # for all readings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trialfleet.nodes.probe import models
+from trialfleet.nodes.probe.gpu_health import Verdict
 from trialfleet.nodes.probe.readings import Gpu, Readings
-from trialfleet.nodes.probe.verdict import Verdict
 
 END = "-"  # what ends an ad for STARTD_CRON: it is published at once
 

@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.nodes import configuration as node_config
 from trialfleet.infra.fleet.spec.fleet import Fleet, Probe
 from trialfleet.infra.pool.htcondor_package import find_htcondor
 from trialfleet.nodes.probe.__main__ import parser
-from trialfleet.nodes.probe.verdict import Thresholds
+from trialfleet.nodes.probe.gpu_health import Thresholds
 
 FLEET = Fleet.model_validate({"name": "demo", "aws_regions": ["eu-west-1"]})
 

@@ -12,7 +12,7 @@ import pytest
 from tests.node_stand_ins import IP, Bench
 from tests.unit.test_bootstrap_machine import SPOT, TOLD
 from trialfleet.instance_aws import Aws, Imds
-from trialfleet.nodes.bootstrap import configuration, driver, kernels, steps
+from trialfleet.nodes.bootstrap import configuration, cuda_kernels, driver, steps
 from trialfleet.nodes.bootstrap.machine import Machine, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
 from trialfleet.nodes.probe import kernel_log, privileged_readings
@@ -99,13 +99,13 @@ def test_a_node_compiles_the_kernels_beside_everything_else(bench: Bench, node: 
     jobs_python(bench, "exit 0")
     for _ in range(2):
         assert steps.build_kernels(node).startswith("in the background")
-    unit = bench.text(f"etc/systemd/system/{kernels.UNIT}")
+    unit = bench.text(f"etc/systemd/system/{cuda_kernels.UNIT}")
     python = f"{bench.root}{configuration.JOB_PATH[0]}/python3"
-    into = f"{bench.root}{kernels.PLACE}"
+    into = f"{bench.root}{cuda_kernels.PLACE}"
     assert f"ExecStart=-{python} -m trialfleet.nodes.kernels build --into {into}\n" in unit
     assert "Nice=19\n" in unit
     assert bench.calls[-2] == "systemctl daemon-reload"
-    assert bench.calls[-1] == f"systemctl start --no-block {kernels.UNIT}"
+    assert bench.calls[-1] == f"systemctl start --no-block {cuda_kernels.UNIT}"
     assert not any(call.startswith("python -m") for call in bench.calls)
 
 
@@ -120,13 +120,13 @@ def test_an_image_is_made_with_the_kernels_compiled(
     assert steps.build_kernels(node) == outcome
     assert (
         bench.calls[-1]
-        == f"python -m trialfleet.nodes.kernels build --into {bench.root}{kernels.PLACE}"
+        == f"python -m trialfleet.nodes.kernels build --into {bench.root}{cuda_kernels.PLACE}"
     )
     assert any("needs an nvcc" in line for line in said) is (outcome != "compiled")
 
 
 def test_whether_torch_has_cuda_is_asked_of_a_real_python() -> None:
-    question = [sys.executable, "-c", kernels._HAS_CUDA_TORCH]
+    question = [sys.executable, "-c", cuda_kernels._HAS_CUDA_TORCH]
     import torch
 
     assert subprocess.run(question).returncode == int(torch.version.cuda is None)
@@ -136,7 +136,7 @@ def test_whether_torch_has_cuda_is_asked_of_a_real_python() -> None:
 def test_the_kernels_are_compiled_where_trials_look_first() -> None:
     from trialfleet.nodes.kernels import build
 
-    assert str(build.SYSTEM) == kernels.PLACE
+    assert str(build.SYSTEM) == cuda_kernels.PLACE
 
 
 def test_htcondor_is_not_started_where_jobs_would_reach_the_metadata(

@@ -21,7 +21,7 @@ from tests.unit.small_trials import (
     write_order,
 )
 from trialfleet.nodes.tabular import table
-from trialfleet.workflows.models.verdict import Rule, Verdict, decide
+from trialfleet.workflows.models.gate_decision import Rule, Verdict, decide
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.gate import measured
 

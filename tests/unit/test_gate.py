@@ -23,8 +23,7 @@ from trialfleet.nodes import trial
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.plan_summary import plan_text
-from trialfleet.workflows.models.latest import promote
-from trialfleet.workflows.models.verdict import (
+from trialfleet.workflows.models.gate_decision import (
     BASELINE,
     CHALLENGER,
     CHAMPION,
@@ -35,6 +34,7 @@ from trialfleet.workflows.models.verdict import (
     decide,
     rule_of,
 )
+from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.run.console import run_view

@@ -29,7 +29,7 @@ from trialfleet.nodes.tabular.steps import PlainSteps
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.models import predict
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.run.finding import find_model
+from trialfleet.workflows.run.lookup import find_model
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.building import build_table, encode

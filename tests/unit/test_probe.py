@@ -15,8 +15,8 @@ from trialfleet.attributes import PROBE
 from trialfleet.nodes.probe import kernel_log, models, nvidia_smi, privileged_readings
 from trialfleet.nodes.probe.__main__ import STAND_IN, main
 from trialfleet.nodes.probe.classad import classad
+from trialfleet.nodes.probe.gpu_health import Thresholds, Verdict, verdict
 from trialfleet.nodes.probe.readings import Gpu, Readings
-from trialfleet.nodes.probe.verdict import Thresholds, Verdict, verdict
 
 RECORDED = Path(__file__).parent / "probe_readings"
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.unit.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, TURING
 from trialfleet.nodes.probe import gather, kernel_log, measure, privileged_readings
+from trialfleet.nodes.probe.gpu_health import verdict
 from trialfleet.nodes.probe.kernel_log import Xid
 from trialfleet.nodes.probe.readings import Gpu, Readings
-from trialfleet.nodes.probe.verdict import verdict
 
 
 def program(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

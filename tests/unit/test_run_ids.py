@@ -16,7 +16,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan import run_ids
-from trialfleet.workflows.run.finding import find_run, runs_here
+from trialfleet.workflows.run.lookup import find_run, runs_here
 from trialfleet.workflows.run.run import Run, plan
 from trialfleet.workflows.run.run_list import list_runs
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen

@@ -21,7 +21,7 @@ def promote(models: tuple[str, ...]) -> None:
     """
     from trialfleet.workflows.models.latest import check_published
     from trialfleet.workflows.models.latest import promote as make_latest
-    from trialfleet.workflows.run.finding import models_of
+    from trialfleet.workflows.run.lookup import models_of
 
     named = [place for model in models for place in models_of(model)]
     for place in [check_published(model) for model in named]:
@@ -40,7 +40,7 @@ def takeover(run: str) -> None:
     For a machine that is gone for good, where the study names a storage of its own, a database:
     what is finished stays finished. Should that machine come back, its regions stop.
     """
-    from trialfleet.workflows.run.finding import find_run
+    from trialfleet.workflows.run.lookup import find_run
     from trialfleet.workflows.status.status import open_run
     from trialfleet.workflows.status.storage import take_over
 

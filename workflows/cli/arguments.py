@@ -27,7 +27,7 @@ def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -
         planned: whether a run that is not submitted yet is meant.
         quiet: else the run is named on standard error where nobody has named it.
     """
-    from trialfleet.workflows.run.finding import find_run
+    from trialfleet.workflows.run.lookup import find_run
     from trialfleet.workflows.run.run import Run
 
     run = Run(find_run(name, planned=planned))
@@ -50,7 +50,7 @@ def _completed_by(names: Callable[[click.Context], Iterable[str]]) -> Complete:
 
 
 def _runs(_: click.Context) -> list[str]:
-    from trialfleet.workflows.run.finding import runs_here
+    from trialfleet.workflows.run.lookup import runs_here
 
     runs = runs_here()
     ids = [run.run for run in runs]
@@ -63,7 +63,7 @@ def _regions(ctx: click.Context) -> Iterable[str]:
 
 
 def _models(_: click.Context) -> Iterable[str]:
-    from trialfleet.workflows.run.finding import published_models, runs_here
+    from trialfleet.workflows.run.lookup import published_models, runs_here
     from trialfleet.workflows.run.run import Run
 
     found = (published_models(Run(run.folder)) for run in runs_here())

@@ -36,7 +36,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     """
     from trialfleet.workflows.models.listing import models_on
     from trialfleet.workflows.models.tables import card_text, champions_table, history_table
-    from trialfleet.workflows.run.finding import find_models_folder, models_folders_here
+    from trialfleet.workflows.run.lookup import find_models_folder, models_folders_here
 
     if region is None and card_of is not None:
         raise InputError("--card is of one region: trialfleet models REGION --card [RUN]")
@@ -85,7 +85,7 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
     models.
     """
     from trialfleet.workflows.models.latest import rollback as go_back
-    from trialfleet.workflows.run.finding import find_models_folder
+    from trialfleet.workflows.run.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trialfleet.files import typed
 from trialfleet.optimizer.startup import first_led
-from trialfleet.workflows.models.verdict import rule_of
+from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.pool_check import PoolCheck

@@ -99,7 +99,7 @@ def predict(model: str, rows: Path, output: Path | None) -> None:
     a model's folder. What is written is CSV: the rows, and a column with the prediction at the end.
     """
     from trialfleet.workflows.models.predict import predict_file
-    from trialfleet.workflows.run.finding import find_model
+    from trialfleet.workflows.run.lookup import find_model
 
     if rows.exists() and not (rows.is_file() or rows.is_fifo()):
         raise InputError(f"{rows}: is a folder or a device; name a CSV or Parquet file")

@@ -36,7 +36,7 @@ With --watch: 0 if it is done in the end, else 1.
 @json_option
 def runs(show_all: bool, as_json: bool) -> None:
     """List the runs in ./runs, the newest first."""
-    from trialfleet.workflows.run.finding import RUNS, runs_here
+    from trialfleet.workflows.run.lookup import RUNS, runs_here
     from trialfleet.workflows.run.run_list import list_runs, runs_table
 
     found = runs_here()
@@ -101,7 +101,7 @@ def stop(run: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
     """Delete the folders of runs that have ended; the models that they published stay."""
-    from trialfleet.workflows.run.finding import find_run, runs_here
+    from trialfleet.workflows.run.lookup import find_run, runs_here
     from trialfleet.workflows.run.run import Run
 
     folders = [find_run(name) for name in names]

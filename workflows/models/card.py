@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.files import read_json
-from trialfleet.workflows.models.verdict import Verdict
+from trialfleet.workflows.models.gate_decision import Verdict
 
 CARD = "card.json"
 

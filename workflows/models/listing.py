@@ -10,9 +10,9 @@ from typing import Any
 
 from trialfleet.workflows.models.card import card_of, verdict_of
 from trialfleet.workflows.models.drift import drift
+from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict
 from trialfleet.workflows.models.history import target_of
 from trialfleet.workflows.models.latest import LATEST, as_of_model, provenance_of
-from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from trialfleet.optimizer.thinning import thinned
+from trialfleet.optimizer.downsampling import thinned
 from trialfleet.workflows.report.formatting import is_finite, setting, shortened
 from trialfleet.workflows.report.model import ParameterRange, Region, Report, Setting, Trial
 from trialfleet.workflows.report.scales import Scale, scale_of, short

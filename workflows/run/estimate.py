@@ -10,7 +10,7 @@ from statistics import median
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.run.finding import FoundRun, runs_here
+from trialfleet.workflows.run.lookup import FoundRun, runs_here
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.study.frozen import load_frozen
 

@@ -14,7 +14,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.run.console import duration, state_text
-from trialfleet.workflows.run.finding import FoundRun
+from trialfleet.workflows.run.lookup import FoundRun
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, last_finished, open_run
 from trialfleet.workflows.study.frozen import load_frozen

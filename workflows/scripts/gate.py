@@ -3,7 +3,7 @@
 Its PRE script lays both models beside each other, or skips the node where no model is in force; its
 POST script says whether to try again. Whatever keeps the job from its end, the region goes on: the
 champion is kept, and the verdict says why. The publish node decides, in whose process nobody waits
-for 10,000 resamples; `models/verdict.py` is its rule.
+for 10,000 resamples; `models/gate_decision.py` is its rule.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from trialfleet.files import read_json, write_json
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.models.card import verdict_of
 from trialfleet.workflows.models.folders import models_folder_of, share
-from trialfleet.workflows.models.latest import champion_of, provenance_of
-from trialfleet.workflows.models.verdict import (
+from trialfleet.workflows.models.gate_decision import (
     BASELINE,
     CHALLENGER,
     CHAMPION,
@@ -30,6 +29,7 @@ from trialfleet.workflows.models.verdict import (
     decide,
     rule_of,
 )
+from trialfleet.workflows.models.latest import champion_of, provenance_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.scripts.outcome import (

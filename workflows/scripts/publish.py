@@ -18,13 +18,13 @@ from trialfleet.files import read_json, sync, write_json
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, models_folder_of
+from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.models.latest import (
     PROVENANCE,
     champion_of,
     models_lock,
     switch_to_newest,
 )
-from trialfleet.workflows.models.verdict import Verdict
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.outcome import Complete, judge
 from trialfleet.workflows.study.frozen import FrozenStudy

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from trialfleet.optimizer.thinning import thinned
+from trialfleet.optimizer.downsampling import thinned
 
 
 @pytest.mark.parametrize("most", [2, 9, 50])
