@@ -23,7 +23,7 @@ from tests.fuzz import generate
 from trialfleet.errors import TrialfleetError, printable
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.plan_summary import plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.names import TURNING
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of

@@ -16,7 +16,7 @@ from tests.pool.watching import WaitFor, active
 from trialfleet import InputError, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
 TOO_MUCH = "no slot of the pool can run them: memory: needs 900 GB, the most is "
 

@@ -100,13 +100,21 @@ def test_a_study_is_valid(block: Block, tmp_path: Path) -> None:
     names = study.regions if isinstance(study.regions, list) else list(dict(study.regions))
     own = [] if isinstance(study.regions, list) else [r for _, r in dict(study.regions).items()]
     data = [*study.data, *(place for region in own if region for place in region.data or [])]
-    for place in [*files, *(place.format(region=name) for place in data for name in names)]:
+    secrets = [
+        place
+        for each in study.notify
+        for place in (each.webhook and each.webhook.url_file, each.mail and each.mail.password_file)
+        if place
+    ]
+    programs = [each.command[0] for each in study.notify if each.command]
+    read = [*files, *secrets, *(place.format(region=name) for place in data for name in names)]
+    for place in [*read, *programs]:
         path = tmp_path / place
         path.parent.mkdir(parents=True, exist_ok=True)
         if place.endswith("/"):
             path.mkdir()
         else:
-            path.touch()
+            path.touch(mode=0o755 if place in programs else 0o644)
     study.resolve(tmp_path)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.optimizer.storage import open_storage
-from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.plan.pool_check import PoolCheck

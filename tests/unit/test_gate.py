@@ -22,7 +22,7 @@ from trialfleet import InputError, Run, Study
 from trialfleet.nodes import trial
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.plan_summary import plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.models.gate_decision import (
     BASELINE,
     CHALLENGER,

@@ -25,8 +25,8 @@ from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.optimizer import ownership
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.cli import trial_csv
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.printing import trial_csv
 from trialfleet.workflows.cli.watching import show_end
 from trialfleet.workflows.plan import checksums, trial_files
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder

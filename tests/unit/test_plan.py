@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.small_trials import make_table
 from trialfleet.errors import InputError
-from trialfleet.workflows.cli.plan_summary import plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of

@@ -20,7 +20,7 @@ from trialfleet.errors import InputError
 from trialfleet.nodes.tabular.table import read_table
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan import tables as planning
 from trialfleet.workflows.plan.folder import RunFolder

@@ -83,6 +83,8 @@ COMMANDS = {
     "manager install",
     "manager token",
     "models",
+    "notify list",
+    "notify test",
     "plan",
     "pool down",
     "pool env",

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from tests.unit.test_plan import make_study
 from trialfleet.optimizer.startup import default_startup, first_led
 from trialfleet.optimizer.suggest import in_startup
-from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.test_node_scripts import Scripts
 from trialfleet import Run
-from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.publish_node import publish_region

@@ -20,7 +20,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run of this name, or the newest; see `finding.find_run`.
+    """Return the run of this name, or the newest; see `lookup.find_run`.
 
     Args:
         name: what was typed, if anything.

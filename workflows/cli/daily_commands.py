@@ -15,6 +15,7 @@ from trialfleet.workflows.cli.arguments import date_option, day_option
 from trialfleet.workflows.output import console, json_option, print_json, say
 
 _SHOWN_DAYS = 14
+_PATIENCE = 300.0  # seconds for messages that don't arrive at once
 
 study_argument: Callable[[Any], Any] = click.argument("study", type=click.Path(path_type=Path))
 
@@ -84,6 +85,7 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
     """Say how the regions of some days ended; exit 1 if one failed."""
     from trialfleet.workflows.daily.journal import Ending, latest_of
 
+    days.tell(_PATIENCE)
     failed = False
     for day in done:
         counted = list(latest_of(days.journal.outcomes(day, day)).values())

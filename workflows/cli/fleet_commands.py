@@ -46,7 +46,7 @@ def fleet_plan(file: Path | None, policy: bool, refresh_prices: bool, as_json: b
     from trialfleet.infra.fleet.commands.plan import fleet_plan as planned
     from trialfleet.infra.fleet.commands.plan import policies
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
-    from trialfleet.workflows.cli.fleet_console import plan_view
+    from trialfleet.workflows.cli.printing.fleet_tables import plan_view
 
     aws, spec = _opened(file)
     if policy:
@@ -70,7 +70,7 @@ def fleet_plan(file: Path | None, policy: bool, refresh_prices: bool, as_json: b
 def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
     """Make the fleet, or bring what is there of it up to date; harmless when it is up."""
     from trialfleet.infra.fleet.commands.scale import bring_up
-    from trialfleet.workflows.cli.fleet_console import status_view
+    from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
     aws, spec = _opened(file)
     launched = bring_up(aws, spec, nodes, run or "", say)
@@ -93,7 +93,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
 def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool) -> None:
     """Show each node: joined or why not, price, age, GPU and its measured speed, trial, cost."""
     from trialfleet.infra.fleet.commands.status import status
-    from trialfleet.workflows.cli.fleet_console import status_view
+    from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
     aws, spec = _opened(file)
     if as_json:
@@ -201,7 +201,7 @@ def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
 def fleet_doctor(file: Path | None, as_json: bool) -> None:
     """Check credentials, permissions, quotas, ports, clock, versions; say what to do."""
     from trialfleet.infra.fleet.commands.doctor import examine
-    from trialfleet.workflows.cli.fleet_console import doctor_view
+    from trialfleet.workflows.cli.printing.fleet_tables import doctor_view
 
     findings = examine(*_opened(file))
     if as_json:
@@ -297,7 +297,7 @@ def _show_until(
     from rich.live import Live
 
     from trialfleet.infra.fleet.commands.status import status
-    from trialfleet.workflows.cli.fleet_console import status_line, status_view
+    from trialfleet.workflows.cli.printing.fleet_tables import status_line, status_view
 
     terminal = console()
     said = ""

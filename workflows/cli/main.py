@@ -22,6 +22,7 @@ from trialfleet.workflows.cli import (
 from trialfleet.workflows.cli.completion_command import completion
 from trialfleet.workflows.cli.daily_commands import daily
 from trialfleet.workflows.cli.fleet_commands import fleet, manager
+from trialfleet.workflows.cli.notify_commands import notify
 from trialfleet.workflows.cli.pool_commands import pool
 from trialfleet.workflows.output import say
 
@@ -86,6 +87,7 @@ for command in (
     admin_commands.promote,
     admin_commands.takeover,
     daily,
+    notify,
     pool,
     fleet,
     manager,

@@ -44,7 +44,7 @@ def best(run: str | None, as_json: bool) -> None:
 @json_option
 def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> None:
     """List the trials of RUN."""
-    from trialfleet.workflows.cli.trial_csv import write_csv
+    from trialfleet.workflows.cli.printing.trial_csv import write_csv
     from trialfleet.workflows.run.console import trials_table
 
     opened = run_called(run, quiet=as_json or as_csv)

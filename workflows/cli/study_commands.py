@@ -94,7 +94,7 @@ def plan(
     as_json: bool,
 ) -> None:
     """Write the folder of a run of STUDY and print what will run."""
-    from trialfleet.workflows.cli.plan_summary import plan_summary, plan_text
+    from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
     planned = _planned(study, out, run_id, day)
     pool_check = planned.check_pool()
@@ -137,7 +137,7 @@ def run(
     nothing is trained again.
     """
     from trialfleet.infra.pool.connection import connect
-    from trialfleet.workflows.cli.plan_summary import plan_text
+    from trialfleet.workflows.cli.printing.plan_summary import plan_text
     from trialfleet.workflows.status.states import RunState
 
     there = _there_already(study, out, run_id, day) if run_id else None

@@ -27,6 +27,7 @@ from trialfleet.files import read_json, write_json
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
 from trialfleet.workflows.dagman.mend import BusyError, alone, mend
+from trialfleet.workflows.dagman.watchers import Watchers
 from trialfleet.workflows.plan.folder import RunFolder
 
 LOOK_SECONDS = 5.0
@@ -162,7 +163,7 @@ def supervise(state: Path) -> None:
     Args:
         state: a folder of this supervisor's own, where it keeps which runs there are.
     """
-    supervisor, known = Supervisor(mend_alone), _Known(state / "runs.json")
+    supervisor, known, watchers = Supervisor(mend_alone), _Known(state / "runs.json"), Watchers()
     while True:
         try:
             ads = job_queue.query("TrialfleetFolder =!= undefined", PROJECTION)
@@ -171,9 +172,9 @@ def supervise(state: Path) -> None:
         else:
             folders = known.folders | {Path(ad["TrialfleetFolder"]) for ad in ads}
             runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
-            known.keep(
-                run.root for run in supervisor.look(runs, ads, time.time(), time.monotonic())
-            )
+            untold = watchers.look(runs)
+            going_on = supervisor.look(runs, ads, time.time(), time.monotonic())
+            known.keep(run.root for run in (*going_on, *untold))
         time.sleep(LOOK_SECONDS)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from trialfleet.errors import InputError, StudyError
+from trialfleet.errors import InputError, StudyError, TrialfleetError
 from trialfleet.workflows.daily.day import Clock, Say, Work
 from trialfleet.workflows.daily.day_lock import turn
+from trialfleet.workflows.daily.digest import tell_days
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, latest_of
 from trialfleet.workflows.daily.missed import days_to_do, due_day
@@ -50,6 +51,7 @@ class Days:
             StudyError: the study can't be read, or isn't a daily one.
         """
         study, self._daily = daily_study(file)
+        self._study = study
         self._file = file
         self._clock = clock
         self._say = say
@@ -101,6 +103,22 @@ class Days:
             self._check_nothing_ended_well(first, last)
         return [day for day in _between(first, last) if self._make_up_for(day)]
 
+    def tell(self, seconds: float = 0.0) -> None:
+        """Tell those whom the study names of the days that have ended; what fails is only said.
+
+        Args:
+            seconds: for so long what doesn't arrive is sent again; the next start goes on with it.
+        """
+        try:
+            channels = self._study.channels(self._file.absolute().parent)
+            name, now = self._study.name, self._clock()
+            left = tell_days(name, channels, self.folder, self.journal, now, seconds)
+        except (TrialfleetError, OSError) as error:
+            self._say(f"alerts: {error}")
+        else:
+            if left:
+                self._say(f"alerts: {left} not delivered: trialfleet notify list {self._file}")
+
     def _check_past(self, day: date) -> None:
         today = self._daily.today(self._clock())
         if day > today:
@@ -138,6 +156,7 @@ class Days:
                 why = f"its deadline was over before {other}, the day before it in turn, had ended"
                 self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
                 self.journal.end(attempt, self._clock())
+        self.tell()
 
     def _make_up_for(self, day: date) -> bool:
         """Work on what is missing of a day, alone; return whether anything was."""
@@ -148,7 +167,8 @@ class Days:
             if not regions:
                 return False
             self._work.finish(self._begin(day, len(attempts) + 1, regions))
-            return True
+        self.tell()
+        return True
 
     def _finish_open(self) -> None:
         """Finish what was begun, the oldest first: a day never overlaps another."""

@@ -4,6 +4,7 @@ runs/STUDY/daily.db               the journal
 runs/STUDY/daily.lock             locked by whoever works on a day; holds that day's date
 runs/STUDY/daily.checksums.jsonl  the checksums of the data files that were read
 runs/STUDY/daily.start            what the clock starts: `trialfleet daily run STUDY`, here
+runs/STUDY/daily.alerts/          events of the days, and who has heard of them
 runs/STUDY/daily.log              what that printed, where HTCondor is the clock
 runs/STUDY/DATE                   a day's run; DATE-2 is another attempt at what failed in it
 """
@@ -49,6 +50,11 @@ class DailyFolder:
     def log(self) -> Path:
         """What that program printed, where HTCondor is the clock."""
         return self.root / "daily.log"
+
+    @property
+    def alerts(self) -> Path:
+        """The outbox of the days' events."""
+        return self.root / "daily.alerts"
 
     def run(self, run: str) -> Path:
         """The folder of a run."""

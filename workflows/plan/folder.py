@@ -17,6 +17,7 @@ RUN/checksums.jsonl               the checksums of the data files that were read
 RUN/report.html, report.json      the report
 RUN/fleet.json                    what the fleet's autoscaler did last, and what the fleet costs
 RUN/aws.json                      the AWS account of the run's own fleet, and the way to it
+RUN/alerts/                       events, and who has heard of them, in a study with notify:
 RUN/unpaid.json                   what of the run its money doesn't pay for any more, and why
 RUN/no-model.json                 that a full training left no model, and whose
 RUN/check/                        the trainer's dry start, if it failed: a trial
@@ -318,6 +319,11 @@ class RunFolder:
     def aws(self) -> Path:
         """The AWS account of the fleet that the run scales, and the way to it; no secret."""
         return self.root / "aws.json"
+
+    @property
+    def alerts(self) -> Path:
+        """The outbox of the run's events: there where the study wants to notify anybody."""
+        return self.root / "alerts"
 
     @property
     def unpaid(self) -> Path:

@@ -209,6 +209,8 @@ def _write_beside(
             write_atomic(RunFolder(beside).aws, text, mode=0o600)
         _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
         _make_trial_folders(RunFolder(beside), graph)
+        if frozen.study.notify:
+            RunFolder(beside).alerts.mkdir(mode=0o700)
         _put(beside, folder.root)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)

@@ -23,6 +23,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.models.latest import why_not_latest
+from trialfleet.workflows.notify.outbox import undelivered
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
@@ -216,6 +217,7 @@ class StatusReader:
             troubles=(
                 *(str(fault) for fault in found if fault.is_sure),
                 *self._restarts(),
+                *undelivered(self._folder.alerts),
                 *(self._waiting.why(queued) if queued else ()),
             ),
             mends=tuple(mends(self._folder)),

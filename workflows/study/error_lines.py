@@ -31,7 +31,12 @@ _WORDS = {  # for what pydantic says in Python's words
 _MOST_PROBLEMS = 20  # that are told of one file
 _LONGEST = 500  # characters
 
-_UNSHOWN = {"missing", "unknown_key", "storage_url"}  # errors told without the value given
+_UNSHOWN = {
+    "missing",
+    "unknown_key",
+    "storage_url",
+    "secret_url",
+}  # errors told without the value given
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from trialfleet.workflows.study.checks import (
     StudyName,
 )
 from trialfleet.workflows.study.daily import DATE, Daily
+from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
@@ -151,6 +152,10 @@ class Study(Section):
     )
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
     daily: Daily | None = Field(None, description="When it runs each day: trialfleet daily.")
+    notify: list[Channel] = Field(
+        [],
+        description="Who hears of failures, of models kept out, of the day's end; docs/alerts.md.",
+    )
 
     @model_validator(mode="after")
     def _report_has_one_direction(self) -> Self:
@@ -268,6 +273,7 @@ class Study(Section):
                 "storage": self.storage and absolute_storage(self.storage, folder, ("storage",)),
                 "publish": self._resolve_publish(folder),
                 "fleet": self.fleet and studys_fleet(self.fleet, self.name, self.shares),
+                "notify": self.channels(folder),
             }
         )
         resolved._check_command(folder)
@@ -303,6 +309,17 @@ class Study(Section):
         place: Keys = ("trainer", "files")
         files = [existing(file, folder, (*place, i)) for i, file in enumerate(self.trainer.files)]
         return self.trainer.model_copy(update={"files": files})
+
+    def channels(self, folder: Path) -> list[Channel]:
+        """Return who is notified, with absolute paths.
+
+        Args:
+            folder: what relative paths are relative to.
+
+        Raises:
+            UnusableStudyError: a file can't be read, or a program can't be run.
+        """
+        return [each.resolve(folder, ("notify", i)) for i, each in enumerate(self.notify)]
 
     def _resolve_keys(self, regions: Mapping[str, Region], folder: Path) -> S3Keys | None:
         if self.s3:

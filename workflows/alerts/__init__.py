@@ -1,0 +1,1 @@
+"""Which events a run has, and the process that looks for them while it goes on."""

@@ -1,0 +1,225 @@
+"""The events of a run, found in where it stands.
+
+Whatever lasts is found at every look, under the same id: the outbox takes it once. What may pass by
+itself (a fleet without capacity, a service that starts again) is an event once it has lasted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import read_json, typed
+from trialfleet.workflows.models.gate_decision import Verdict
+from trialfleet.workflows.notify.event import Event, event_id, in_one_line
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.causes import kind_of
+from trialfleet.workflows.status.spending import scaling_notes
+from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.notify import EventKind
+
+LASTING = 600.0  # seconds after which a trouble has not passed by itself
+_SHARE = 0.8  # of a cap, at which there is still time to raise it
+
+
+class RunEvents:
+    """Looks at a run again and again, and says what there is to tell of it."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Read the run's study.
+
+        Raises:
+            InputError: the folder is no run's.
+        """
+        self._folder = folder
+        self._frozen = load_frozen(folder.study)
+        self._reader = StatusReader(folder)
+        self._since: dict[tuple[EventKind, str], float] = {}
+        self.is_over = False
+
+    def look(self) -> list[Event]:
+        """Return the events that the run has now; those that were found before are among them."""
+        status = self._reader.read()
+        self.is_over = status.ended
+        found = [*self._of_regions(status), *self._of_money(status)]
+        found += self._lasting("attention", _troubles(status))
+        if not self.is_over:
+            found += self._lasting("fleet-short", self._shortages(status))
+            found += self._sick_gpus()
+        if status.state in {RunState.DONE, RunState.FAILED}:
+            found.append(self._end(status))
+        return found
+
+    def _of_regions(self, status: RunStatus) -> Iterator[Event]:
+        for region in status.regions:
+            if region.stage is Stage.FAILED:
+                yield self._failed(region)
+            if kept := self._kept(region):
+                yield self._of_region(
+                    "champion-kept",
+                    region,
+                    f"the model in force was kept: {kept}",
+                    f"The new one lies in {region.published}.\n"
+                    f"Decide otherwise: trialfleet promote {typed(Path(region.published or ''))}",
+                    same=kept,
+                )
+            if region.drift:
+                yield self._of_region(
+                    "drift",
+                    region,
+                    f"the model in force has drifted: {region.drift}",
+                    f"Its past: trialfleet models {region.name}",
+                    same=region.drift,
+                )
+
+    def _failed(self, region: RegionStatus) -> Event:
+        why = region.reason or (str(region.cause) if region.cause else "its graph ended early")
+        log = region.cause.log if region.cause else None
+        lines = [
+            f"{region.done} of {region.budget} trials completed.",
+            f"Log: {log}" if log else "",
+            f"More: trialfleet status {typed(self._folder.root)}",
+            f"Again: trialfleet resume {typed(self._folder.root)}",
+        ]
+        text = "\n".join(filter(None, lines))
+        return self._of_region("region-failed", region, f"failed: {why}", text, same=kind_of(why))
+
+    def _kept(self, region: RegionStatus) -> str | None:
+        """Why the gate kept the model in force, if it did."""
+        files = self._folder.region(region.slug)
+        if not region.published or not files.verdict.exists():
+            return None
+        verdict = Verdict.read(read_json(files.verdict))
+        return None if verdict.promoted else verdict.why
+
+    def _of_money(self, status: RunStatus) -> Iterator[Event]:
+        money = status.money
+        if money is None or not money.cap:
+            return
+        if money.spent >= _SHARE * money.cap:
+            cap = {"cap": money.cap, "spent": money.spent}
+            yield self._of_run("budget-80", str(money), "", same=str(money.cap), data=cap)
+        if money.ended:
+            yield self._of_run("budget-spent", f"no trial begins any more: {money.ended}", "")
+
+    def _shortages(self, status: RunStatus) -> list[str]:
+        fleet = self._frozen.study.fleet
+        if fleet is None:
+            return []
+        notes = scaling_notes(self._folder, self._frozen.run, fleet)
+        trouble = status.money.trouble if status.money else None
+        return [*notes, *([trouble] if trouble else [])]
+
+    def _sick_gpus(self) -> list[Event]:
+        fleet = self._frozen.study.fleet
+        if fleet is None:
+            return []
+        from trialfleet.infra.fleet.pool.nodes import nodes
+
+        try:
+            found = nodes(fleet.called)
+        except TrialfleetError:  # HTCondor is away; the run's own troubles say so
+            return []
+        return [
+            self._of_run(
+                "sick-gpu",
+                f"{node.instance} ({node.gpu or 'no GPU'}) takes no jobs: {node.reason}",
+                f"It costs money until it ends: trialfleet fleet status {fleet.called}",
+                same=node.instance,
+                data={"instance": node.instance, "gpu": node.gpu, "reason": node.reason},
+            )
+            for node in found
+            if node.healthy is False
+        ]
+
+    def _lasting(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
+        """The troubles that have lasted, an event for each kind of them."""
+        now = time.monotonic()
+        kinds = {kind_of(trouble): trouble for trouble in troubles}
+        keys = {(kind, each) for each in kinds}
+        self._since = {
+            key: since for key, since in self._since.items() if key[0] != kind or key in keys
+        }
+        for key in keys:
+            self._since.setdefault(key, now)
+            if now - self._since[key] >= LASTING:
+                text = f"More: trialfleet status {typed(self._folder.root)}"
+                yield self._of_run(kind, kinds[key[1]], text, same=key[1])
+
+    def _end(self, status: RunStatus) -> Event:
+        good = sum(region.stage.is_good for region in status.regions)
+        lines = [_line(region, status.metric) for region in status.regions]
+        return self._of_run(
+            "run-done",
+            f"{status.state}: {good} of {len(status.regions)} regions have what was asked for",
+            "\n".join([*lines, f"Report: {self._folder.report_page}"]),
+            same=f"{status.state} {good}",
+            data={
+                "state": str(status.state),
+                "regions": [
+                    {
+                        "region": region.name,
+                        "state": str(region.stage),
+                        "best": region.best,
+                        "model": region.published,
+                    }
+                    for region in status.regions
+                ],
+            },
+        )
+
+    def _of_region(
+        self, kind: EventKind, region: RegionStatus, what: str, text: str, *, same: str
+    ) -> Event:
+        return Event(
+            id=event_id(self._folder.root, kind, region.slug, same),
+            kind=kind,
+            study=self._frozen.study.name,
+            run=self._frozen.run,
+            region=region.name,
+            title=in_one_line(f"{self._called}: {region.name}: {what}"),
+            text=text,
+            data={"best": region.best, "model": region.published},
+        )
+
+    def _of_run(
+        self,
+        kind: EventKind,
+        what: str,
+        text: str,
+        *,
+        same: str = "",
+        data: dict[str, Any] | None = None,
+    ) -> Event:
+        return Event(
+            id=event_id(self._folder.root, kind, same),
+            kind=kind,
+            study=self._frozen.study.name,
+            run=self._frozen.run,
+            title=in_one_line(f"{self._called}: {what}"),
+            text=text,
+            data=data or {},
+        )
+
+    @property
+    def _called(self) -> str:
+        return f"{self._frozen.study.name} {self._frozen.run}"
+
+
+def _troubles(status: RunStatus) -> list[str]:
+    """What a person may have to do something about."""
+    held = [f"{job.node or job.job}: its job is on hold: {job.reason}" for job in status.held]
+    notice = [status.notice] if status.notice else []
+    state = [] if status.state.is_well or status.ended else [f"the run is {status.state}"]
+    return [*notice, *status.troubles, *held, *state]
+
+
+def _line(region: RegionStatus, metric: str) -> str:
+    best = "" if region.best is None else f"  {metric} {region.best:.5g}"
+    why = region.reason or (str(region.cause) if region.cause and not region.stage.is_good else "")
+    return f"{region.name}: {region.stage}{best}" + (f"  {in_one_line(why)}" if why else "")

@@ -1,0 +1,72 @@
+"""`python -m trialfleet.workflows.alerts.watch RUN`: tells of a run's events.
+
+The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
+everybody has been told, or can't be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from pathlib import Path
+
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.workflows.alerts.run_events import RunEvents
+from trialfleet.workflows.notify.delivery import deliver
+from trialfleet.workflows.notify.outbox import Outbox
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.study.frozen import load_frozen
+
+LOOK_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+def watch(folder: RunFolder) -> None:
+    """Tell a run's events until it is over; at once if somebody else does, or nobody wants to know.
+
+    Raises:
+        InputError: the folder is no run's.
+        TrialfleetError: the outbox can't be used.
+    """
+    study = load_frozen(folder.study).study
+    if not study.notify:
+        return
+    outbox = Outbox(folder.alerts)
+    with outbox.alone(wait=False) as ours:
+        if not ours:
+            return
+        events = RunEvents(folder)
+        while True:
+            try:
+                outbox.put(events.look(), study.notify, is_daily=study.daily is not None)
+            except InputError:
+                if not folder.study.exists():  # the run was removed
+                    return
+                raise
+            waiting = deliver(outbox, study.notify)
+            if events.is_over and not waiting:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def main() -> None:
+    """Tell a run's events until it is over."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    folder = RunFolder(parser.parse_args().run.absolute())
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        watch(folder)
+    except (TrialfleetError, OSError) as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

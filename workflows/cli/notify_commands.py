@@ -1,0 +1,118 @@
+"""The commands for alerts: whether they arrive, and which there were."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.output import console, json_option, print_json, say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trialfleet.workflows.notify.outbox import Delivery
+
+
+@click.group()
+def notify() -> None:
+    """Who hears of a study's events: try it, and see what was sent."""
+
+
+@notify.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@json_option
+def test(study: Path, as_json: bool) -> None:
+    """Send a test to each channel of STUDY's `notify:`; exit 1 if one does not take it."""
+    from trialfleet.workflows.notify.event import Event, event_id
+    from trialfleet.workflows.notify.ways import SendError, send
+    from trialfleet.workflows.study.error_lines import errors_with_lines
+    from trialfleet.workflows.study.loading import load_whole
+
+    whole = load_whole(study)
+    if not whole.notify:
+        raise InputError(f"{study}: the study has no notify: list; docs/alerts.md shows one")
+    with errors_with_lines(study):
+        channels = whole.channels(study.absolute().parent)
+    event = Event(
+        id=event_id("test", study.absolute()),
+        kind="attention",
+        study=whole.name,
+        title=f"{whole.name}: a test of its alerts",
+        text="Nothing is wrong: trialfleet notify test sent this.",
+    )
+    results = []
+    for channel in channels:
+        try:
+            send(channel, [event])
+            results.append({"channel": channel.title, "error": None})
+        except SendError as error:
+            results.append({"channel": channel.title, "error": str(error)})
+    if as_json:
+        print_json({"schema": 1, "event": event.to_json(), "channels": results})
+    else:
+        for one in results:
+            say(f"{one['channel']}: {one['error'] or 'sent'}")
+    sys.exit(1 if any(one["error"] for one in results) else 0)
+
+
+@notify.command("list")
+@click.argument("run_or_study", required=False)
+@json_option
+def list_(run_or_study: str | None, as_json: bool) -> None:
+    """List the events of a run (default: the newest), or of the days of a study's file."""
+    from trialfleet.workflows.notify.outbox import Outbox
+
+    folder = _outbox_of(run_or_study)
+    found = Outbox(folder).deliveries() if (folder / "outbox.db").exists() else []
+    if as_json:
+        print_json([_plain(one) for one in found])
+        return
+    if not found:
+        say(f"no events yet in {folder}")
+        return
+    console().print(_table(found))
+
+
+def _outbox_of(name: str | None) -> Path:
+    from trialfleet.workflows.daily.folder import DailyFolder
+    from trialfleet.workflows.plan.folder import RunFolder
+    from trialfleet.workflows.run.lookup import find_run
+    from trialfleet.workflows.study.loading import load_whole
+
+    if name and Path(name).is_file():
+        return DailyFolder.of(load_whole(Path(name)).name).alerts
+    return RunFolder(find_run(name)).alerts
+
+
+def _plain(one: Delivery) -> dict[str, object]:
+    return {
+        "event": one.event.to_json(),
+        "channel": one.title,
+        "state": one.state,
+        "tries": one.tries,
+        "error": one.error,
+        "changed": one.changed,
+    }
+
+
+def _table(found: list[Delivery]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for title in ("at", "event", "what", "channel", "state"):
+        table.add_column(title, overflow="fold")
+    for one in found:
+        state = f"{one.state}: {one.error}" if one.error else one.state
+        table.add_row(
+            f"{one.event.at.astimezone():%Y-%m-%d %H:%M}",
+            one.event.kind,
+            Text(one.event.title),
+            Text(one.title),
+            Text(state),
+        )
+    return table

@@ -1,0 +1,1 @@
+"""What commands print: plans, fleets, trials."""

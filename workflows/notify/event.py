@@ -1,0 +1,80 @@
+"""An event: something of a study that somebody may want to hear of."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from trialfleet.errors import printable
+from trialfleet.workflows.study.notify import EventKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What happened.
+
+    Attributes:
+        id: the same whenever the same thing is found again, by whomever.
+        kind: one of `notify`'s events.
+        study: the study's name.
+        title: one line for people.
+        text: more lines: what, why, and the command that comes next.
+        run: the run's id, if it is of one.
+        region: the region's name, if it is of one.
+        data: the same for programs.
+        at: when it was found.
+    """
+
+    id: str
+    kind: EventKind
+    study: str
+    title: str
+    text: str = ""
+    run: str | None = None
+    region: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as programs get it."""
+        return {
+            "schema": 1,
+            "id": self.id,
+            "event": self.kind,
+            "study": self.study,
+            "run": self.run,
+            "region": self.region,
+            "at": self.at.isoformat(timespec="seconds"),
+            "title": self.title,
+            "text": self.text,
+            "data": self.data,
+        }
+
+    @staticmethod
+    def read(content: dict[str, Any]) -> Event:
+        """Return the event of which this is the content."""
+        return Event(
+            id=content["id"],
+            kind=content["event"],
+            study=content["study"],
+            run=content["run"],
+            region=content["region"],
+            at=datetime.fromisoformat(content["at"]),
+            title=content["title"],
+            text=content["text"],
+            data=content["data"],
+        )
+
+
+def event_id(*parts: object) -> str:
+    """Return the id of what these parts tell from everything else; letters and digits."""
+    text = "\0".join(map(str, parts))
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
+
+
+def in_one_line(text: str, most: int = 200) -> str:
+    """Return a text as a title can have it: one printable line, cut where it is long."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

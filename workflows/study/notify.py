@@ -1,0 +1,247 @@
+"""A study's `notify:` list: who hears of what, and how."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from trialfleet.sections import OneLine, Section, matches, refusal, refuse, schema_of
+from trialfleet.workflows.study.checks import Command
+from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError
+
+EventKind = Literal[
+    "region-failed",
+    "champion-kept",
+    "drift",
+    "budget-80",
+    "budget-spent",
+    "fleet-short",
+    "sick-gpu",
+    "attention",
+    "run-done",
+    "day-done",
+]
+KINDS: tuple[EventKind, ...] = get_args(EventKind)
+SECRET_URLS = ("hooks.slack.com", "discord.com", "webhook.office.com")  # the path is the password
+_ADDRESS = r"[^\s@<>,;:\"()\[\]\\]+@[^\s@<>,;:\"()\[\]\\]+"
+_SERVER = r"[A-Za-z0-9._-]+(:[0-9]{1,5})?"
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_PORTS = {465: "tls", 587: "starttls"}
+
+
+def _url(value: Any) -> str:
+    """Errors of type `secret_url` are told without the value, which may be a password."""
+    if problem := url_problem(value):
+        raise PydanticCustomError("secret_url", "{text}", {"text": problem})
+    return str(value)
+
+
+def url_problem(value: Any) -> str:
+    """Return what is wrong with a webhook's URL that stands in a study; empty if nothing is."""
+    if problem := address_problem(value):
+        return problem
+    host = urlsplit(value).hostname or ""
+    if urlsplit(value).username is not None:
+        return "holds a password; put the URL into a file, and give url_file"
+    if host.endswith(SECRET_URLS):
+        return f"{host}: such a URL is a password; put it into a file, and give url_file"
+    return ""
+
+
+def address_problem(value: Any) -> str:
+    """Return what is wrong with any webhook's URL; empty if nothing is. It never repeats it."""
+    wanted = "must be a URL such as https://example.org/hook"
+    if not isinstance(value, str) or not value.isprintable() or " " in value:
+        return wanted
+    try:
+        parts = urlsplit(value)
+        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return wanted
+    return "" if parts.scheme in {"http", "https"} and has_host else wanted
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _some(value: list[str]) -> list[str]:
+    if not value:
+        raise refusal("must not be empty")
+    return value
+
+
+Variable = Annotated[
+    str,
+    BeforeValidator(matches(_VARIABLE, "the name of an environment variable, such as SLACK_URL")),
+    schema_of(_VARIABLE),
+]
+Address = Annotated[
+    str,
+    BeforeValidator(matches(_ADDRESS, "a mail address such as team@example.org")),
+    schema_of(_ADDRESS),
+]
+Addresses = Annotated[
+    list[Address],
+    AfterValidator(_some),
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+]
+
+
+class Webhook(Section):
+    """An HTTP POST for each event."""
+
+    url: Annotated[str, BeforeValidator(_url)] | None = Field(
+        None, repr=False, description="Where to, if that is no secret: a run's folder keeps it."
+    )
+    url_file: OneLine | None = Field(None, description="A file on the access point with the URL.")
+    url_env: Variable | None = Field(
+        None, description="An environment variable of who sends, with the URL."
+    )
+    shape: Literal["json", "slack"] = Field(
+        "json", description="json: the event as docs/alerts.md has it; slack: a message's text."
+    )
+
+    @model_validator(mode="after")
+    def _one_url(self) -> Self:
+        if sum(each is not None for each in (self.url, self.url_file, self.url_env)) != 1:
+            refuse("Webhook", [((), "needs one of url, url_file and url_env", {})])
+        return self
+
+
+class Mail(Section):
+    """A mail for each event, by SMTP."""
+
+    to: Addresses = Field(description="Who gets it.")
+    sender: Address | None = Field(None, description="From whom it is (default: the first of to).")
+    server: Annotated[
+        str,
+        BeforeValidator(matches(_SERVER, "a host and a port, such as smtp.example.org:587")),
+        schema_of(_SERVER),
+    ] = Field("localhost:25", description="The SMTP server, and its port (default: 25).")
+    security: Literal["tls", "starttls", "none"] | None = Field(
+        None, description="Default by the port: 465 tls, 587 starttls, others none."
+    )
+    user: OneLine | None = Field(None, description="Who logs in, where the server asks for that.")
+    password_file: OneLine | None = Field(None, description="A file with the password.")
+    password_env: Variable | None = Field(None, description="An environment variable with it.")
+
+    @model_validator(mode="after")
+    def _login_is_whole_and_hidden(self) -> Self:
+        passwords = sum(each is not None for each in (self.password_file, self.password_env))
+        if passwords != (self.user is not None):
+            refuse("Mail", [((), "needs user with one of password_file and password_env", {})])
+        if not 0 < self.port < 65536:
+            refuse("Mail", [(("server",), "has no such port", self.server)])
+        if self.user and self.secured == "none" and self.host not in {"localhost", "127.0.0.1"}:
+            text = "none would send the password in the clear; say tls or starttls"
+            refuse("Mail", [(("security",), text, "none")])
+        return self
+
+    @property
+    def host(self) -> str:
+        """The server's name."""
+        return self.server.partition(":")[0]
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+        return int(self.server.partition(":")[2] or 25)
+
+    @property
+    def secured(self) -> str:
+        """How the connection is secured."""
+        return self.security or _PORTS.get(self.port, "none")
+
+
+class Channel(Section):
+    """One way to hear of a study: a command, a webhook or a mail, and for which events."""
+
+    command: Command | None = Field(
+        None, description="A program on the access point; it reads the event as JSON."
+    )
+    webhook: Webhook | None = None
+    mail: Mail | None = None
+    events: Annotated[list[EventKind], AfterValidator(_some), BeforeValidator(_as_list)] | None = (
+        Field(
+            None,
+            description="Those it wants (default: all; with daily: all but run-done).",
+        )
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        ways = [each for each in (self.command, self.webhook, self.mail) if each is not None]
+        if len(ways) != 1:
+            refuse("Channel", [((), "needs one of command, webhook and mail", {})])
+        return self
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages; no secret."""
+        if self.webhook:
+            host = urlsplit(self.webhook.url).hostname if self.webhook.url else ""
+            return f"webhook {host or self.webhook.url_file or '$' + (self.webhook.url_env or '')}"
+        if self.mail:
+            return f"mail to {', '.join(self.mail.to)}"
+        return f"command {(self.command or [''])[0]}"
+
+    def wanted(self, *, is_daily: bool) -> tuple[EventKind, ...]:
+        """Return the kinds of events that it wants.
+
+        Args:
+            is_daily: whether its study has a `daily:` table.
+        """
+        if self.events is not None:
+            return tuple(self.events)
+        return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))
+
+    def resolve(self, folder: Path, keys: Keys) -> Channel:
+        """Return it with absolute paths.
+
+        Args:
+            folder: what relative paths are relative to.
+            keys: where it stands in the study.
+
+        Raises:
+            UnusableStudyError: a file isn't there or can't be read, or a program can't be run.
+        """
+        if problems := list(self._problems(folder, keys)):
+            raise UnusableStudyError(*problems)
+        update: dict[str, Any] = {}
+        if self.command and "/" in self.command[0]:
+            update["command"] = [str((folder / self.command[0]).absolute()), *self.command[1:]]
+        if self.webhook and self.webhook.url_file:
+            update["webhook"] = self.webhook.model_copy(
+                update={"url_file": str((folder / self.webhook.url_file).absolute())}
+            )
+        if self.mail and self.mail.password_file:
+            update["mail"] = self.mail.model_copy(
+                update={"password_file": str((folder / self.mail.password_file).absolute())}
+            )
+        return self.model_copy(update=update)
+
+    def _problems(self, folder: Path, keys: Keys) -> Iterator[Problem]:
+        if self.command:
+            program = self.command[0]
+            path = str(folder / program) if "/" in program else program
+            if not shutil.which(path):
+                yield Problem((*keys, "command", 0), f"{program!r} is no program that can be run")
+        for way, name in (("webhook", "url_file"), ("mail", "password_file")):
+            file = getattr(getattr(self, way), name, None)
+            if file and not os.access(folder / file, os.R_OK):
+                path = str((folder / file).absolute())
+                yield Problem((*keys, way, name), f"{path!r} does not exist or can't be read")
+
+
+def secret_line(text: str) -> str:
+    """Return the secret of a file's or variable's content: its first line, without blanks."""
+    return re.split(r"[\r\n]", text.strip(), maxsplit=1)[0].strip()
