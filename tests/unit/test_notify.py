@@ -26,7 +26,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
 from trialfleet.workflows.notify.event import Event, event_id
 from trialfleet.workflows.notify.outbox import Outbox, undelivered
-from trialfleet.workflows.notify.ways import SendError, message_of, send, slack_text
+from trialfleet.workflows.notify.senders import SendError, message_of, send, slack_text
 from trialfleet.workflows.study.frozen import dump_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import KINDS, Channel, Mail

@@ -28,7 +28,7 @@ def notify() -> None:
 def test(study: Path, as_json: bool) -> None:
     """Send a test to each channel of STUDY's `notify:`; exit 1 if one does not take it."""
     from trialfleet.workflows.notify.event import Event, event_id
-    from trialfleet.workflows.notify.ways import SendError, send
+    from trialfleet.workflows.notify.senders import SendError, send
     from trialfleet.workflows.study.error_lines import errors_with_lines
     from trialfleet.workflows.study.loading import load_whole
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from trialfleet.workflows.notify.outbox import Delivery, Outbox, key_of
-from trialfleet.workflows.notify.ways import SendError, send, takes_many
+from trialfleet.workflows.notify.senders import SendError, send, takes_many
 from trialfleet.workflows.study.notify import Channel
 
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries; doubled each time
