@@ -1,7 +1,7 @@
 """Every ClassAd attribute that trialfleet writes into the ads of jobs and of machines.
 
 Templates, queries and nodes use these names. `docs/reference/attributes.md` is made from this
-table, and `tests/unit/test_attributes.py` fails when a name that they use is missing in it.
+table, and `tests/unit/project/test_attributes.py` fails when a name that they use is missing in it.
 """
 
 from __future__ import annotations

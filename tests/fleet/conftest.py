@@ -12,7 +12,7 @@ import pytest
 from tests.fleet.lab.lab import Lab, LabError
 from tests.fleet.lab.namespaces import why_none
 from tests.fleet.lab.project import Project
-from tests.fleet.moto_account import Account, account
+from tests.fleet.mock_aws.moto_account import Account, account
 
 TAIL = 6_000  # characters of a console that a failed test shows
 

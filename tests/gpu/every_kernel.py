@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.unit import kernel_cases as cases
+from tests.unit.kernels import kernel_cases as cases
 from trialfleet.nodes.kernels import ops
 
 GPU = torch.device("cuda", 0)

@@ -21,7 +21,7 @@ from torch import Tensor
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
 
-from tests.unit import kernel_cases as cases
+from tests.unit.kernels import kernel_cases as cases
 from trialfleet.nodes.kernels import ops, plain
 
 KERNELS = torch.ops.trialfleet

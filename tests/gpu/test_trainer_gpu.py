@@ -2,7 +2,7 @@
 
     pytest tests/gpu/test_trainer_gpu.py
 
-tests/unit/test_train_fused.py has the same steps without a capture, on any machine.
+tests/unit/tabular/test_train_fused.py has the same steps without a capture, on any machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
 
 from tests.one_process import world_of_one
-from tests.unit.small_trials import (
+from tests.unit.tabular.small_trials import (
     losses_of,
     make_sandbox,
     make_table,

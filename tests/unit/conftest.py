@@ -13,8 +13,8 @@ import pytest
 from trialfleet.workflows.plan import planning as plan_module
 
 if TYPE_CHECKING:
-    from tests.unit.report_browser import Browser
-    from tests.unit.report_studies import Fleet
+    from tests.unit.report.report_browser import Browser
+    from tests.unit.report.report_studies import Fleet
     from trialfleet.workflows.report import Report
 
 # Plain torch, not a library that a compiler must make first; test_kernels_build.py makes one.
@@ -28,7 +28,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (Debian: chromium, chromium-driver)")
-    from tests.unit.report_browser import Browser
+    from tests.unit.report.report_browser import Browser
 
     browser = Browser(tmp_path_factory.mktemp("browser"))
     yield browser
@@ -46,7 +46,7 @@ def browser(chromium: Browser) -> Browser:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Studies in a storage, for the reports of a module."""
-    from tests.unit.report_studies import open_fleet
+    from tests.unit.report.report_studies import open_fleet
 
     with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
         yield fleet
@@ -55,7 +55,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.fixture(scope="module")
 def tuned(fleet: Fleet) -> Report:
     """The report of two regions that were tuned."""
-    from tests.unit.report_studies import two_regions
+    from tests.unit.report.report_studies import two_regions
 
     return two_regions(fleet)
 

@@ -1,0 +1,53 @@
+"""AWS's refusals, in words that a person can act on."""
+
+from __future__ import annotations
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+
+from tests.fleet.mock_aws.moto_account import ACCOUNT, AWAY, HOME, Account
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws.clients import LONGEST_REASON, asking
+
+
+def refused(code: str, message: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
+
+
+def told(error: Exception) -> str:
+    with pytest.raises(FleetError) as raised, asking("two nodes"):
+        raise error
+    return str(raised.value)
+
+
+def test_a_permission_that_is_missing_is_named_and_where_to_find_it() -> None:
+    text = told(refused("AccessDenied", "You are not authorized to perform: ec2:RunInstances"))
+    assert "the permission ec2:RunInstances is denied" in text
+    assert "trialfleet fleet plan --policy" in text
+
+
+def test_a_denial_that_names_no_permission_names_the_call() -> None:
+    assert "to call RunInstances is denied" in told(refused("UnauthorizedOperation", "No."))
+
+
+def test_a_refusal_is_one_line_however_long_it_is() -> None:
+    text = told(refused("Unavailable", "<html>\n  sorry\n</html>" * 500))
+    assert text.startswith("two nodes: AWS refuses: Unavailable: <html> sorry")
+    assert "\n" not in text
+    assert len(text) < LONGEST_REASON + 100
+
+
+def test_the_accounts_number_is_asked_for_once(cloud: Account) -> None:
+    assert cloud.aws.account(HOME) == cloud.aws.account(AWAY) == ACCOUNT
+    assert cloud.faults.calls == ["sts:GetCallerIdentity"]
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (NoCredentialsError(), "set AWS_PROFILE"),
+        (EndpointConnectionError(endpoint_url="https://x"), "AWS can't be asked"),
+    ],
+)
+def test_without_credentials_or_a_way_to_aws_it_says_so(error: Exception, advice: str) -> None:
+    assert advice in told(error)

@@ -1,0 +1,126 @@
+"""The fleet's own bucket, and the user's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.mock_aws.moto_account import ACCOUNT, AWAY, HOME, Account, fleet
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.aws import bucket
+
+OWN = f"trialfleet-f-{ACCOUNT}"
+
+
+def make_users(cloud: Account, aws_region: str = HOME) -> None:
+    where = {"CreateBucketConfiguration": {"LocationConstraint": aws_region}}
+    s3 = cloud.client("s3", aws_region)
+    s3.create_bucket(Bucket="users", **(where if aws_region != "us-east-1" else {}))
+    s3.put_object(Bucket="users", Key="fleet/g/log/i-1.log", Body=b"")
+
+
+@pytest.mark.parametrize("home", [HOME, AWAY])
+def test_the_own_bucket_is_encrypted_closed_and_forgets_logs(cloud: Account, home: str) -> None:
+    assert bucket.ensure(cloud.aws, fleet(aws_regions=[home]), ACCOUNT) == OWN
+    s3 = cloud.client("s3", home)
+    assert s3.head_bucket(Bucket=OWN)["BucketRegion"] == home
+    encryption = s3.get_bucket_encryption(Bucket=OWN)["ServerSideEncryptionConfiguration"]
+    method = encryption["Rules"][0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"]
+    access = s3.get_public_access_block(Bucket=OWN)["PublicAccessBlockConfiguration"]
+    assert (method, all(access.values()), len(access)) == ("AES256", True, 4)
+    [rule] = s3.get_bucket_lifecycle_configuration(Bucket=OWN)["Rules"]
+    assert (rule["Filter"]["Prefix"], rule["Expiration"]["Days"]) == ("fleet/f/log/", 30)
+    assert s3.get_bucket_tagging(Bucket=OWN)["TagSet"] == [
+        {"Key": "trialfleet:fleet", "Value": "f"}
+    ]
+
+
+def test_a_bucket_that_is_right_is_only_looked_at(cloud: Account) -> None:
+    bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    cloud.faults.calls.clear()
+    bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    assert all(call.startswith(("s3:Get", "s3:Head")) for call in cloud.faults.calls)
+
+
+def test_a_bucket_that_somebody_opened_is_closed_again(cloud: Account) -> None:
+    bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    cloud.client("s3").put_public_access_block(
+        Bucket=OWN, PublicAccessBlockConfiguration={"BlockPublicAcls": True}
+    )
+    bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    access = cloud.client("s3").get_public_access_block(Bucket=OWN)
+    assert all(access["PublicAccessBlockConfiguration"].values())
+
+
+def test_a_name_that_is_still_being_deleted_is_waited_for(cloud: Account) -> None:
+    cloud.faults.refuse("CreateBucket", "OperationAborted", times=2, status=409)
+    cloud.faults.refuse("PutBucketTagging", "NoSuchBucket", times=1, status=404)
+    bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    assert cloud.pauses == [2, 4, 0.5]
+    assert f"bucket {OWN}" in cloud.holdings()
+
+
+def test_another_accounts_bucket_is_not_used(cloud: Account) -> None:
+    cloud.faults.refuse("HeadBucket", "403", "Forbidden", status=403)
+    with pytest.raises(FleetError, match=rf"{OWN} is another account's, or .*s3:ListBucket"):
+        bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+
+
+def test_the_users_bucket_keeps_its_settings_and_what_else_is_in_it(cloud: Account) -> None:
+    make_users(cloud)
+    spec = fleet(bucket="users")
+    assert bucket.ensure(cloud.aws, spec, ACCOUNT) == "users"
+    bucket.put(cloud.aws, spec, "users", "fleet/f/bundle-1.tar.gz", b"1")
+    assert cloud.faults.calls == ["s3:HeadBucket", "s3:HeadBucket", "s3:HeadObject", "s3:PutObject"]
+    assert bucket.left(cloud.aws, spec, ACCOUNT) == ["s3://users/fleet/f/bundle-1.tar.gz"]
+    bucket.remove(cloud.aws, spec, ACCOUNT)
+    assert [held for held in cloud.holdings() if "users" in held or "fleet/" in held] == [
+        "bucket users",
+        "object fleet/g/log/i-1.log",
+    ]
+
+
+def test_a_users_bucket_that_does_not_exist_is_not_made(cloud: Account) -> None:
+    with pytest.raises(InputError, match=r"bucket: users doesn't exist"):
+        bucket.ensure(cloud.aws, fleet(bucket="users"), ACCOUNT)
+    assert "bucket users" not in cloud.holdings()
+
+
+def test_a_users_bucket_in_another_region_is_refused(cloud: Account) -> None:
+    make_users(cloud, "eu-central-1")
+    with pytest.raises(InputError, match=r"lies in eu-central-1.* put eu-central-1 first"):
+        bucket.ensure(cloud.aws, fleet(bucket="users"), ACCOUNT)
+
+
+def test_an_object_is_uploaded_once(cloud: Account) -> None:
+    name = bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    for _ in range(2):
+        bucket.put(cloud.aws, fleet(), name, "fleet/f/x", b"content")
+    assert cloud.faults.calls.count("s3:PutObject") == 1
+    held = cloud.client("s3").get_object(Bucket=name, Key="fleet/f/x")
+    assert held["Body"].read() == b"content"
+
+
+def test_removing_takes_more_objects_than_one_call_lists_or_deletes(cloud: Account) -> None:
+    bare = cloud.holdings()
+    name = bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    for number in range(1_001):
+        cloud.client("s3").put_object(Bucket=name, Key=f"fleet/f/log/{number}", Body=b"")
+    bucket.remove(cloud.aws, fleet(), ACCOUNT)
+    assert cloud.holdings() == bare
+    bucket.remove(cloud.aws, fleet(), ACCOUNT)
+
+
+def test_the_own_bucket_stays_while_it_holds_other_things(cloud: Account) -> None:
+    name = bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    for key in ("models/JFK", "fleet/f/bundle"):
+        cloud.client("s3").put_object(Bucket=name, Key=key, Body=b"")
+    with pytest.raises(FleetError, match="holds other things than the fleet's"):
+        bucket.remove(cloud.aws, fleet(), ACCOUNT)
+    assert [held for held in cloud.holdings() if held.startswith("object")] == ["object models/JFK"]
+
+
+def test_the_own_bucket_goes_too_when_the_fleet_has_moved_to_the_users(cloud: Account) -> None:
+    bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    make_users(cloud)
+    bucket.remove(cloud.aws, fleet(bucket="users"), ACCOUNT)
+    assert bucket.left(cloud.aws, fleet(bucket="users"), ACCOUNT) == []

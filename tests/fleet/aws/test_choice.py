@@ -1,0 +1,167 @@
+"""The choice among ways to get a node: order, ceilings, caps, and why nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fleet.mock_aws import moto_account
+from tests.fleet.mock_aws.moto_account import AWAY, HOME, Account
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.choice import prices
+from trialfleet.infra.fleet.spec.machines import Candidate
+
+IMAGES = {HOME: moto_account.IMAGE, AWAY: moto_account.IMAGE}
+SPOT = {
+    HOME: {
+        ("g5.xlarge", "eu-west-1a"): 0.50,
+        ("g5.xlarge", "eu-west-1b"): 0.40,
+        ("g5.12xlarge", "eu-west-1a"): 1.20,
+    },
+    AWAY: {("g5.xlarge", "us-east-1a"): 0.40},
+}
+
+
+@contextmanager
+def spot_costs(spot: Mapping[str, Mapping[tuple[str, str], float]] = SPOT) -> Iterator[None]:
+    def told(_: Any, aws_region: str, types: Any) -> Mapping[tuple[str, str], float]:
+        wanted = set(types)
+        return {pair: usd for pair, usd in spot[aws_region].items() if pair[0] in wanted}
+
+    with mock.patch.object(prices, "spot_prices", told):
+        yield
+
+
+def chosen(cloud: Account, **changes: Any) -> list[Candidate]:
+    kinds = {"instance_types": ["g5.xlarge", "g5.12xlarge"], **changes}
+    with spot_costs():
+        return choice.candidates(cloud.aws, moto_account.fleet(**kinds))
+
+
+def brief(candidates: list[Candidate]) -> list[tuple[str, str, str, float]]:
+    return [(one.type.name, one.zone, one.lifecycle, one.price) for one in candidates]
+
+
+def test_the_cheapest_gpu_comes_first_whatever_its_instance_costs(cloud: Account) -> None:
+    assert brief(chosen(cloud)) == [
+        ("g5.12xlarge", "eu-west-1a", "spot", 1.20),
+        ("g5.xlarge", "eu-west-1b", "spot", 0.40),
+        ("g5.xlarge", "eu-west-1a", "spot", 0.50),
+    ]
+
+
+def test_of_equal_prices_the_first_region_comes_first(cloud: Account) -> None:
+    kinds = {"instance_types": ["g5.xlarge"], "ami": IMAGES}
+    for regions in ([HOME, AWAY], [AWAY, HOME]):
+        found = chosen(cloud, aws_regions=regions, **kinds)
+        assert [one.aws_region for one in found if one.price == 0.40] == regions
+
+
+def test_on_demand_stands_in_every_zone_at_the_tables_price(cloud: Account) -> None:
+    found = chosen(cloud, spot={"share": 0}, instance_types=["g5.xlarge"])
+    assert brief(found) == [
+        ("g5.xlarge", f"eu-west-1{letter}", "on-demand", 1.123) for letter in "abc"
+    ]
+
+
+def test_a_mixed_fleet_may_have_both(cloud: Account) -> None:
+    found = chosen(cloud, spot={"share": 0.5}, instance_types=["g5.xlarge"])
+    assert [one.lifecycle for one in found] == ["spot"] * 2 + ["on-demand"] * 3
+
+
+def test_zones_that_are_not_the_fleets_are_left_out(cloud: Account) -> None:
+    found = chosen(cloud, zones=["eu-west-1b"], spot={"share": 0.5})
+    assert {one.zone for one in found} == {"eu-west-1b"}
+
+
+def test_spot_over_the_ceiling_is_dropped(cloud: Account) -> None:
+    found = chosen(cloud, spot={"ceiling": 0.45})
+    assert brief(found) == [("g5.xlarge", "eu-west-1b", "spot", 0.40)]
+
+
+def test_the_ceiling_is_for_spot_alone(cloud: Account) -> None:
+    found = chosen(cloud, instance_types=["g5.xlarge"], spot={"ceiling": 0.45, "share": 0.5})
+    assert [one.price for one in found] == [0.40, 1.123, 1.123, 1.123]
+
+
+def test_an_instance_over_the_cap_is_dropped(cloud: Account) -> None:
+    found = chosen(cloud, price_cap={"hour": 1.0}, spot={"share": 0.5})
+    assert [one.price for one in found] == [0.40, 0.50]
+
+
+def test_when_nothing_is_left_it_is_told_why_of_each(cloud: Account) -> None:
+    cap = {"spot": {"ceiling": 0.1, "share": 0.9}, "price_cap": {"hour": 1.0}}
+    with pytest.raises(FleetError) as error:
+        chosen(cloud, instance_types=["g5.xlarge"], **cap)
+    assert str(error.value).splitlines() == [
+        "no node can be had, of all that the fleet allows:",
+        "  g5.xlarge spot in eu-west-1a: costs 0.5 USD/h, over spot.ceiling, which is 0.1",
+        "  g5.xlarge spot in eu-west-1b: costs 0.4 USD/h, over spot.ceiling, which is 0.1",
+        "  g5.xlarge spot in eu-west-1c: AWS lists no spot price",
+        "  g5.xlarge on-demand in eu-west-1: costs 1.123 USD/h, over price_cap.hour, which is 1",
+    ]
+
+
+def test_a_long_list_of_reasons_is_cut(cloud: Account) -> None:
+    kinds = [f"g5.{size}xlarge" for size in (2, 4, 8, 16, 24)]
+    with mock.patch.object(choice, "MOST_REASONS", 3), pytest.raises(FleetError) as error:
+        chosen(cloud, instance_types=kinds)
+    told = str(error.value).splitlines()
+    zones = "eu-west-1a, eu-west-1b, eu-west-1c"
+    assert told[1] == f"  g5.16xlarge spot in {zones}: AWS lists no spot price"
+    assert told[4:] == ["  … and 2 more"]
+
+
+def test_a_type_that_no_zone_offers_is_told(cloud: Account) -> None:
+    with pytest.raises(FleetError, match=r"no p4d\.24xlarge is offered in eu-west-1a"):
+        chosen(cloud, instance_types=["p4d.24xlarge"], zones=["eu-west-1a"])
+
+
+def test_an_unknown_type_is_a_mistake_of_the_file(cloud: Account) -> None:
+    with pytest.raises(InputError, match="not known"):
+        chosen(cloud, instance_types=["g55.xlarge"])
+
+
+def test_a_price_that_no_table_has_is_asked_of_aws(cloud: Account) -> None:
+    def told(_: Any, aws_region: str, instance_type: str) -> float | None:
+        return 0.107 if (aws_region, instance_type) == (HOME, "m5.large") else None
+
+    with mock.patch.object(prices, "ask", told):
+        found = chosen(cloud, instance_types=["m5.large"], spot={"share": 0})
+    assert {one.price for one in found} == {0.107}
+
+
+def test_a_price_that_nobody_tells_leaves_a_type_out(cloud: Account) -> None:
+    kinds = ["m5.large", "g5.xlarge"]  # moto has no Pricing API
+    found = chosen(cloud, instance_types=kinds, spot={"share": 0})
+    assert {one.type.name for one in found} == {"g5.xlarge"}
+    with pytest.raises(FleetError, match="pricing:GetProducts"):
+        chosen(cloud, instance_types=["m5.large"], spot={"share": 0})
+
+
+def test_a_fleet_of_spot_alone_asks_for_no_other_price(cloud: Account) -> None:
+    with mock.patch.object(prices, "refresh", side_effect=AssertionError("asked")):
+        assert chosen(cloud)
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 99)), min_size=2, max_size=9))
+def test_the_order_hangs_on_nothing_but_the_candidates(
+    offers: list[tuple[int, float]],
+) -> None:
+    fleet, way = moto_account.fleet(), moto_account.candidate()
+    all_ways = [
+        replace(way, type=replace(way.type, gpus=gpus, name=f"g5.x{i}"), price=price)
+        for i, (gpus, price) in enumerate(offers)
+    ]
+    order = choice.order(fleet)
+    ordered, backwards = sorted(all_ways, key=order), all_ways[::-1]
+    assert ordered == sorted(backwards, key=order)
+    assert [one.price_per_gpu for one in ordered] == sorted(one.price_per_gpu for one in all_ways)

@@ -1,0 +1,152 @@
+"""Which instance types a fleet may use: listed ones, or all that have what it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.fleet.mock_aws import moto_account
+from tests.fleet.mock_aws.moto_account import AWAY, HOME, Account
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import instance_types
+from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI
+from trialfleet.infra.fleet.spec.machines import InstanceType
+
+
+def resolved(cloud: Account, aws_region: str = HOME, **changes: Any) -> list[InstanceType]:
+    return instance_types.resolve(cloud.aws, moto_account.fleet(**changes), aws_region)
+
+
+def test_a_listed_type_is_what_aws_says_of_it(cloud: Account) -> None:
+    (kind,) = resolved(cloud, instance_types=["g5.12xlarge"])
+    assert kind == InstanceType(
+        name="g5.12xlarge",
+        vcpus=48,
+        memory_mb=196_608,
+        gpus=4,
+        gpu="A10G",
+        gpu_memory_mb=22_888,
+        architecture="x86_64",
+        local_disk_gb=3_800,
+    )
+
+
+def test_gpus_of_another_maker_are_none_to_us() -> None:
+    info: Any = {
+        "InstanceType": "g4ad.xlarge",
+        "VCpuInfo": {"DefaultVCpus": 4},
+        "MemoryInfo": {"SizeInMiB": 16_384},
+        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
+        "GpuInfo": {
+            "Gpus": [
+                {
+                    "Name": "Radeon Pro V520",
+                    "Manufacturer": "AMD",
+                    "Count": 1,
+                    "MemoryInfo": {"SizeInMiB": 8_192},
+                }
+            ]
+        },
+    }
+    kind = instance_types.described(info)
+    assert (kind.gpus, kind.gpu, kind.gpu_memory_mb) == (0, "", 0)
+
+
+def test_a_type_without_gpus_has_none(cloud: Account) -> None:
+    (kind,) = resolved(cloud, instance_types=["m5.large"])
+    assert (kind.gpus, kind.gpu_memory_mb, kind.local_disk_gb) == (0, 0, 0)
+
+
+def test_a_part_of_a_gpu_counts_as_one_where_it_is_listed(cloud: Account) -> None:
+    (kind,) = resolved(cloud, AWAY, aws_regions=[AWAY], instance_types=["g6f.xlarge"])
+    assert (kind.gpus, kind.gpu_memory_mb) == (1, 2_861)
+
+
+def test_an_unknown_type_is_told_with_a_near_one(cloud: Account) -> None:
+    with pytest.raises(InputError) as error:
+        resolved(cloud, instance_types=["g5.xlarge", "g5.xlagre"])
+    assert str(error.value) == (
+        "instance_types: not known in eu-west-1: g5.xlagre (did you mean 'g5.xlarge'?)"
+    )
+
+
+def test_a_type_that_another_region_has_is_no_mistake(cloud: Account) -> None:
+    ask = instance_types._infos  # moto has every type everywhere
+
+    def only_away(aws: Aws, aws_region: str, filters: Any) -> list[Any]:
+        found = ask(aws, aws_region, filters)
+        return [i for i in found if aws_region == AWAY or i["InstanceType"] != "g6.xlarge"]
+
+    images = {HOME: moto_account.IMAGE, AWAY: moto_account.IMAGE}
+    kinds = ["g6.xlarge", "g5.xlarge"]
+    with mock.patch.object(instance_types, "_infos", only_away):
+        there, here = (
+            resolved(cloud, at, aws_regions=[HOME, AWAY], ami=images, instance_types=kinds)
+            for at in (AWAY, HOME)
+        )
+        assert [kind.name for kind in there] == ["g5.xlarge", "g6.xlarge"]
+        assert [kind.name for kind in here] == ["g5.xlarge"]
+        with pytest.raises(InputError, match=r"not known in eu-west-1: g6\.xlarge"):
+            resolved(cloud, instance_types=kinds)
+
+
+def test_needs_find_the_types_that_meet_them(cloud: Account) -> None:
+    found = resolved(cloud, needs={"gpus": 1, "gpu_memory": "24GB"})
+    names = {kind.name for kind in found}
+    assert {"g5.xlarge", "g6.xlarge", "g6e.xlarge"} <= names  # 24 GB as their makers count them
+    assert not names & {"g4dn.xlarge", "g5.12xlarge", "g5g.xlarge", "m5.large"}
+    assert all(kind.gpus == 1 and kind.gpu_memory_mb >= 22_888 for kind in found)
+
+
+def test_needs_of_another_architecture_find_other_types(cloud: Account) -> None:
+    found = resolved(cloud, AWAY, aws_regions=[AWAY], needs={"architecture": "arm64"})
+    assert {kind.architecture for kind in found} == {"arm64"}
+    assert "g5g.xlarge" in {kind.name for kind in found}
+
+
+def test_needs_are_met_by_whole_gpus_of_virtual_machines(cloud: Account) -> None:
+    small = resolved(cloud, AWAY, aws_regions=[AWAY], needs={"gpu_memory": "2GB"})
+    assert not any(kind.name.startswith(("g6f", "gr6f")) for kind in small)
+    eight = {kind.name for kind in resolved(cloud, needs={"gpus": 8, "gpu_memory": "16GB"})}
+    assert "g5.48xlarge" in eight
+    assert "g4dn.metal" not in eight
+
+
+def test_gpus_that_the_driver_of_awss_image_does_not_run_are_none_to_choose(cloud: Account) -> None:
+    needs = {"gpus": 8, "gpu_memory": "32GB"}
+    assert "p3dn.24xlarge" in {kind.name for kind in resolved(cloud, needs=needs)}
+    images = {kind.name for kind in resolved(cloud, needs=needs, ami=DEFAULT_AMI)}
+    assert "p4d.24xlarge" in images
+    assert "p3dn.24xlarge" not in images
+    with pytest.raises(InputError, match=r"p3dn\.24xlarge \(V100\): .* name an image"):
+        resolved(cloud, instance_types=["p3dn.24xlarge", "g5.xlarge"], ami=DEFAULT_AMI)
+
+
+def test_needs_that_say_nothing_of_gpus_are_not_enough_to_choose_by(cloud: Account) -> None:
+    with pytest.raises(InputError, match=r"needs\.gpus: 0 .* list some as `instance_types:`"):
+        resolved(cloud, needs={"gpus": 0})
+
+
+def test_zones_are_those_that_offer_the_type(cloud: Account) -> None:
+    found = instance_types.zones(cloud.aws, HOME, ["p4d.24xlarge", "g5.xlarge"])
+    assert found == {
+        "g5.xlarge": ["eu-west-1a", "eu-west-1b", "eu-west-1c"],
+        "p4d.24xlarge": ["eu-west-1c"],
+    }
+    assert instance_types.zones(cloud.aws, HOME, []) == {}
+
+
+def test_a_denied_permission_is_told_by_name(cloud: Account) -> None:
+    cloud.faults.refuse("DescribeInstanceTypes", "UnauthorizedOperation")
+    with pytest.raises(FleetError, match="permission to call DescribeInstanceTypes is denied"):
+        resolved(cloud, instance_types=["g5.xlarge"])
+
+
+@pytest.mark.parametrize(
+    ("size", "mebibytes"), [("24GB", 22_888), ("16 GB", 15_258), ("0.5TB", 476_837), ("900MB", 858)]
+)
+def test_gpu_memory_is_counted_as_its_makers_do(size: str, mebibytes: int) -> None:
+    assert instance_types.mebibytes(size) == mebibytes

@@ -1,0 +1,189 @@
+"""Subnets by zone, the security group, and the manager's place in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fleet.mock_aws.moto_account import AWAY, HOME, Account, fleet, manager_instance
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.aws import network
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+
+
+def rules(cloud: Account, group: str) -> list[Any]:
+    found = cloud.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
+    return [
+        (
+            rule["IpProtocol"],
+            rule["FromPort"],
+            rule["ToPort"],
+            [pair["GroupId"] for pair in rule["UserIdGroupPairs"]],
+            rule["IpRanges"],
+        )
+        for rule in found["IpPermissions"]
+    ]
+
+
+def made(cloud: Account, **changes: Any) -> str:
+    spec = fleet(**changes)
+    return network.ensure(cloud.aws, spec, HOME, network.places(cloud.aws, spec)[HOME].vpc)
+
+
+def groups_of(cloud: Account, own: OwnInstance) -> list[str]:
+    cards = cloud.client("ec2").describe_network_interfaces(
+        Filters=[{"Name": "attachment.instance-id", "Values": [own.id]}]
+    )["NetworkInterfaces"]
+    return [group["GroupName"] for group in cards[0]["Groups"]]
+
+
+def other_vpc(cloud: Account, zone: str = HOME + "a") -> tuple[str, str]:
+    ec2 = cloud.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.1.0.0/24", AvailabilityZone=zone)
+    return vpc, subnet["Subnet"]["SubnetId"]
+
+
+def test_without_subnets_the_default_ones_are_used_one_for_each_zone(cloud: Account) -> None:
+    place = network.places(cloud.aws, fleet())[HOME]
+    assert place.subnets == {
+        zone: cloud.subnet(zone) for zone in (HOME + "a", HOME + "b", HOME + "c")
+    }
+
+
+def test_subnets_that_are_named_are_the_only_ones(cloud: Account) -> None:
+    vpc, subnet = other_vpc(cloud, HOME + "b")
+    place = network.places(cloud.aws, fleet(subnets=[subnet]))[HOME]
+    assert place == network.RegionNetwork(vpc=vpc, subnets={HOME + "b": subnet})
+
+
+def test_of_two_subnets_in_a_zone_the_roomier_is_taken(cloud: Account) -> None:
+    vpc, small = other_vpc(cloud)
+    large, tiny = (
+        cloud.client("ec2").create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=HOME + "a")[
+            "Subnet"
+        ]["SubnetId"]
+        for block in ("10.1.16.0/20", "10.1.1.0/28")
+    )
+    place = network.places(cloud.aws, fleet(subnets=[small, large, tiny]))[HOME]
+    assert place.subnets == {HOME + "a": large}
+
+
+def test_a_subnet_that_is_nowhere_is_named(cloud: Account) -> None:
+    with pytest.raises(InputError, match=r"subnet-0123456789abcdef0: no such subnet in eu-west-1"):
+        network.places(cloud.aws, fleet(subnets=["subnet-0123456789abcdef0"]))
+
+
+def test_subnets_of_two_networks_are_refused(cloud: Account) -> None:
+    _, subnet = other_vpc(cloud)
+    with pytest.raises(InputError, match="lie in several VPCs"):
+        network.places(cloud.aws, fleet(subnets=[subnet, cloud.subnet(HOME + "a")]))
+
+
+def test_a_region_without_a_default_network_says_what_to_do(cloud: Account) -> None:
+    for zone in "abc":
+        cloud.client("ec2").delete_subnet(SubnetId=cloud.subnet(HOME + zone))
+    with pytest.raises(FleetError, match="create-default-vpc"):
+        network.places(cloud.aws, fleet())
+
+
+def test_the_group_lets_in_one_port_from_itself_alone(cloud: Account) -> None:
+    group = made(cloud)
+    assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
+
+
+def test_a_key_pair_opens_ssh_inside_the_group_and_no_further(cloud: Account) -> None:
+    group = made(cloud, key_pair="k")
+    assert sorted(rules(cloud, group)) == [
+        ("tcp", 22, 22, [group], []),
+        ("tcp", 9618, 9618, [group], []),
+    ]
+    assert made(cloud) == group
+    assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "last", "world"),
+    [("tcp", 9618, True), ("udp", 9618, False), ("tcp", 9700, False), ("tcp", 9618, False)],
+)
+def test_a_rule_that_somebody_added_is_taken_away(
+    cloud: Account, protocol: str, last: int, world: bool
+) -> None:
+    group = made(cloud)
+    other = made(cloud, name="g")
+    rule: dict[str, Any] = {"IpProtocol": protocol, "FromPort": 9618, "ToPort": last}
+    if world:
+        rule["IpRanges"] = [{"CidrIp": "0.0.0.0/0"}]
+    else:
+        same = (protocol, last) == ("tcp", 9618)
+        rule["UserIdGroupPairs"] = [{"GroupId": other if same else group}]
+    cloud.client("ec2").authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    assert made(cloud) == group
+    assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
+
+
+def test_a_group_that_is_right_is_only_looked_at(cloud: Account) -> None:
+    made(cloud)
+    cloud.faults.calls.clear()
+    made(cloud)
+    assert all(call.startswith("ec2:Describe") for call in cloud.faults.calls)
+
+
+def test_the_manager_joins_the_group_once_and_keeps_its_own(cloud: Account) -> None:
+    own = manager_instance(cloud)
+    vpc = network.places(cloud.aws, fleet())[HOME].vpc
+    group = made(cloud)
+    for _ in range(2):
+        network.admit(cloud.aws, own, vpc, group)
+        assert groups_of(cloud, own) == ["default", "trialfleet-f"]
+
+
+def test_a_manager_in_another_network_is_left_alone(cloud: Account) -> None:
+    vpc, subnet = other_vpc(cloud)
+    own = manager_instance(cloud)
+    network.admit(cloud.aws, own, vpc, made(cloud, subnets=[subnet]))
+    assert groups_of(cloud, own) == ["default"]
+
+
+def test_removing_takes_the_manager_out_first(cloud: Account) -> None:
+    own = manager_instance(cloud)
+    group = made(cloud)
+    network.admit(cloud.aws, own, network.places(cloud.aws, fleet())[HOME].vpc, group)
+    network.remove(cloud.aws, fleet(), HOME)
+    assert groups_of(cloud, own) == ["default"]
+    assert network.groups(cloud.aws, fleet(), HOME) == []
+
+
+def test_a_group_in_use_is_tried_again_and_then_reported(cloud: Account) -> None:
+    made(cloud)
+    cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", "in use", times=3)
+    network.remove(cloud.aws, fleet(), HOME)
+    assert cloud.pauses == [2, 4, 8]
+    made(cloud)
+    cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", "in use")
+    with pytest.raises(FleetError, match=r"security group trialfleet-f in eu-west-1.*in use"):
+        network.remove(cloud.aws, fleet(), HOME)
+
+
+def test_another_fleets_group_is_neither_used_nor_removed(cloud: Account) -> None:
+    theirs, ours = made(cloud, name="g"), made(cloud)
+    assert theirs != ours
+    network.remove(cloud.aws, fleet(), HOME)
+    assert network.groups(cloud.aws, fleet(name="g"), HOME) == [theirs]
+
+
+def test_a_group_that_was_just_made_and_is_not_known_everywhere_is_waited_for(
+    cloud: Account,
+) -> None:
+    cloud.faults.refuse("AuthorizeSecurityGroupIngress", "InvalidGroup.NotFound", times=2)
+    group = made(cloud)
+    assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
+    assert cloud.pauses == [0.5, 1]
+
+
+def test_each_region_has_a_group_of_its_own(cloud: Account) -> None:
+    spec = fleet(aws_regions=[HOME, AWAY], ami="ssm:/an/image")
+    places = network.places(cloud.aws, spec)
+    made_there = [network.ensure(cloud.aws, spec, region, places[region].vpc) for region in places]
+    assert len(set(made_there)) == 2

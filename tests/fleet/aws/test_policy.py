@@ -1,0 +1,286 @@
+"""The caller's and the nodes' policies: enough for all that is done, and no more than that."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from typing import Any
+from unittest import mock
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.fleet.mock_aws import moto_account, moto_iam
+from tests.fleet.mock_aws.moto_account import ACCOUNT, Account
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import network, policy
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.commands import boot_log as boot_words
+from trialfleet.infra.fleet.commands import doctor
+from trialfleet.infra.fleet.instances import inventory, lease
+from trialfleet.infra.fleet.lifecycle import reap, up
+from trialfleet.infra.fleet.lifecycle.down import down
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+MOST_CHARACTERS = 6_144  # of a managed policy, without white space
+MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 2})
+
+
+def policy_of(fleet: Fleet = MINE) -> dict[str, Any]:
+    return policy.caller_policy(fleet, ACCOUNT)
+
+
+def statement(called: str, fleet: Fleet = MINE) -> dict[str, Any]:
+    return next(one for one in policy_of(fleet)["Statement"] if one["Sid"] == called)
+
+
+def without(action: str) -> dict[str, Any]:
+    document = policy_of()
+    for one in document["Statement"]:
+        one["Action"] = [known for known in one["Action"] if known != action] or ["none:Such"]
+    return document
+
+
+def grants(document: dict[str, Any], action: str, arn: str) -> list[dict[str, Any]]:
+    """Return the statements that an action on a resource falls under, conditions aside."""
+    return [
+        one
+        for one in document["Statement"]
+        if action in one["Action"] and any(fnmatch.fnmatchcase(arn, r) for r in one["Resource"])
+    ]
+
+
+def supplies_of(own: OwnInstance, **changes: Any) -> up.NodeInputs:
+    return moto_account.inputs(own=own, **changes)
+
+
+def raised_watched_and_removed(aws: Aws, own: OwnInstance, fleet: Fleet = MINE) -> list[str]:
+    """Do all that the command line does to a fleet; return what is left of it."""
+    candidates = choice.candidates(aws, fleet)
+    nodes = up.up(aws, fleet, supplies_of(own), candidates, 2).instances
+    others = [{**moto_account.TRUST["Statement"][0], "Sid": "Changed"}]
+    changed = {"token": "another", "trust": {"Version": "2012-10-17", "Statement": others}}
+    up.up(aws, fleet.model_copy(update={"disk": "200GB"}), supplies_of(own, **changed), candidates)
+    lease.renew(aws, fleet, nodes)
+    doctor.examine(aws, fleet)
+    boot_words.last_messages(aws, fleet, inventory.instances(aws, fleet))
+    aws.ec2(fleet.home).get_console_output(InstanceId=nodes[0].id)  # refused, it isn't told
+    reap.reap(aws, fleet.aws_regions, now=max(node.launched for node in nodes))
+    return down(aws, fleet, drain=lambda _: None)
+
+
+def test_the_callers_policy_is_enough_for_a_fleets_whole_life(cloud: Account) -> None:
+    own = moto_account.manager_instance(cloud)
+    with moto_iam.allowed(policy_of()) as aws:
+        assert raised_watched_and_removed(aws, own) == []
+
+
+def test_once_it_is_raised_a_fleet_is_used_without_writing_to_iam(cloud: Account) -> None:
+    own, candidates = moto_account.manager_instance(cloud), choice.candidates(cloud.aws, MINE)
+    up.up(cloud.aws, MINE, supplies_of(own), candidates, 1)
+    with moto_iam.allowed(policy.daily_policy(MINE, ACCOUNT)) as aws:
+        nodes = up.up(aws, MINE, supplies_of(own, token="renewed"), candidates, 2).instances
+        lease.renew(aws, MINE, nodes)
+        with pytest.raises(FleetError, match="iam"):
+            up.up(aws, MINE, supplies_of(own, policy={}), candidates, 2)
+        left = down(aws, MINE, drain=lambda _: None)
+    assert len(nodes) == 2
+    assert any("role" in line for line in left)
+    assert cloud.client("iam").list_roles()["Roles"]
+
+
+def test_it_is_enough_for_a_fleet_in_a_bucket_of_the_users(cloud: Account) -> None:
+    place = {"LocationConstraint": moto_account.HOME}
+    cloud.client("s3").create_bucket(Bucket="theirs", CreateBucketConfiguration=place)
+    fleet, own = MINE.model_copy(update={"bucket": "theirs"}), moto_account.manager_instance(cloud)
+    with moto_iam.allowed(policy_of(fleet)) as aws:
+        assert raised_watched_and_removed(aws, own, fleet) == []
+    assert cloud.client("s3").list_buckets()["Buckets"][0]["Name"] == "theirs"
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "ec2:RunInstances",
+        "ec2:DescribeSpotPriceHistory",
+        "ec2:ModifyNetworkInterfaceAttribute",
+        "iam:PutRolePolicy",
+        "ssm:PutParameter",
+        "s3:PutObject",
+    ],
+)
+def test_a_missing_permission_is_told(cloud: Account, action: str) -> None:
+    own = moto_account.manager_instance(cloud)
+    with moto_iam.allowed(without(action)) as aws, pytest.raises(FleetError) as error:
+        raised_watched_and_removed(aws, own)
+    assert re.search(rf"{action}|{action.partition(':')[2]} is denied", str(error.value))
+
+
+def test_the_callers_policy_names_what_is_called_and_nothing_else(cloud: Account) -> None:
+    own, home = moto_account.manager_instance(cloud), cloud.client("ec2")
+    cloud.faults.calls.clear()
+    with mock.patch.object(network, "SSH", 23):  # a rule of yesterday's, to be revoked
+        up.prepare(cloud.aws, KEYED, supplies_of(own), choice.candidates(cloud.aws, KEYED))
+    assert raised_watched_and_removed(cloud.aws, own) == []
+    assert home.describe_security_groups()["SecurityGroups"]
+    called = {action for call in cloud.faults.calls for action in IAM_NAMES.get(call, [call])}
+    allowed = {action for one in policy_of()["Statement"] for action in one["Action"]}
+    assert called | UNCALLED == allowed
+
+
+KEYED = MINE.model_copy(update={"key_pair": "k"})
+UNCALLED = {  # asked of IAM beside another call, or by moto never needed
+    *("ec2:CreateTags", "iam:CreateServiceLinkedRole", "iam:PassRole", "iam:TagInstanceProfile"),
+    *("iam:TagRole", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
+    *("ssm:AddTagsToResource",),
+}
+IAM_NAMES = {
+    "pricing:GetProducts": ["pricing:GetProducts"],
+    "s3:DeleteObjects": ["s3:DeleteObject"],
+    "s3:GetBucketEncryption": ["s3:GetEncryptionConfiguration"],
+    "s3:GetBucketLifecycleConfiguration": ["s3:GetLifecycleConfiguration"],
+    "s3:GetPublicAccessBlock": ["s3:GetBucketPublicAccessBlock"],
+    "s3:HeadBucket": ["s3:ListBucket"],
+    "s3:HeadObject": ["s3:GetObject"],
+    "s3:ListObjectsV2": ["s3:ListBucket"],
+    "s3:PutBucketEncryption": ["s3:PutEncryptionConfiguration"],
+    "s3:PutBucketLifecycleConfiguration": ["s3:PutLifecycleConfiguration"],
+    "s3:PutPublicAccessBlock": ["s3:PutBucketPublicAccessBlock"],
+    "service-quotas:GetServiceQuota": ["servicequotas:GetServiceQuota"],
+    "sts:GetCallerIdentity": [],  # nobody needs leave for it
+}
+
+
+def test_what_ec2_makes_must_carry_the_fleets_tag() -> None:
+    tagged = {"aws:RequestTag/trialfleet:fleet": "f", "aws:RequestedRegion": ["eu-west-1"]}
+    for called in ("Make", "Launch"):
+        assert statement(called)["Condition"] == {"StringEquals": tagged}
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "ec2:AuthorizeSecurityGroupIngress",
+        "ec2:DeleteLaunchTemplate",
+        "ec2:DeleteSecurityGroup",
+        "ec2:GetConsoleOutput",
+    ],
+)
+def test_what_is_there_is_changed_only_where_it_carries_the_tag(action: str) -> None:
+    for kind in ("instance", "launch-template", "security-group"):
+        arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:{kind}/x-1"
+        for one in grants(policy_of(), action, arn):
+            assert one["Condition"]["StringEquals"] == {"aws:ResourceTag/trialfleet:fleet": "f"}
+
+
+def test_the_lease_is_the_one_tag_that_is_written_later() -> None:
+    arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:instance/i-1"
+    new, later = grants(policy_of(), "ec2:CreateTags", arn)
+    assert set(new["Condition"]["StringEquals"]) == {"ec2:CreateAction"}
+    assert later["Condition"]["ForAllValues:StringEquals"]["aws:TagKeys"] == [names.EXPIRES_TAG]
+
+
+@pytest.mark.parametrize(
+    ("action", "arn"),
+    [
+        ("iam:PutRolePolicy", f"arn:aws:iam::{ACCOUNT}:role/somebody"),
+        ("iam:PutRolePolicy", f"arn:aws:iam::{ACCOUNT}:role/trialfleet-other"),
+        ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/admin"),
+        ("s3:DeleteBucket", "arn:aws:s3:::theirs"),
+        ("s3:GetObject", "arn:aws:s3:::theirs/secret"),
+        ("s3:GetObject", "arn:aws:s3:::theirs/fleet/other/log/i-1.log"),
+        ("ssm:GetParameter", f"arn:aws:ssm:eu-west-1:{ACCOUNT}:parameter/password"),
+        ("ssm:GetParameter", f"arn:aws:ssm:eu-west-1:{ACCOUNT}:parameter/trialfleet/g/node-token"),
+        ("iam:CreateUser", f"arn:aws:iam::{ACCOUNT}:user/me"),
+        ("ec2:StopInstances", f"arn:aws:ec2:eu-west-1:{ACCOUNT}:instance/i-1"),
+    ],
+)
+def test_what_is_others_is_out_of_reach(action: str, arn: str) -> None:
+    fleet = MINE.model_copy(update={"bucket": "theirs"})
+    assert grants(policy_of(fleet), action, arn) == []
+
+
+def test_a_fleet_that_names_its_parts_may_use_these_alone() -> None:
+    fleet = moto_account.fleet(
+        ami={"eu-west-1": "ami-0123456789abcdef0"}, subnets=["subnet-0123456789abcdef0"]
+    )
+    used = statement("LaunchOn", fleet)["Resource"]
+    assert f"arn:aws:ec2:*:{ACCOUNT}:subnet/subnet-0123456789abcdef0" in used
+    assert "arn:aws:ec2:*::image/ami-0123456789abcdef0" in used
+    assert not any(arn.endswith(("subnet/*", "image/*")) for arn in used)
+    assert not any(one["Sid"] == "Image" for one in policy_of(fleet)["Statement"])
+
+
+def test_an_image_behind_a_parameter_takes_leave_to_read_it() -> None:
+    theirs = Fleet(name="f", aws_regions=["eu-west-1"])
+    ours = theirs.model_copy(update={"ami": "ssm:/images/gpu-{architecture}"})
+    assert statement("Image", theirs)["Resource"][0].startswith(
+        "arn:aws:ssm:*::parameter/aws/service/deeplearning/ami/*/"
+    )
+    assert statement("Image", ours)["Resource"] == [
+        f"arn:aws:ssm:*:{ACCOUNT}:parameter/images/gpu-*"
+    ]
+
+
+def test_a_fleet_without_spot_makes_no_role_for_it() -> None:
+    fleet = MINE.model_copy(update={"spot": MINE.spot.model_copy(update={"share": 0.0})})
+    assert not any(one["Sid"] == "Spot" for one in policy_of(fleet)["Statement"])
+    assert statement("Spot")["Action"] == ["iam:CreateServiceLinkedRole"]
+
+
+@pytest.mark.parametrize(
+    ("aws_region", "partition"), [("us-gov-west-1", "aws-us-gov"), ("cn-north-1", "aws-cn")]
+)
+def test_other_partitions_have_their_own_names(aws_region: str, partition: str) -> None:
+    fleet = Fleet(name="f", aws_regions=[aws_region])
+    for document in (policy_of(fleet), policy.node_policy(fleet, ACCOUNT)):
+        arns = [arn for one in document["Statement"] for arn in one["Resource"] if arn != "*"]
+        assert {arn.split(":")[1] for arn in arns} <= {partition, "*"}
+
+
+def test_the_largest_policy_is_one_that_iam_takes() -> None:
+    fleet = Fleet(
+        name="n" * 32,
+        aws_regions=["ap-northeast-1", "ap-southeast-2", "eu-central-1", "us-east-1"],
+        bucket="b" * 63,
+        key_pair="a-key-for-all-of-us",
+    )
+    text = json.dumps(policy_of(fleet), separators=(",", ":"))
+    assert len(text) <= MOST_CHARACTERS
+    called = [one["Sid"] for one in policy_of(fleet)["Statement"]]
+    assert len(called) == len(set(called))
+
+
+def test_a_node_reads_its_program_and_the_token_and_writes_its_log(cloud: Account) -> None:
+    s3, ssm = cloud.client("s3"), cloud.client("ssm")
+    bucket, token = names.bucket_name("f", ACCOUNT), names.token_parameter("f")
+    place = {"LocationConstraint": moto_account.HOME}
+    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
+    for key in ("fleet/f/bundle-ab.tar.gz", "fleet/f/costs.json", "fleet/f/log/i-2.log"):
+        s3.put_object(Bucket=bucket, Key=key, Body=b"x")
+    ssm.put_parameter(Name=token, Value="t", Type="SecureString")
+    with moto_iam.allowed(policy.node_policy(MINE, ACCOUNT), "node") as aws:
+        node = aws.s3(MINE.home)
+        node.get_object(Bucket=bucket, Key="fleet/f/bundle-ab.tar.gz")
+        node.put_object(Bucket=bucket, Key="fleet/f/log/i-1.log", Body=b"x")
+        aws.ssm(MINE.home).get_parameter(Name=token, WithDecryption=True)
+        for refused in (
+            lambda: node.get_object(Bucket=bucket, Key="fleet/f/costs.json"),
+            lambda: node.get_object(Bucket=bucket, Key="fleet/f/log/i-2.log"),
+            lambda: node.put_object(Bucket=bucket, Key="fleet/f/bundle-ab.tar.gz", Body=b"bad"),
+            lambda: node.list_objects_v2(Bucket=bucket),
+            lambda: aws.ssm(MINE.home).put_parameter(Name=token, Value="u", Overwrite=True),
+            lambda: aws.ec2(MINE.home).describe_instances(),
+        ):
+            with pytest.raises(ClientError, match=r"denied|not authorized|AccessDenied"):
+                refused()
+
+
+def test_only_ec2_gives_the_nodes_role() -> None:
+    assert [one["Principal"] for one in policy.NODE_TRUST["Statement"]] == [
+        {"Service": "ec2.amazonaws.com"}
+    ]

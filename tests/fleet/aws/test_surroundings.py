@@ -1,0 +1,124 @@
+"""What a run's autoscaler sees of AWS: the account of whoever planned the run, or none."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeRun
+from tests.fleet.mock_aws.moto_account import ACCOUNT, HOME, Account, fleet
+from trialfleet.errors import FleetError, InputError
+from trialfleet.infra.fleet.aws import account as surroundings
+from trialfleet.infra.fleet.aws.account import SECRETS, Surroundings
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
+
+KEYS = "[default]\naws_access_key_id = testing\naws_secret_access_key = testing\n"
+OTHER = "999988887777"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is submitted here, so /tmp will do."""
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    return tmp_path
+
+
+@pytest.fixture
+def shell(cloud: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment of a shell in which the keys are in files."""
+    (tmp_path / "keys").write_text(KEYS)
+    for name in SECRETS:
+        monkeypatch.setenv(name, "")  # as good as none; moto wants to delete them itself
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    return monkeypatch
+
+
+def test_what_leads_to_the_account_is_kept_and_no_secret(
+    shell: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shell.chdir(tmp_path)
+    given = {
+        "AWS_PROFILE": "nightly",
+        "AWS_SHARED_CREDENTIALS_FILE": "keys",
+        "AWS_ENDPOINT_URL_S3": "https://s3.example",
+        "https_proxy": "http://me:secret@proxy:3128",
+        "AWS_ACCESS_KEY_ID": "",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": "t",
+        "LANG": "C",
+    }
+    found = surroundings.look(HOME, given)
+    assert found.account == ACCOUNT
+    assert found.variables == {
+        "AWS_PROFILE": "nightly",
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "keys"),
+        "AWS_ENDPOINT_URL_S3": "https://s3.example",
+        "https_proxy": "http://me:secret@proxy:3128",
+    }
+
+
+def test_keys_in_the_environment_alone_are_refused(shell: pytest.MonkeyPatch) -> None:
+    shell.setenv("AWS_ACCESS_KEY_ID", "testing")
+    shell.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
+    assert surroundings.look(HOME).account == ACCOUNT  # the same account's are in the file
+    shell.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    with pytest.raises(InputError) as refused:
+        surroundings.look(HOME)
+    text = str(refused.value)
+    assert text.startswith("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY: ")
+    assert "it has no AWS" in text
+    assert "~/.aws/credentials" in text
+    assert "very-secret" not in text
+
+
+def test_without_credentials_no_run_that_scales_its_fleet_is_planned(
+    shell: pytest.MonkeyPatch, make_run: MakeRun
+) -> None:
+    shell.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    with pytest.raises(FleetError, match="no AWS credentials here"):
+        make_run(fleet=FLEET)
+    assert make_run(fleet=FLEET | {"autoscale": "off"})
+
+
+FLEET = {"aws_regions": [HOME], "autoscale": "service"}
+
+
+def test_a_run_keeps_the_account_and_its_autoscaler_goes_there(
+    shell: pytest.MonkeyPatch, make_run: MakeRun, tmp_path: Path
+) -> None:
+    folder = RunFolder(make_run(fleet=FLEET).folder)
+    assert stat.S_IMODE(folder.aws.stat().st_mode) == 0o600
+    assert json.loads(folder.aws.read_text())["account"] == ACCOUNT
+    shell.setenv("AWS_SHARED_CREDENTIALS_FILE", "/another/shell")
+    aws = surroundings.read(folder.aws).enter()
+    assert inventory.instances(aws, fleet()) == []
+    texts = [path.read_text() for path in folder.root.glob("*.sub")]
+    assert not any(str(tmp_path / "keys") in text for text in texts)
+
+
+def test_another_account_is_refused_and_not_asked_anything(
+    shell: pytest.MonkeyPatch,
+) -> None:
+    aws = Surroundings(account=OTHER, variables={}).enter()
+    for _ in range(2):
+        with pytest.raises(FleetError) as refused:
+            inventory.instances(aws, fleet())
+    assert str(refused.value) == (
+        f"the AWS credentials here are of account {ACCOUNT}, and this fleet is in {OTHER}: mend "
+        "~/.aws, or the profile or role that it names"
+    )
+    assert inventory.instances(Aws(account=ACCOUNT), fleet()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"account": "1"}', None])
+def test_a_file_that_is_none_of_ours_is_told(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "aws.json").write_text(text)
+    with pytest.raises(InputError, match=r"aws\.json can't be read .*plan the study anew"):
+        surroundings.read(tmp_path / "aws.json")

@@ -1,0 +1,55 @@
+"""The recipe of an image: the nodes' own first steps, packed so that a shell can run them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, fleet, inputs
+from trialfleet.infra.fleet.commands import bake
+from trialfleet.infra.fleet.lifecycle.up import NodeInputs, node_settings
+from trialfleet.infra.fleet.nodes import user_data
+
+
+@pytest.fixture
+def given() -> NodeInputs:
+    return replace(inputs(), user_data=user_data.render)
+
+
+def unpacked(program: str, folder: Path) -> str:
+    """What the shell would give to Python."""
+    script = program.replace("/root/", f"{folder}/").replace("python3 ", "cat ")
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_script_runs_a_nodes_first_steps_and_joins_nothing(
+    cloud: Account, given: NodeInputs, tmp_path: Path
+) -> None:
+    text = unpacked(bake.script(cloud.aws, fleet(), given), tmp_path)
+    told = node_settings(fleet(), given, f"trialfleet-f-{ACCOUNT}")
+    expected = {**told, "run": "", "image": True, "boot_minutes": bake.BUILD_MINUTES}
+    assert text == user_data.render(expected)
+    assert list(tmp_path.iterdir()) == []
+    assert given.token not in text
+
+
+def test_image_builder_gets_the_same_steps_as_a_component_that_it_takes(
+    cloud: Account, given: NodeInputs, tmp_path: Path
+) -> None:
+    calls = bake.image_builder(cloud.aws, fleet(), given, "x86_64")
+    assert json.loads(json.dumps(calls)) == calls
+    data = calls["create-component"]["data"]
+    assert len(data) <= bake.COMPONENT_LIMIT
+    (step,) = YAML(typ="safe", pure=True).load(data)["phases"][0]["steps"]
+    (command,) = step["inputs"]["commands"]
+    own = bake.script(cloud.aws, fleet(), given)
+    assert unpacked(command, tmp_path) == unpacked(own, tmp_path)
+    assert calls["create-image-recipe"]["parentImage"] == IMAGE
+    arn = calls["create-image-recipe"]["components"][0]["componentArn"]
+    assert arn == f"arn:aws:imagebuilder:eu-west-1:{ACCOUNT}:component/trialfleet-f/1.0.0"

@@ -1,0 +1,143 @@
+"""`up` and `down` killed between any two of their calls, and run again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+
+from tests.fleet.mock_aws.moto_account import (
+    AWAY,
+    HOME,
+    IMAGE,
+    Account,
+    account,
+    candidate,
+    fleet,
+    inputs,
+    manager_instance,
+)
+from tests.fleet.mock_aws.moto_faults import Killed
+from trialfleet.infra.fleet.lifecycle import down, up
+
+FLEET = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE}, key_pair="k")
+FULL = HOME + "a"  # this zone has no capacity, so that the fallback is killed in its middle too
+each_call = pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.thorough)])
+CANDIDATES = [candidate(FULL), candidate(AWAY + "b"), candidate(HOME + "b")]
+
+
+@dataclass
+class Scene:
+    """An account with the manager's instance in it."""
+
+    cloud: Account
+    given: up.NodeInputs
+
+    def up(self) -> None:
+        up.up(self.cloud.aws, FLEET, self.given, CANDIDATES, 3)
+
+    def down(self) -> list[str]:
+        return down.down(self.cloud.aws, FLEET, lambda _: None)
+
+    @property
+    def holdings(self) -> list[str]:
+        return self.cloud.holdings()
+
+
+@contextmanager
+def new_scene() -> Iterator[Scene]:
+    with account() as cloud:
+        subnet = cloud.subnet(FULL)
+        cloud.faults.refuse(
+            "RunInstances",
+            "InsufficientInstanceCapacity",
+            when=lambda body: body["SubnetId"] == subnet,
+        )
+        yield Scene(cloud, inputs(own=manager_instance(cloud)))
+
+
+def kills(
+    every: int, act: Callable[[Scene], object], before: tuple[Callable[[Scene], object], ...] = ()
+) -> Iterator[tuple[Scene, str]]:
+    """Kill an act after each n-th of its calls in turn, each time in a new account."""
+    for n in count(1, every):
+        with new_scene() as scene:
+            for step in before:
+                step(scene)
+            scene.cloud.faults.kill_after(n)
+            try:
+                act(scene)
+            except Killed as killed:
+                scene.cloud.faults.kill_after(0)
+                yield scene, f"killed after call {n}, {killed}"
+            else:
+                assert n > 20, "the act asks AWS for so little that nothing was tested"
+                return
+
+
+def bare_and_raised() -> tuple[list[str], list[str]]:
+    """Return what an account holds without the fleet, and with it."""
+    with new_scene() as scene:
+        bare = scene.holdings
+        scene.up()
+        return bare, scene.holdings
+
+
+def test_what_up_makes_is_what_these_tests_think_that_it_makes() -> None:
+    bare, raised = bare_and_raised()
+    manager = "instance eu-west-1 t3.small"
+    made = list((Counter(raised) - Counter(bare)).elements())
+    assert made == [
+        "bucket trialfleet-f-123456789012",
+        "group eu-west-1 trialfleet-f",
+        "group us-east-1 trialfleet-f",
+        f"{manager} ['default', 'trialfleet-f']",
+        *["instance us-east-1 g5.xlarge ['trialfleet-f']"] * 3,
+        "object fleet/f/bundle-ab12.tar.gz",
+        "parameter /trialfleet/f/node-token",
+        "profile trialfleet-f 1",
+        "role trialfleet-f",
+        "template eu-west-1 trialfleet-f-x86_64",
+        "template us-east-1 trialfleet-f-x86_64",
+    ]
+    assert list((Counter(bare) - Counter(raised)).elements()) == [f"{manager} ['default']"]
+
+
+@each_call
+def test_up_killed_after_any_call_and_run_again_makes_one_fleet_that_down_removes(
+    every: int,
+) -> None:
+    bare, raised = bare_and_raised()
+    for scene, when in kills(every, Scene.up):
+        scene.up()
+        assert scene.holdings == raised, when
+        assert scene.down() == [], when
+        assert scene.holdings == bare, when
+
+
+@each_call
+def test_down_removes_all_that_a_killed_up_left(every: int) -> None:
+    bare, _ = bare_and_raised()
+    for scene, when in kills(every, Scene.up):
+        assert scene.down() == [], when
+        assert scene.holdings == bare, when
+
+
+@each_call
+def test_down_killed_after_any_call_and_run_again_leaves_nothing(every: int) -> None:
+    bare, _ = bare_and_raised()
+    for scene, when in kills(every, Scene.down, before=(Scene.up,)):
+        assert scene.down() == [], when
+        assert scene.holdings == bare, when
+
+
+@each_call
+def test_up_after_a_killed_down_makes_the_fleet_whole_again(every: int) -> None:
+    _, raised = bare_and_raised()
+    for scene, when in kills(every, Scene.down, before=(Scene.up,)):
+        scene.up()
+        assert scene.holdings == raised, when

@@ -1,0 +1,309 @@
+"""`fleet doctor`: each check says what there is, whether it will do, and what to do about it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.fleet.mock_aws import moto_account, moto_iam
+from tests.fleet.mock_aws.moto_account import ACCOUNT, HOME, Account
+from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.aws import policy
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.choice import prices, quotas
+from trialfleet.infra.fleet.commands import doctor, manager_checks
+from trialfleet.infra.fleet.commands.findings import Finding
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.manager import versions
+
+MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 4})
+
+
+@pytest.fixture(autouse=True)
+def here(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this machine be no EC2 instance and no manager, whatever pool other tests have used."""
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("TRIALFLEET_NODE_TOKEN", str(tmp_path / "token"))
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port where something listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def findings(aws: Aws, fleet: Fleet = MINE) -> dict[str, Finding]:
+    return {one.check: one for one in doctor.examine(aws, fleet)}
+
+
+def within(vcpus: int | None, fleet: Fleet = MINE) -> dict[str, Finding]:
+    """Return the findings of an account whose every quota is so large."""
+    with (
+        moto_account.account() as account,
+        mock.patch.object(quotas, "vcpus", return_value=vcpus),
+    ):
+        found = findings(account.aws, fleet)
+    return {check: one for check, one in found.items() if check.startswith("quota")}
+
+
+def token(lasts: timedelta) -> str:
+    ends = int((datetime.now(UTC) + lasts).timestamp())
+    payload = base64.urlsafe_b64encode(json.dumps({"exp": ends}).encode()).decode().rstrip("=")
+    return f"e30.{payload}.x"
+
+
+def of_token(folder: Path, lasts: timedelta) -> Finding:
+    (folder / "token").write_text(token(lasts))
+    return manager_checks.examine(MINE)[3]
+
+
+def test_an_account_that_is_well_is_found_so(cloud: Account) -> None:
+    found = findings(cloud.aws)
+    well = [check for check, one in found.items() if one.ok]
+    assert well == [
+        "credentials",
+        "clock",
+        "instance types and prices",
+        "image for x86_64 in eu-west-1",
+        "permission to see the role",
+        "permission to see the instance profile",
+        "permission to see the bucket",
+        "permission to see the token's parameter",
+        "permission to see instances",
+        "permission to make a security group in eu-west-1",
+        "permission to make a launch template in eu-west-1",
+        "trialfleet",
+    ]
+    assert ACCOUNT in found["credentials"].found
+    assert "g5.xlarge spot in eu-west-1a" in found["instance types and prices"].found
+
+
+def test_nothing_is_changed(cloud: Account) -> None:
+    before = cloud.holdings()
+    findings(cloud.aws)
+    assert cloud.holdings() == before
+    assert cloud.faults.calls.count("sts:GetCallerIdentity") == 1
+
+
+def test_without_credentials_only_this_machine_is_looked_at() -> None:
+    nobody = mock.Mock(spec=boto3.Session, wraps=boto3.Session("x", "x"))
+    nobody.client.side_effect = _unsigned
+    found = findings(Aws(nobody))
+    assert found["credentials"].ok is False
+    assert "no AWS credentials" in found["credentials"].found
+    assert found["clock"].ok is None
+    assert set(found) == {
+        *("credentials", "clock", "manager", "HTCondor", "trialfleet", "token of the nodes")
+    }
+
+
+def _unsigned(name: str, **settings: Any) -> Any:
+    session = boto3.Session()
+    with mock.patch.object(session._session, "get_credentials", return_value=None):
+        return session.client(name, **settings)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("seconds", "ok"), [(5, True), (-5, True), (90, False), (-90, False)])
+def test_a_clock_that_is_wrong_is_told(cloud: Account, seconds: int, ok: bool) -> None:
+    away = datetime.now(UTC) - timedelta(seconds=seconds)
+    with mock.patch.object(doctor, "time_of", return_value=away):
+        clock = findings(cloud.aws)["clock"]
+    assert clock.ok is ok
+    assert ("ahead of AWS" in clock.found) == (seconds > 0)
+    assert ("set-ntp" in clock.advice) == (not ok)
+
+
+def test_aws_tells_its_time_even_when_it_refuses(cloud: Account) -> None:
+    now = datetime.now(UTC)
+    answer: Any = cloud.aws.caller(HOME)
+    told = doctor.time_of(answer)
+    assert told is not None
+    assert abs(told - now) < timedelta(seconds=5)
+    refusal = ClientError(answer, "GetCallerIdentity")
+    with mock.patch.object(cloud.aws.sts(HOME), "get_caller_identity", side_effect=refusal):
+        found = findings(cloud.aws)
+    assert (found["credentials"].ok, found["clock"].ok) == (False, True)
+
+
+def test_a_quota_for_all_nodes_is_well() -> None:
+    for one in within(8).values():  # of four nodes of 4 vCPUs, two are spot
+        assert one.ok is True
+        assert one.found == "8 vCPUs: enough for 2 of the smallest nodes, of 2 at most"
+
+
+def test_a_quota_for_some_nodes_is_told() -> None:
+    for one in within(4).values():
+        assert one.ok is None
+        assert one.advice.startswith("ask AWS for 8 vCPUs: https://")
+
+
+def test_a_quota_for_no_node_is_wrong() -> None:
+    found = within(0)
+    assert [one.ok for one in found.values()] == [False, False]
+    assert set(found) == {
+        "quota in eu-west-1: All G and VT Spot Instance Requests",
+        "quota in eu-west-1: Running On-Demand G and VT instances",
+    }
+
+
+def test_a_quota_that_aws_does_not_tell_is_left_open() -> None:
+    assert [one.ok for one in within(None).values()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "lifecycle", "code"),
+    [
+        ("g5.xlarge", "spot", "L-3819A6DF"),
+        ("g6e.xlarge", "on-demand", "L-DB2E81BA"),
+        ("gr6.4xlarge", "on-demand", "L-DB2E81BA"),
+        ("p3.2xlarge", "spot", "L-7212CCBC"),
+        ("p4d.24xlarge", "on-demand", "L-417A185B"),
+        ("p5en.48xlarge", "spot", "L-C4BD4855"),
+        ("p6-b200.48xlarge", "on-demand", "L-417A185B"),
+        ("p6-b200.48xlarge", "spot", None),
+        ("m5.large", "spot", "L-34B43A08"),
+        ("t3.small", "on-demand", "L-1216C47A"),
+        ("inf2.xlarge", "spot", None),
+        ("mac2.metal", "on-demand", None),
+    ],
+)
+def test_each_type_counts_against_its_familys_quota(
+    instance_type: str, lifecycle: Any, code: str | None
+) -> None:
+    quota = quotas.quota_of(instance_type, lifecycle)
+    assert (quota and quota.code) == code
+
+
+def test_a_quota_is_read_from_service_quotas(cloud: Account) -> None:
+    quota = quotas.quota_of("g5.xlarge", "spot")
+    assert quota
+    assert quotas.vcpus(cloud.aws, HOME, quota) is None  # moto has none
+    answer = {"Quota": {"Value": 64.0}}
+    with mock.patch.object(cloud.aws.quotas(HOME), "get_service_quota", return_value=answer) as ask:
+        assert quotas.vcpus(cloud.aws, HOME, quota) == 64
+    ask.assert_called_once_with(ServiceCode="ec2", QuotaCode="L-3819A6DF")
+
+
+def test_no_way_to_get_a_node_is_told(cloud: Account) -> None:
+    fleet = MINE.model_copy(update={"zones": ["eu-west-1z"]})
+    ways = findings(cloud.aws, fleet)["instance types and prices"]
+    assert ways.ok is False
+    assert "offered in eu-west-1z" in ways.found
+    assert "zones" in ways.advice
+
+
+def test_an_image_that_is_not_there_is_told(cloud: Account) -> None:
+    fleet = MINE.model_copy(update={"ami": "ami-00000000000000000"})
+    image = findings(cloud.aws, fleet)["image for x86_64 in eu-west-1"]
+    assert image.ok is False
+    assert "ami-00000000000000000" in image.found
+
+
+def test_permissions_are_found_denied_or_granted(cloud: Account) -> None:
+    document = policy.caller_policy(MINE, ACCOUNT)
+    with moto_iam.allowed(document) as aws:
+        granted = findings(aws)
+    for one in document["Statement"]:
+        one["Action"] = [a for a in one["Action"] if a not in DENIED] or ["none:Such"]
+    with moto_iam.allowed(document, "another") as aws:
+        denied = findings(aws)
+    changed = {check for check in granted if granted[check].ok and denied[check].ok is False}
+    assert changed == {
+        "permission to see the role",
+        "permission to make a security group in eu-west-1",
+    }
+    told = denied["permission to make a security group in eu-west-1"]
+    assert "ec2:CreateSecurityGroup" in told.found
+    assert "plan --policy" in told.advice
+
+
+DENIED = {"iam:GetRole", "ec2:CreateSecurityGroup"}
+
+
+def test_launching_is_tried_once_there_is_a_template(cloud: Account) -> None:
+    check = "permission to launch in eu-west-1"
+    assert findings(cloud.aws)[check].ok is None
+    candidates = choice.candidates(cloud.aws, MINE)
+    up.prepare(cloud.aws, MINE, moto_account.inputs(), candidates)
+    assert findings(cloud.aws)[check].ok is True
+    assert cloud.instances() == []
+    cloud.faults.refuse("RunInstances", "UnauthorizedOperation", "to perform: ec2:RunInstances")
+    refused = findings(cloud.aws)[check]
+    assert refused.ok is False
+    assert "ec2:RunInstances" in refused.found
+
+
+def test_what_can_not_be_tried_is_left_open(cloud: Account) -> None:
+    found = findings(cloud.aws)
+    assert found["permission to write"].ok is None
+    assert found["permission to see on-demand prices"].ok is None  # moto has no Pricing API
+    with mock.patch.object(prices, "ask", return_value=0.5):
+        assert findings(cloud.aws)["permission to see on-demand prices"].ok is True
+
+
+def test_a_manager_whose_port_answers_is_well(port: int) -> None:
+    fleet = MINE.model_copy(update={"manager": f"127.0.0.1:{port}"})
+    assert manager_checks.examine(fleet)[0].ok is True
+
+
+def test_a_manager_whose_port_is_shut_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    found = manager_checks.examine(MINE.model_copy(update={"manager": address}))[0]
+    assert found.ok is False
+    assert found.found == f"nothing listens at {address}: Connection refused"
+    assert "manager install" in found.advice
+
+
+def test_a_manager_that_nobody_names_is_told() -> None:
+    found = manager_checks.examine(MINE)[0]
+    assert found.ok is False
+    assert "set `manager:`" in found.found
+
+
+@pytest.mark.parametrize(
+    ("daemons", "ok"), [("25.14.1", True), ("25.14.7", True), ("26.0.3", None)]
+)
+def test_htcondors_daemons_and_bindings_are_of_one_release(daemons: str, ok: bool | None) -> None:
+    with (
+        mock.patch.object(versions, "manager_version", return_value=daemons),
+        mock.patch.object(manager_checks, "version", return_value="25.14.1"),
+    ):
+        found = manager_checks.examine(MINE)[1]
+    assert found.ok is ok
+    assert daemons in found.found
+
+
+def test_a_machine_without_htcondor_is_told() -> None:
+    with mock.patch.object(versions, "manager_version", side_effect=PoolError("none here")):
+        found = manager_checks.examine(MINE)[1]
+    assert (found.ok, found.found) == (False, "none here")
+
+
+def test_a_token_is_well_until_its_last_week(tmp_path: Path) -> None:
+    assert of_token(tmp_path, timedelta(days=8)).ok is True
+    near = of_token(tmp_path, timedelta(days=6))
+    assert near.ok is None
+    assert "manager token" in near.advice
+    assert of_token(tmp_path, -timedelta(days=1)).ok is False
+
+
+def test_a_missing_token_is_told() -> None:
+    found = manager_checks.examine(MINE)[3]
+    assert found.ok is False
+    assert "can't be read" in found.found

@@ -1,0 +1,149 @@
+"""`down`: nodes first, then all that was made for them, and the truth about what is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fleet.mock_aws.moto_account import (
+    AWAY,
+    HOME,
+    IMAGE,
+    Account,
+    candidate,
+    fleet,
+    inputs,
+)
+from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.lifecycle.down import down, terminate
+from trialfleet.infra.fleet.lifecycle.up import up
+from trialfleet.infra.fleet.spec.machines import Instance
+
+SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
+HERE, THERE = candidate(HOME + "a"), candidate(AWAY + "a", lifecycle="on-demand", price=1)
+
+
+@pytest.fixture
+def bare(cloud: Account) -> list[str]:
+    """What the account holds before there is a fleet of two nodes in two regions."""
+    held = cloud.holdings()
+    spec = SPEC.model_copy(update={"spot": SPEC.spot.model_copy(update={"share": 0.5})})
+    assert len(up(cloud.aws, spec, inputs(), [HERE, THERE], 2).instances) == 2
+    return held
+
+
+def nobody(_: list[Instance]) -> None:
+    pass
+
+
+def test_down_leaves_nothing_and_says_so(cloud: Account, bare: list[str]) -> None:
+    assert down(cloud.aws, SPEC, nobody) == []
+    assert cloud.holdings() == bare
+    assert down(cloud.aws, SPEC, nobody) == []
+
+
+def test_nodes_are_drained_while_they_live(cloud: Account, bare: list[str]) -> None:
+    drained: list[str] = []
+
+    def drain(nodes: list[Instance]) -> None:
+        assert len(cloud.instances()) + len(cloud.instances(AWAY)) == 2
+        drained.extend(node.zone for node in nodes)
+
+    down(cloud.aws, SPEC, drain)
+    assert sorted(drained) == [HOME + "a", AWAY + "a"]
+
+
+def test_a_pool_that_cannot_drain_keeps_no_node_alive(cloud: Account, bare: list[str]) -> None:
+    def drain(_: list[Instance]) -> None:
+        raise PoolError("no collector answers")
+
+    said: list[str] = []
+    assert down(cloud.aws, SPEC, drain, said.append) == []
+    assert "draining failed: no collector answers" in said
+
+
+def test_where_there_are_no_nodes_nothing_is_drained(cloud: Account) -> None:
+    def drain(_: list[Instance]) -> None:
+        raise AssertionError
+
+    assert down(cloud.aws, SPEC, drain) == []
+
+
+def test_instances_that_are_slow_to_go_are_waited_for(
+    cloud: Account, bare: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, slow = inventory.tagged, 5
+
+    def tagged(*args: Any) -> list[Instance]:
+        nonlocal slow
+        found = listed(*args)
+        if any(instance.alive for instance in found) or (slow := slow - 1) < 0:
+            return found
+        return [Instance(**{**vars(i), "state": "shutting-down"}) for i in found]
+
+    monkeypatch.setattr(inventory, "tagged", tagged)
+    assert down(cloud.aws, SPEC, nobody) == []
+    assert cloud.pauses == [2, 5, 5, 5, 5]
+
+
+def test_a_group_in_use_waits_for_the_instances_that_leave_it(
+    cloud: Account, bare: list[str]
+) -> None:
+    cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", times=2)
+    assert down(cloud.aws, SPEC, nobody) == []
+    assert cloud.pauses == [2, 4]
+
+
+def test_what_cannot_be_deleted_is_told_with_its_reason_and_the_rest_is_deleted(
+    cloud: Account, bare: list[str]
+) -> None:
+    cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", "has a dependent object")
+    message = "User: x is not authorized to perform: iam:DeleteRole on resource: y"
+    cloud.faults.refuse("DeleteRole", "AccessDenied", message, status=403)
+    left = down(cloud.aws, SPEC, nobody)
+    assert left[0].startswith("the security group trialfleet-f in eu-west-1: AWS refuses: ")
+    assert "has a dependent object" in left[0]
+    assert "permission iam:DeleteRole is denied" in left[2]
+    assert [line.partition(" sg-")[0] for line in left[3:]] == [
+        "left: security group",
+        "left: security group",
+        "left: role trialfleet-f",
+    ]
+    assert sorted({*cloud.holdings()} - {*bare}) == [
+        f"group {HOME} trialfleet-f",
+        f"group {AWAY} trialfleet-f",
+        "role trialfleet-f",
+    ]
+
+
+def test_another_fleet_and_other_instances_stay(cloud: Account, bare: list[str]) -> None:
+    up(cloud.aws, fleet(name="g"), inputs(), [HERE], 1)
+    cloud.client("ec2").run_instances(
+        ImageId=IMAGE, InstanceType="t3.small", MinCount=1, MaxCount=1
+    )
+    before = cloud.holdings()
+    down(cloud.aws, SPEC, nobody)
+    assert sorted({*before} - {*cloud.holdings()}) == sorted(
+        held for held in before if "fleet-f" in held or "/f/" in held
+    )
+    assert len(cloud.instances()) == 2
+
+
+def test_the_logs_of_nodes_go_too(cloud: Account, bare: list[str]) -> None:
+    cloud.client("s3").put_object(
+        Bucket="trialfleet-f-123456789012", Key="fleet/f/log/i-1.log", Body=b"it failed"
+    )
+    assert down(cloud.aws, SPEC, nobody) == []
+    assert cloud.holdings() == bare
+
+
+def test_single_nodes_are_terminated_and_those_gone_already_are_passed_over(
+    cloud: Account, bare: list[str]
+) -> None:
+    here, there = sorted(inventory.instances(cloud.aws, SPEC), key=lambda i: i.aws_region)
+    gone = Instance(**{**vars(here), "id": "i-0123456789abcdef0"})
+    terminate(cloud.aws, [gone, here])
+    assert [i.id for i in inventory.instances(cloud.aws, SPEC)] == [there.id]
+    terminate(cloud.aws, [gone])

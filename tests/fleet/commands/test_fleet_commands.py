@@ -1,0 +1,127 @@
+"""`trialfleet fleet …` as a person types it, against moto."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, inputs
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.workflows.cli.main import main
+
+FLEET = f"""\
+name: f
+aws_regions: [eu-west-1]
+instance_types: [g4dn.xlarge]
+spot: {{share: 0}}
+nodes: {{max: 2}}
+price_cap: {{hour: 0.7}}
+ami: {IMAGE}
+"""
+
+
+@pytest.fixture
+def cloud(cloud: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Account:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-pool"))
+    monkeypatch.delenv("CONDOR_CONFIG", raising=False)
+    Path("fleet.yaml").write_text(FLEET)
+    return cloud
+
+
+def typed(*words: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(main, ["fleet", *words])
+
+
+def raised(cloud: Account) -> str:
+    spec = fleet(spot={"share": 0})
+    one = candidate(name="g4dn.xlarge", lifecycle="on-demand", price=0.58)
+    return up.up(cloud.aws, spec, inputs(), [one]).instances[0].id
+
+
+def test_plan_tells_prices_what_would_be_made_and_the_next_command(cloud: Account) -> None:
+    result = typed("plan")
+    assert result.exit_code == 0, result.output
+    assert "g4dn.xlarge" in result.output
+    assert f"S3 bucket trialfleet-f-{ACCOUNT}, prefix fleet/f/" in result.output
+    assert "at the most 0.70 USD per hour" in result.output
+    assert "next: trialfleet fleet up" in result.output
+    assert cloud.instances() == []
+
+
+def test_plan_prints_json_and_the_policies_alone(cloud: Account) -> None:
+    plan = json.loads(typed("plan", "--json").output)
+    assert plan["candidates"][0]["type"]["name"] == "g4dn.xlarge"
+    policies = json.loads(typed("plan", "--policy").output)
+    assert policies.keys() == {"caller", "daily", "node"}
+
+
+def test_status_shows_a_node_and_says_why_the_pool_is_silent(cloud: Account) -> None:
+    name = raised(cloud)
+    text = typed("status").output
+    assert name in text
+    assert "0.58 USD/h" in text
+    assert "the pool can't be asked" in text
+    told = json.loads(typed("status", "--json").output)
+    assert [node["instance"] for node in told["nodes"]] == [name]
+
+
+def test_down_removes_all_and_says_so(cloud: Account) -> None:
+    raised(cloud)
+    result = typed("down", "--now", "fleet.yaml")
+    assert result.exit_code == 0, result.output
+    assert "nothing is left; the fleet has cost about 0.0" in result.output
+    assert not [thing for thing in cloud.holdings() if "trialfleet" in thing]
+
+
+def test_down_says_once_what_is_left(cloud: Account) -> None:
+    raised(cloud)
+    bucket = f"trialfleet-f-{ACCOUNT}"
+    cloud.client("s3").put_object(Bucket=bucket, Key="somebodys", Body=b"")
+    result = typed("down", "--now")
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1] == f"left: in S3: s3://{bucket} in eu-west-1"
+
+
+def test_reap_shows_before_it_acts(cloud: Account) -> None:
+    name = raised(cloud)
+    assert typed("reap", "--aws-region", "eu-west-1", "--dry-run").output == ""
+    cloud.client("ec2").create_tags(
+        Resources=[name], Tags=[{"Key": "trialfleet:expires", "Value": "2026-01-01T00:00:00Z"}]
+    )
+    assert name in typed("reap", "--aws-region", "eu-west-1", "--dry-run").output
+    assert len(cloud.instances()) == 1
+    assert "1 terminated" in typed("reap", "--aws-region", "eu-west-1").output
+    assert cloud.instances() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["plan", "nothing.yaml"], 2, "nothing.yaml: can't be read"),
+        (["scale", "9"], 2, "9 nodes: the fleet may have 0 to 2 (nodes.max)"),
+        (["scale", "many"], 2, "many"),
+        (["up"], 2, "set `manager:`"),
+        (["bake"], 2, "set `manager:`"),
+        (["reap"], 2, "--aws-region"),
+        (["reap", "--aws-region", "mars"], 2, "'mars' is no AWS region; write one such as"),
+    ],
+)
+def test_a_mistake_is_told_without_a_traceback(
+    cloud: Account, words: list[str], code: int, told: str
+) -> None:
+    result = typed(*words)
+    assert result.exit_code == code, result.output
+    assert told in result.output
+    assert "Traceback" not in result.output
+    assert cloud.instances() == []
+
+
+def test_without_a_file_the_folder_is_named(cloud: Account) -> None:
+    Path("fleet.yaml").unlink()
+    result = typed("status")
+    assert result.exit_code == 2
+    assert "neither study.yaml nor fleet.yaml" in result.output

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.fleet.mock_aws.moto_account import HOME, Account, candidate, fleet, inputs
+from tests.fleet.mock_aws.moto_account import account as new_account
+from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
+from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.commands import status as fleet_status
+from trialfleet.infra.fleet.commands.boot_log import BootMessage, last_line
+from trialfleet.infra.fleet.commands.status import FleetStatus
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool.nodes import Demand, Group, PoolNode, PoolView, Room, RunningTrial
+from trialfleet.infra.fleet.scaling import ledger
+
+FLEET = fleet(nodes={"min": 1, "max": 4}, price_cap={"hour": 5, "run": 50})
+LOG = """2026-11-20T12:00:01Z driver: present
+2026-11-20T12:00:09Z htcondor failed: no version 25.14.1 for this release
+\n"""
+
+
+def raised(account: Account, count: int) -> list[str]:
+    """Bring so many nodes up and return their ids."""
+    up.up(account.aws, FLEET, inputs(), [candidate()], count)
+    return [instance.id for instance in inventory.instances(account.aws, FLEET)]
+
+
+def seen(
+    account: Account,
+    monkeypatch: pytest.MonkeyPatch,
+    *nodes: PoolNode,
+    minutes: float = 30,
+    run: str = "",
+) -> FleetStatus:
+    """Return the status some minutes later, with these nodes in the pool."""
+    waiting = Demand(idle=(Group(need=ONE_GPU, jobs=3),))
+    view = PoolView(nodes=nodes, demand=waiting)
+    monkeypatch.setattr(pool_nodes, "look", lambda _fleet, _run: view)
+    now = datetime.now(UTC) + timedelta(minutes=minutes)
+    return fleet_status.status(account.aws, FLEET, run=run, now=now)
+
+
+def test_joined_nodes_tell_what_they_are_and_what_they_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trial = RunningTrial(run="r1", region="JFK", node="JFK.l1.t03")
+    with new_account() as account:
+        idle, busy = raised(account, 2)
+        status = seen(
+            account,
+            monkeypatch,
+            pool_node(idle, driver_option="already 0"),
+            pool_node(busy, idle=None, trials=(trial,)),
+        )
+        first, second = status.nodes
+        assert (first.instance, first.zone, first.type) == (idle, HOME + "a", "g5.xlarge")
+        assert (first.lifecycle, first.stage, first.why) == ("spot", "joined", "")
+        assert (first.gpus, first.gpu, first.bandwidth) == (1, "NVIDIA A10G", 481.5)
+        assert (first.driver_option, first.trials) == ("already 0", ())
+        assert second.trials == (trial,)
+        assert second.idle_minutes is None
+        assert first.cost == pytest.approx(0.2, abs=0.001)
+        assert status.spent == pytest.approx(0.4, abs=0.002)
+        assert status.price_per_hour == pytest.approx(0.8)
+        assert status.stages == {"joined": 2}
+        assert status.demand is not None
+        assert status.demand.waiting == 3
+        assert (status.hour_cap, status.run_cap) == (5, 50)
+
+
+def test_the_status_is_plain_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_account() as account:
+        (name,) = raised(account, 1)
+        told = seen(account, monkeypatch, pool_node(name)).to_json()
+        assert json.loads(json.dumps(told)) == told
+        assert told["nodes"][0]["bandwidth"] == 481.5
+        assert datetime.fromisoformat(told["nodes"][0]["launched"]).tzinfo
+
+
+def test_a_node_that_has_not_joined_tells_the_last_line_of_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with new_account() as account:
+        (name,) = raised(account, 1)
+        account.client("s3").put_object(
+            Bucket=f"trialfleet-f-{account.aws.account(HOME)}",
+            Key=f"fleet/f/log/{name}.log",
+            Body=LOG.encode(),
+        )
+        status = seen(account, monkeypatch, minutes=5)
+        (node,) = status.nodes
+        assert (node.instance, node.type, node.zone) == (name, "g5.xlarge", "eu-west-1a")
+        assert node.why == (
+            "not in the pool 5 minutes after its launch;"
+            " its log ends: 2026-11-20T12:00:09Z htcondor failed:"
+            " no version 25.14.1 for this release"
+        )
+        late = seen(account, monkeypatch, minutes=25).nodes[0]
+        assert "which is more than the 20 that it may take" in late.why
+
+
+def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_account() as account:
+        raised(account, 1)
+        console = account.client("ec2").get_console_output  # what moto says of every instance
+        said = console(InstanceId=raised(account, 1)[0])["Output"]
+        node = seen(account, monkeypatch).nodes[0]
+        assert node.why.endswith(f"its console ends: {last_line(said)}")
+        account.faults.refuse("GetConsoleOutput", "UnauthorizedOperation", status=403)
+        node = seen(account, monkeypatch).nodes[0]
+        assert node.why.endswith("it has told nothing of its boot yet")
+
+
+def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_account() as account:
+        one, two, three, four = raised(account, 4)
+        status = seen(
+            account,
+            monkeypatch,
+            pool_node(one, healthy=False, reason="Xid 79"),
+            pool_node(two, draining=True, drain_reason="trialfleet: idle for 10 minutes"),
+            pool_node(three, draining=True, note="3 jobs failed here within 60 s"),
+            pool_node(four, healthy=None),
+        )
+        assert {node.instance: (node.stage, node.why) for node in status.nodes} == {
+            one: ("sick", "its GPU failed the probe: Xid 79"),
+            two: ("draining", "draining: idle for 10 minutes"),
+            three: ("draining", "draining: 3 jobs failed here within 60 s"),
+            four: ("sick", "its GPU has not been probed yet"),
+        }
+
+
+def test_a_sick_gpu_among_others_is_told_of_a_node_that_takes_trials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with new_account() as account:
+        (one,) = raised(account, 1)
+        room = Room(gpus=4, cpus=4)
+        joined = pool_node(one, reason="GPU 1: hung", total=room, free=room, shares=2)
+        (node,) = seen(account, monkeypatch, joined).nodes
+        assert (node.stage, node.why) == ("joined", "GPU 1: hung")
+        assert node.gpus == 2, "each of which two trials share"
+
+
+def test_ended_nodes_stay_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_account() as account:
+        one, two = raised(account, 2)
+        begun = datetime.now(UTC)
+        record = ledger.Ledger().noted(inventory.instances(account.aws, FLEET), begun)
+        run_began = begun + timedelta(minutes=15)
+        ledger.save(account.aws, FLEET, record.begun("r1", run_began))
+        account.client("ec2").terminate_instances(InstanceIds=[one])
+        status = seen(account, monkeypatch, pool_node(two), minutes=30)
+        assert status.stages == {"ended": 1, "joined": 1}
+        assert status.spent == pytest.approx(0.4, abs=0.002)
+        assert status.price_per_hour == pytest.approx(0.4)
+        assert status.nodes[0].why.startswith("it has ended")
+        of_run = seen(account, monkeypatch, pool_node(two), minutes=30, run="r1")
+        assert (status.since, of_run.since) == (None, run_began)
+        assert of_run.spent == pytest.approx(0.2, abs=0.002)
+
+
+def test_a_pool_that_does_not_answer_is_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_fleet: str, _run: str) -> PoolView:
+        raise PoolError("the collector does not answer")
+
+    with new_account() as account:
+        raised(account, 1)
+        monkeypatch.setattr(pool_nodes, "look", silent)
+        status = fleet_status.status(account.aws, FLEET)
+        (notice,) = status.notices
+        assert notice.startswith("the pool can't be asked, so nobody knows which nodes are in it")
+        assert (status.nodes[0].why, status.demand) == ("the pool can't be asked", None)
+
+
+def test_the_last_line_is_the_nodes_own_where_it_has_any() -> None:
+    console = (
+        "[    1.2] kernel: hello\r\n"
+        "[   10.1] cloud-init[812]: 2026-11-20T12:00:01Z driver: present\r\n"
+        "[   11.0] systemd[1]: Started something\r\n"
+    )
+    assert last_line(console) == "2026-11-20T12:00:01Z driver: present"
+    assert last_line("a\r\n\r\nb\r\n\n") == "b"
+    assert last_line("") == ""
+    assert str(BootMessage("a line", "log")) == "its log ends: a line"

@@ -1,0 +1,98 @@
+"""Leases: renewed, and what happens to those who outlive theirs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, inputs
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.instances import inventory, lease
+from trialfleet.infra.fleet.lifecycle.reap import LONGEST, expired, reap
+from trialfleet.infra.fleet.lifecycle.up import up
+from trialfleet.infra.fleet.spec.machines import Instance
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
+
+
+@pytest.fixture
+def nodes(cloud: Account) -> list[Instance]:
+    """Two nodes of one fleet at home, and one of another fleet away."""
+    up(cloud.aws, SPEC, inputs(), [candidate(HOME + "a")], 2)
+    other = SPEC.model_copy(update={"name": "g"})
+    up(cloud.aws, other, inputs(), [candidate(AWAY + "a")], 1)
+    found = [*inventory.instances(cloud.aws, SPEC), *inventory.instances(cloud.aws, other)]
+    lease.renew(cloud.aws, SPEC, found, now=NOW)
+    return found
+
+
+def expiries(cloud: Account) -> list[datetime | None]:
+    return [instance.expires for instance in inventory.instances(cloud.aws, SPEC)]
+
+
+def test_a_lease_is_renewed_in_all_regions(cloud: Account, nodes: list[Instance]) -> None:
+    end = lease.renew(cloud.aws, SPEC, nodes, 30, now=NOW)
+    assert end == NOW + timedelta(minutes=30)
+    assert expiries(cloud) == [end, end]
+    assert expired(cloud.aws, [HOME, AWAY], now=end) == []
+    assert len(expired(cloud.aws, [HOME, AWAY], now=end + timedelta(seconds=1))) == 3
+
+
+def test_by_default_a_lease_is_as_long_as_the_fleet_says(
+    cloud: Account, nodes: list[Instance]
+) -> None:
+    assert expiries(cloud) == [NOW + timedelta(minutes=60)] * 2
+
+
+def test_a_node_that_is_gone_keeps_no_other_from_its_lease(
+    cloud: Account, nodes: list[Instance]
+) -> None:
+    gone = Instance(**{**vars(nodes[0]), "id": "i-0123456789abcdef0"})
+    cloud.faults.refuse(  # AWS tags none then, and moto all
+        "CreateTags", "InvalidInstanceID.NotFound", when=lambda body: gone.id in body.values()
+    )
+    end = lease.renew(cloud.aws, SPEC, [gone, *nodes], 30, now=NOW)
+    assert expiries(cloud) == [end, end]
+
+
+def test_a_refusal_of_another_kind_is_told(cloud: Account, nodes: list[Instance]) -> None:
+    cloud.faults.refuse("CreateTags", "TagLimitExceeded")
+    with pytest.raises(FleetError, match="TagLimitExceeded"):
+        lease.renew(cloud.aws, SPEC, nodes)
+
+
+def test_what_outlived_its_lease_is_terminated_in_any_fleet(
+    cloud: Account, nodes: list[Instance]
+) -> None:
+    lease.renew(cloud.aws, SPEC, nodes[:1], 120, now=NOW)
+    said: list[str] = []
+    after = NOW + timedelta(minutes=61)
+    reaped = reap(cloud.aws, [HOME, AWAY], said.append, now=after)
+    assert {i.id for i in reaped} == {i.id for i in nodes[1:]}
+    assert [i["InstanceId"] for i in cloud.instances()] == [nodes[0].id]
+    assert cloud.instances(AWAY) == []
+    ended = "its lease ended 2026-11-20T13:00:00Z"
+    assert f"{nodes[2].id} (g5.xlarge in us-east-1a, fleet g): {ended}" in said
+    assert reap(cloud.aws, [HOME, AWAY], now=after) == []
+
+
+def test_instances_of_others_are_nobodys_business(cloud: Account) -> None:
+    cloud.client("ec2").run_instances(
+        ImageId=IMAGE, InstanceType="t3.small", MinCount=1, MaxCount=1
+    )
+    assert expired(cloud.aws, [HOME], now=NOW + timedelta(days=3_650)) == []
+
+
+def test_a_node_without_a_readable_lease_ends_with_the_longest_one(
+    cloud: Account, nodes: list[Instance]
+) -> None:
+    cloud.client("ec2").create_tags(
+        Resources=[nodes[0].id], Tags=[{"Key": "trialfleet:expires", "Value": "soon"}]
+    )
+    cloud.client("ec2").delete_tags(Resources=[nodes[1].id], Tags=[{"Key": "trialfleet:expires"}])
+    assert expiries(cloud) == [None, None]
+    end = max(node.launched for node in nodes) + LONGEST
+    assert expired(cloud.aws, [HOME], now=end - timedelta(minutes=5)) == []
+    assert len(expired(cloud.aws, [HOME], now=end + timedelta(minutes=5))) == 2

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+
+import classad2
+import pytest
+
+from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, dynamic_ad, job_ad, slot_ad
+from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.infra.fleet.pool.nodes import (
+    Demand,
+    Group,
+    Room,
+    RunningTrial,
+    read_demand,
+    read_nodes,
+)
+from trialfleet.infra.fleet.pool.queries import of_run
+
+
+def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:
+    (node,) = read_nodes([slot_ad()])
+    assert (node.instance, node.fleet, node.slot) == ("i-1", "demo", "slot1@i-1")
+    assert (node.total, node.free) == (ROOM, ROOM)
+    assert (node.healthy, node.reason, node.gpu) == (True, "", "NVIDIA A10G")
+    assert (node.bandwidth, node.launch_microseconds) == (481.5, None)
+    assert node.idle_since == NOW - timedelta(seconds=60)
+    assert not node.draining
+    assert plain(asdict(node))["idle_since"] == "2026-11-20T11:59:00+00:00"
+
+
+def test_idleness_is_right_where_the_nodes_clock_is_wrong() -> None:
+    seconds = int(NOW.timestamp()) + 4_000
+    ad = slot_ad(MyCurrentTime=seconds, NumDynamicSlotsTime=seconds - 300)
+    (node,) = read_nodes([ad])
+    assert node.idle_since == NOW - timedelta(seconds=300)
+
+
+def test_a_busy_node_tells_which_trials_run_there() -> None:
+    whole = slot_ad(NumDynamicSlots=2, GPUs=0, Cpus=2, Memory=7_000)
+    ads = [dynamic_ad(job="8.0"), whole, dynamic_ad(job="7.0")]
+    (node,) = read_nodes(ads, [job_ad("7.0"), job_ad("9.0")])
+    assert node.idle_since is None
+    assert node.free == Room(gpus=0, cpus=2, memory_mb=7_000)
+    assert node.jobs == ("7.0", "8.0")  # 8.0 is nobody's trial
+    assert node.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
+
+
+def test_a_slot_that_is_claimed_but_runs_nothing_is_not_idle() -> None:
+    (node,) = read_nodes([slot_ad(NumDynamicSlots=1)])
+    assert (node.idle_since, node.jobs) == (None, ())
+
+
+def test_runs_of_one_id_are_told_apart_by_their_folders() -> None:
+    jobs = [job_ad(TrialfleetFolder=f"/runs/{study}/r1") for study in ("one", "one", "other")]
+    assert of_run(jobs, "r1", "/runs/other/r1") == jobs[2:]
+    assert of_run(jobs[:2], "r1") == jobs[:2]
+    assert of_run(jobs, "r2") == []
+    assert of_run(jobs, "") == jobs
+    with pytest.raises(PoolError, match=r"several runs called 'r1'.*/runs/one/r1, /runs/other/r1"):
+        of_run(jobs, "r1")
+
+
+def test_expressions_are_evaluated_and_odd_values_pass_for_unknown() -> None:
+    ad = slot_ad(TrialfleetBandwidth=classad2.ExprTree("Cpus * 100.5"))
+    ad["TrialfleetGpuHealthy"] = classad2.ExprTree("NoSuchAttribute > 1")
+    ad["TrialfleetGpuReason"] = 7
+    (node,) = read_nodes([ad])
+    assert (node.bandwidth, node.healthy, node.reason) == (402.0, None, "")
+
+
+def test_of_a_startd_that_was_restarted_the_later_ad_counts() -> None:
+    old, new = slot_ad(LastHeardFrom=int(NOW.timestamp()) - 50, GPUs=0), slot_ad()
+    assert read_nodes([new, old]) == read_nodes([old, new]) == read_nodes([new])
+
+
+def test_slots_of_other_machines_are_left_out() -> None:
+    other = slot_ad()
+    del other["TrialfleetInstance"]
+    assert read_nodes([other, dynamic_ad("i-2")]) == ()
+
+
+def test_demand_counts_trials_that_wait_and_that_run() -> None:
+    ads = [job_ad(JobStatus=status) for status in (2, 6, 1, 5)]
+    ads.append(job_ad(JobStatus=1, RequestGPUs=4))
+    one, four = (Room(gpus=n, cpus=1, memory_mb=4_000) for n in (1, 4))
+    demand = read_demand([*ads, job_ad(JobStatus=1, EnteredCurrentStatus=1_795_000_000)])
+    moment = datetime(2026, 11, 18, 11, 6, 40, tzinfo=UTC)
+    assert demand == Demand(
+        idle=(Group(need=four, jobs=1), Group(need=one, jobs=2, since=moment)),
+        active=(Group(need=one, jobs=2),),
+    )
+    assert (demand.waiting, demand.running) == (3, 2)
+
+
+def test_trials_with_other_requirements_are_a_group_of_their_own() -> None:
+    fast = classad2.ExprTree("TARGET.TrialfleetBandwidth > 900")
+    demand = read_demand([job_ad(JobStatus=1), job_ad(JobStatus=1, Requirements=fast)])
+    assert [group.requirements for group in demand.idle] == [
+        "TARGET.TrialfleetBandwidth > 900",
+        "",
+    ]
+
+
+def test_a_trial_without_a_gpu_asks_for_none() -> None:
+    ad = job_ad(JobStatus=1)
+    del ad["RequestGPUs"]
+    assert read_demand([ad]).idle[0].need == Room(gpus=0, cpus=1, memory_mb=4_000)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.fleet.mock_aws.moto_account import HOME, Account, fleet
+from tests.fleet.mock_aws.moto_account import account as new_account
+from tests.fleet.mock_aws.nodes_at_hand import NOW, ago, instance
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import bucket
+from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling.ledger import Ledger
+from trialfleet.infra.fleet.spec.machines import Instance
+
+
+def after(*looks: tuple[datetime, list[Instance]]) -> Ledger:
+    record = Ledger()
+    for moment, listed in looks:
+        record = record.noted(listed, moment)
+    return record
+
+
+def test_a_living_instance_costs_its_price_for_its_age() -> None:
+    assert after((NOW, [instance()])).cost(NOW) == pytest.approx(0.6)
+    assert after((NOW, [instance(minutes=0.1)])).cost(NOW) == pytest.approx(0.6 / 60)
+    assert after((NOW, [instance(price=None)])).cost(NOW) == 0
+
+
+def test_an_instance_that_aws_forgot_still_counts() -> None:
+    later = NOW + timedelta(hours=5)
+    record = after((NOW, [instance()]), (NOW + timedelta(minutes=1), []), (later, []))
+    assert record.cost(later) == pytest.approx(0.61)
+
+
+def test_an_end_is_no_later_than_the_lease_where_nobody_looked() -> None:
+    lease_end = NOW + timedelta(minutes=30)
+    later = NOW + timedelta(hours=9)
+    record = after((NOW, [instance(expires=lease_end)]), (later, []))
+    assert record.cost(later) == pytest.approx(0.9)
+
+
+def test_an_end_once_noticed_stays_and_an_instance_listed_again_lives() -> None:
+    gone = instance(state="terminated")
+    first = after((NOW, [gone]))
+    assert first.noted([gone], NOW + timedelta(hours=1)).cost(NOW) == first.cost(NOW)
+    back = first.noted([instance()], NOW + timedelta(hours=1))
+    assert back.cost(NOW + timedelta(hours=1)) == pytest.approx(1.2)
+
+
+def test_of_a_run_only_what_was_spent_since_its_beginning_counts() -> None:
+    record = after((NOW, [instance()])).begun("r1", ago(30)).begun("r1", NOW)
+    assert record.runs == {"r1": ago(30)}
+    assert record.cost(NOW, record.runs["r1"]) == pytest.approx(0.3)
+    again = record.begun("r1", ago(10), planned=ago(20))  # of another study: this one began before
+    assert again.runs == {"r1": ago(10)}
+    assert again.begun("r1", NOW, planned=ago(20)) == again
+    ended_before = after((ago(40), [instance()]), (ago(35), []))
+    assert ended_before.cost(NOW, ago(30)) == 0
+
+
+def test_old_lives_are_forgotten_after_three_months() -> None:
+    record = after((NOW, [instance(state="terminated")]))
+    assert record.noted([], NOW + timedelta(days=89)).lifetimes
+    assert not record.noted([], NOW + timedelta(days=91)).lifetimes
+
+
+def test_the_record_is_kept_in_the_fleets_bucket() -> None:
+    with new_account() as account:
+        record = after((NOW, [instance(), instance("i-2", state="terminated", expires=None)]))
+        record = record.begun("r1", NOW)
+        assert ledger.load(account.aws, fleet()) == Ledger()
+        name = bucket.ensure(account.aws, fleet(), account.aws.account(HOME))
+        assert ledger.load(account.aws, fleet()) == Ledger()
+        ledger.save(account.aws, fleet(), record)
+        assert ledger.load(account.aws, fleet()) == record
+        assert "object fleet/f/ledger.json" in account.holdings()
+        spoil(account, name)
+        with pytest.raises(FleetError, match=r"ledger.json can't be read .* delete it"):
+            ledger.load(account.aws, fleet())
+
+
+def spoil(account: Account, name: str) -> None:
+    account.client("s3").put_object(Bucket=name, Key="fleet/f/ledger.json", Body=b'{"runs": []}')

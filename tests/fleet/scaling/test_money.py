@@ -1,0 +1,161 @@
+"""What a run's cap still pays for, and what ends when it pays for nothing more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU
+from tests.fleet.mock_aws.small_world import World, world
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler
+from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.money import NO_MONEY, stop
+
+
+def limits(spent: float, cap: float | None = 10.0, reserve: float = 0.2) -> Limits:
+    """The limits of a fleet whose nodes cost 0.60 USD per hour and 0.20 until they are of use."""
+    return Limits(
+        min_nodes=0,
+        max_nodes=4,
+        idle_minutes=10,
+        boot_minutes=20,
+        room=ONE_GPU,
+        price=0.6,
+        run_cap=cap,
+        reserve=reserve,
+        spent=spent,
+    )
+
+
+def finals_end(*of: float, nodes: int = 1, wanted: bool = True, **more: float) -> list[bool | None]:
+    found = [stop(limits(spent, **more), nodes, wanted) for spent in of]
+    return [one.finals if one else None for one in found]
+
+
+def test_trials_end_at_their_share_and_full_trainings_at_the_cap() -> None:
+    assert finals_end(0, 7.99, 8.0, 9.99, 10.0, 12.0) == [None, None, False, False, True, True]
+    assert finals_end(9.99, 10.0, reserve=0.0) == [None, True]
+
+
+def test_without_a_cap_nothing_ends() -> None:
+    assert stop(limits(1e6, cap=None), 0, wanted=True) is None
+
+
+def test_money_that_never_makes_a_node_of_use_counts_as_spent() -> None:
+    assert finals_end(9.79, 9.81, nodes=0) == [False, True]
+    assert finals_end(9.81, nodes=1) == [False]  # it goes on until the cap
+    assert finals_end(9.81, nodes=0, wanted=False) == [False]
+    assert finals_end(0.0, nodes=0, cap=0.19) == [True]
+
+
+KEPT = "trials have spent $8.00; $2.00 of the run's cap of $10.00 is kept for the full trainings"
+TOO_LITTLE = (
+    "$0.10 of the run's cap of $10.00 is less than a new node costs until it is of use "
+    "($0.60 per hour, 20 minutes)"
+)
+
+
+@pytest.mark.parametrize(
+    ("spent", "nodes", "reason"),
+    [
+        (8, 1, KEPT),
+        (11, 1, "the run's cap of $10.00 is reached: $11.00 is spent"),
+        (9.9, 0, TOO_LITTLE),
+    ],
+)
+def test_the_reason_says_what_is_spent(spent: float, nodes: int, reason: str) -> None:
+    found = stop(limits(spent), nodes, wanted=True)
+    assert found
+    assert found.reason == NO_MONEY + reason
+
+
+# --- The autoscaler -------------------------------------------------------------------------------
+
+
+def begun(here: World, run: str = "r1") -> Autoscaler:
+    """Let a trial of a run have a node."""
+    scaler = here.autoscaler(run)
+    here.waiting = 1
+    scaler.step()
+    here.join(idle=None)
+    here.waiting = 0
+    return scaler
+
+
+def ended(here: World) -> list[tuple[str, bool]]:
+    return [(run, one.finals) for run, one in here.stops]
+
+
+def test_at_their_share_trials_end_and_nodes_stay_for_the_full_trainings() -> None:
+    with world(price_cap={"run": 1.0}) as here:
+        scaler = begun(here)
+        here.waiting = 3
+        here.later(minutes=121)  # at 0.40 per hour
+        step = scaler.step()
+        assert ended(here) == [("r1", False)]
+        assert (step.ended, step.launched, step.drained) == (3, (), ())
+        assert step.stopped.startswith(NO_MONEY + "trials have spent $0.8")
+        assert here.said[-1] == f"removed 3 job(s): {step.stopped}"
+        here.waiting = 1  # a region's full training
+        (name,) = here.pool
+        here.change(name, idle_since=here.now)
+        assert scaler.step().launched == ()
+        here.change(name, idle_since=None)
+        assert len(here.living()) == 1
+
+
+def test_full_trainings_get_nodes_of_the_reserve() -> None:
+    with world(price_cap={"run": 1.0, "reserve": 0.5}) as here:
+        scaler = begun(here)
+        here.later(minutes=80)
+        assert scaler.step().stopped
+        scaler.step()
+        here.waiting, here.finals = 1, True
+        assert len(scaler.step().launched) == 1
+        assert {one.finals for _, one in here.stops} == {False}
+
+
+def test_at_the_cap_all_of_the_run_ends_and_its_nodes_go() -> None:
+    with world(price_cap={"run": 1.0}) as here:
+        scaler = begun(here)
+        here.waiting = 3
+        here.later(minutes=151)
+        step = scaler.step()
+        assert ended(here) == [("r1", True)]
+        assert (step.ended, len(step.drained)) == (3, 1)
+        assert f"the run's cap of $1.00 is reached: ${step.spent:.2f} is spent" in step.stopped
+
+
+def test_a_run_of_which_too_little_is_left_for_any_node_ends() -> None:
+    with world(price_cap={"run": 0.1}) as here:
+        here.waiting = 2
+        step = here.autoscaler("r1").step()
+        assert (step.launched, ended(here)) == ((), [("r1", True)])
+
+
+def test_a_graph_that_waits_for_a_node_that_nothing_pays_for_ends() -> None:
+    with world(price_cap={"run": 0.1}) as here:
+        assert here.autoscaler("r1").step(least=1).stopped
+        assert not here.autoscaler("r1").step().stopped
+
+
+def test_without_a_run_nobodys_trials_end() -> None:
+    with world(price_cap={"run": 1.0}) as here:
+        scaler = begun(here, run="")
+        here.waiting = 3
+        here.later(minutes=151)
+        assert len(scaler.step().drained) == 1
+        assert here.stops == []
+
+
+@pytest.mark.parametrize("minutes", [121, 151])
+def test_a_queue_that_does_not_answer_is_told_and_asked_again(minutes: int) -> None:
+    with world(price_cap={"run": 1.0}) as here:
+        scaler = begun(here)
+        here.waiting = 3
+        here.later(minutes=minutes)
+        here.ends = False
+        step = scaler.step()
+        assert step.notes[0] == "the schedd does not answer"
+        assert (step.launched, step.ended) == ((), 0)
+        here.ends = True
+        assert scaler.step().ended == 3

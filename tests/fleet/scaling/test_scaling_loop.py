@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.mock_aws.nodes_at_hand import NOW
+from trialfleet.errors import FleetError, PoolError
+from trialfleet.infra.fleet.scaling.autoscaler import Step
+from trialfleet.infra.fleet.scaling.decision import Removal
+from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.fleet.scaling.loop import Loop
+
+STEP = Step(at=NOW, nodes={}, waiting=0, running=0, price_per_hour=0, spent=0, since=NOW)
+
+
+@dataclass
+class Scripted:
+    """An autoscaler whose steps are known beforehand; the last one ends the loop."""
+
+    steps: list[Step | Exception]
+    least: list[int] = field(default_factory=list)
+    ended: Callable[[], None] = lambda: None
+
+    def step(self, *, least: int = 0) -> Step:
+        self.least.append(least)
+        now = self.steps.pop(0)
+        if not self.steps:
+            self.ended()
+        if isinstance(now, Exception):
+            raise now
+        return now
+
+
+@dataclass
+class ScriptedGraph:
+    """A graph that is over after some looks."""
+
+    looks: int
+    started: int = 0
+    former: bool | Exception = False  # whether an autoscaler before this one has started it
+
+    def is_started(self) -> bool:
+        if isinstance(self.former, Exception):
+            raise self.former
+        return self.former
+
+    def start(self) -> None:
+        self.started += 1
+
+    def over(self) -> bool:
+        self.looks -= 1
+        return self.looks == 0
+
+
+def loop(scripted: Scripted, report: Path, said: list[str], **more: object) -> Loop:
+    made = Loop(
+        scripted,  # type: ignore[arg-type]
+        fleet="demo",
+        run="r1",
+        report=report,
+        progress=said.append,
+        pause=0.001,
+        **{"lock": report.parent / "lock", **more},  # type: ignore[arg-type]
+    )
+    scripted.ended = made.stop
+    return made
+
+
+def test_each_step_is_reported_for_people(tmp_path: Path) -> None:
+    removal = Removal(instance="i-1", reason="idle for 10 minutes", only_idle=True)
+    last = Step(**{**vars(STEP), "nodes": {"idle": 2}, "drained": (removal,)})
+    report = tmp_path / "fleet" / "demo.json"
+    loop(Scripted([STEP, last]), report, []).run()
+    told = json.loads(report.read_text())
+    assert (told["fleet"], told["run"], told["mode"], told["state"]) == (
+        "demo",
+        "r1",
+        "service",
+        "ended",
+    )
+    assert told["process"] == os.getpid()
+    assert told["step"]["at"] == "2026-11-20T12:00:00+00:00"
+    assert told["step"]["nodes"] == {"idle": 2}
+    assert told["step"]["drained"][0]["reason"] == "idle for 10 minutes"
+    assert read_report(report) == told
+
+
+def test_a_step_that_fails_is_reported_and_the_next_one_follows(tmp_path: Path) -> None:
+    said: list[str] = []
+    report = tmp_path / "demo.json"
+    scripted = Scripted([FleetError("AWS can't be asked"), STEP])
+    reports: list[str] = []
+    made = loop(scripted, report, said)
+
+    def read_and_end() -> None:
+        reports.append(report.read_text())
+        made.stop()
+
+    scripted.ended = read_and_end
+    made.run()
+    assert said == ["this step failed, the next follows: AWS can't be asked"]
+    failing = json.loads(reports[0])
+    assert (failing["state"], failing["error"]) == ("failing", "AWS can't be asked")
+    assert read_report(report)["error"] == ""  # type: ignore[index]
+
+
+def test_a_mistake_of_the_programs_own_is_told_and_the_next_step_follows(tmp_path: Path) -> None:
+    said: list[str] = []
+    report = tmp_path / "demo.json"
+    reports: list[str] = []
+    scripted = Scripted([KeyError("Price"), STEP])
+    made = loop(scripted, report, said)
+
+    def read_and_end() -> None:
+        reports.append(report.read_text())
+        made.stop()
+
+    scripted.ended = read_and_end
+    made.run()
+    assert not scripted.steps
+    assert said[0].startswith("this step failed, the next follows: Traceback")
+    assert "KeyError: 'Price'" in said[0]
+    assert json.loads(reports[0])["error"] == "KeyError: 'Price'"
+
+
+def test_a_report_that_cant_be_written_does_not_end_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    report = tmp_path / "demo.json"
+    report.mkdir()  # as a full disk, it takes no report
+    scripted = Scripted([STEP, STEP, STEP])
+    loop(scripted, report, said).run()
+    assert not scripted.steps
+    assert len(said) == 1
+    assert said[0].startswith("the report can't be written: ")
+    assert "demo.json" in said[0]
+
+
+def test_a_log_on_a_full_disk_does_not_end_it(tmp_path: Path) -> None:
+    scripted = Scripted([FleetError("AWS can't be asked"), KeyError("Price"), STEP])
+    with Path("/dev/full").open("w") as full:
+
+        def say(line: str) -> None:
+            print(line, file=full, flush=True)
+
+        made = loop(scripted, tmp_path / "demo.json", [])
+        made._progress = say
+        made.run()
+        with pytest.raises(OSError, match="No space left"):
+            say("and that is what happens to a line")
+        with contextlib.suppress(OSError):
+            full.close()
+    assert not scripted.steps
+
+
+def test_a_lock_that_cant_be_made_is_tried_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    scripted = Scripted([STEP])
+    made = loop(scripted, tmp_path / "demo.json", said, lock=tmp_path / "file" / "lock")
+    (tmp_path / "file").touch()
+
+    def make_room(line: str) -> None:
+        said.append(line)
+        (tmp_path / "file").unlink()
+
+    made._progress = make_room
+    made.run()
+    assert not scripted.steps
+    assert len(said) == 1
+    assert said[0].startswith("the autoscaler's files can't be made: ")
+
+
+def test_steps_that_fail_are_never_further_apart_than_it_is_told(tmp_path: Path) -> None:
+    failing = Scripted([FleetError("AWS can't be asked")] * 20)
+    made = loop(failing, tmp_path / "demo.json", [], longest_pause=0.004)
+    pauses: list[float] = []
+    made._progress = lambda _: pauses.append(made._until_next())
+    made.run()
+    assert pauses == [0.002] + [0.004] * 19
+
+
+def test_one_that_waits_for_its_turn_reports_so(tmp_path: Path) -> None:
+    report = tmp_path / "waits.json"
+    waiting = loop(Scripted([STEP]), report, [])
+    states: list[str] = []
+
+    def said(_: str) -> None:
+        states.append((read_report(report) or {}).get("state", ""))
+        waiting.stop()
+
+    waiting._progress = said
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting.run()
+    assert states == ["waiting"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_after_the_step(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    scripted = Scripted([STEP] * 3)
+    made = loop(scripted, tmp_path / "demo.json", [])
+    scripted.ended = lambda: os.kill(os.getpid(), number)
+    made.run()
+    assert not scripted.steps
+    assert read_report(tmp_path / "demo.json")["state"] == "ended"  # type: ignore[index]
+    assert signal.getsignal(number) == before
+
+
+def test_a_second_autoscaler_of_a_fleet_waits_for_its_turn(tmp_path: Path) -> None:
+    said: list[str] = []
+    report = tmp_path / "demo.json"
+    first = Scripted([STEP, STEP])
+    running = loop(first, report, [])
+    second = Scripted([STEP])
+    waiting = loop(second, tmp_path / "another run's.json", said)
+    thread = threading.Thread(target=waiting.run)
+
+    def while_the_first_steps() -> None:
+        thread.start()
+        while not said:
+            thread.join(0.01)
+        assert not second.least
+        running.stop()
+
+    first.ended = while_the_first_steps
+    running.run()
+    thread.join(30)
+    assert said == ["another autoscaler of the fleet 'demo' is at work"]
+    assert second.least == [0]
+
+
+def test_a_graph_starts_with_its_first_node_and_ends_its_provisioner(tmp_path: Path) -> None:
+    joined = Step(**{**vars(STEP), "nodes": {"busy": 1}})
+    scripted = Scripted([STEP, STEP, joined, STEP, STEP, STEP])
+    graph = ScriptedGraph(looks=3)
+    report = tmp_path / "demo.json"
+    loop(scripted, report, [], graph=graph).run()
+    assert scripted.least == [1, 1, 1, 0, 0]
+    assert graph.started == 1
+    assert read_report(report)["mode"] == "provisioner"  # type: ignore[index]
+
+
+def test_a_provisioner_that_was_killed_asks_for_no_first_node_again(tmp_path: Path) -> None:
+    scripted = Scripted([STEP, STEP])
+    graph = ScriptedGraph(looks=9, former=True)
+    loop(scripted, tmp_path / "demo.json", [], graph=graph).run()
+    assert scripted.least == [0, 0]
+    assert graph.started == 0
+
+
+def test_a_queue_that_does_not_answer_at_the_start_ends_no_provisioner(tmp_path: Path) -> None:
+    said: list[str] = []
+    scripted = Scripted([STEP, STEP])
+    graph = ScriptedGraph(looks=9, former=PoolError("the schedd does not answer"))
+    loop(scripted, tmp_path / "demo.json", said, graph=graph).run()
+    assert scripted.least == [1, 1]
+    assert said == ["whether the graph was started before is unknown: the schedd does not answer"]
+
+
+def test_reports_have_a_place_of_their_own_for_each_fleet() -> None:
+    assert default_report("demo").name == "demo.json"
+    assert read_report(Path("/nowhere")) is None

@@ -1,0 +1,41 @@
+"""Which of a fleet's instance types can hold a trial, by what AWS says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.mock_aws import moto_account
+from tests.fleet.mock_aws.moto_account import Account
+from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
+
+TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
+
+
+@pytest.mark.parametrize(
+    ("need", "types", "said"),
+    [
+        (Room(gpus=1, cpus=1, memory_mb=2_048), ["g5.2xlarge", "g5.xlarge"], "g5.2xlarge, g5.xl"),
+        (Room(gpus=1, cpus=8, memory_mb=2_048), ["g5.2xlarge"], "can hold one: g5.2xlarge"),
+        (
+            Room(gpus=1, cpus=1, memory_mb=921_600),
+            [],
+            "needs 1 GPU, 1 cpu, 921600 MB, and the largest, g5.2xlarge, has 1 GPU, 8 cpus",
+        ),
+        (Room(gpus=2, cpus=1, memory_mb=1), [], "it needs 2 GPUs, 1 cpu, 1 MB"),
+    ],
+)
+def test_a_trial_is_compared_with_the_fleets_instance_types(
+    cloud: Account, need: Room, types: list[str], said: str
+) -> None:
+    found = suitable_types(cloud.aws, moto_account.fleet(instance_types=TYPES), need)
+    assert found is not None
+    assert found.types == types
+    assert said in str(found)
+
+
+def test_a_gpu_that_trials_share_counts_for_each(cloud: Account) -> None:
+    fleet = moto_account.fleet(instance_types=["g5.xlarge"], trials_per_gpu=4)
+    found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
+    assert found is not None
+    assert found.rooms["g5.xlarge"].gpus == 4

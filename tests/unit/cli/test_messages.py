@@ -1,0 +1,190 @@
+"""What the command line says of what can't be used: one message, exit code 2, safe to show."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.errors import InputError, PoolError, first_of
+from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.names import check_region_name
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.scripts.outcome import Failed, judge
+
+
+def said(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_of_many_names_the_first_are_told() -> None:
+    assert first_of(["a", "b", "c"], 3) == "a, b, c"
+    assert first_of(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
+    assert first_of([], 3) == ""
+
+
+@pytest.mark.parametrize("command", ["best", "status", "trials", "report", "submit"])
+def test_a_studys_folder_is_not_taken_for_a_run(tmp_path: Path, command: str) -> None:
+    (tmp_path / "go.sh").touch()
+    study = write(tmp_path, MINIMAL)
+    result = said(command, tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: '{tmp_path}' is no run's folder ({study} is a study, and no run of it); "
+        "make one with: trialfleet plan STUDY, or see those in ./runs\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["run: 1\n", "a: [", "", "- a\n", "run: a\nfolder: b\n"])
+def test_a_folder_whose_study_is_nothing_is_not_taken_for_a_run(tmp_path: Path, text: str) -> None:
+    write(tmp_path, text)
+    result = said("best", tmp_path)
+    assert result.exit_code == 2
+    assert "study.yaml" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["\u202eplan"],
+        ["plan", "--\u202e"],
+        ["plan", "\u202e\x1b[31mnowhere.yaml"],
+        ["plan", "study.yaml", "\u202e"],
+        ["init", "x", "--example", "\u202e"],
+        ["--\u202e"],
+        ["best", "\u202e"],
+        ["pool", "\u202e"],
+    ],
+)
+def test_what_a_terminal_would_act_on_is_escaped(arguments: list[str]) -> None:
+    result = said(*arguments)
+    assert result.exit_code == 2
+    assert "\\u202e" in result.stderr
+    assert all(line.isprintable() for line in result.output.splitlines())
+
+
+def test_an_error_of_any_kind_is_safe_to_show() -> None:
+    assert str(PoolError("a\u202eb\x1b[31m\nnext\ud800")) == "a\\u202eb\\x1b[31m\nnext\\ud800"
+    assert str(InputError("São Paulo, 北京")) == "São Paulo, 北京"
+
+
+@pytest.mark.parametrize("mark", ["\u202a", "\u202e", "\u2066", "\u2069"])
+def test_text_that_would_turn_a_line_around_is_no_regions_name_and_cleaned(mark: str) -> None:
+    with pytest.raises(ValueError, match="does not print"):
+        check_region_name(f"a{mark}b")
+    assert clean(f"a{mark}b") == "a\N{REPLACEMENT CHARACTER}b"
+    assert check_region_name("a\u200db") == "a\u200db"  # a joiner is part of many a word
+
+
+def test_a_plan_into_an_odd_folder_is_told_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = said("init", "\u202eodd")
+    assert result.exit_code == 0
+    assert all(line.isprintable() for line in result.output.splitlines())
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "."])
+def test_rows_that_never_end_are_not_opened(tmp_path: Path, place: str) -> None:
+    result = said("predict", tmp_path, place)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {place}: is a ")
+
+
+SHAPE = 'result.json must be like {"status": "complete", "metrics": {"auc": 0.5}}'
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ({"auc": 1.5}, ["has no status", "'auc' stands beside \"metrics\", not in it", SHAPE]),
+        ({"loss": 1.5}, ["has no status", SHAPE]),
+        ({"metrics": {"auc": 1}}, ["has no status", SHAPE]),
+        ({"status": "complete", "auc": 1.5}, ["'auc' stands beside \"metrics\"", SHAPE]),
+        ({"status": "done", "metrics": {"auc": 1}}, ["has status 'done'", SHAPE]),
+        ({"status": None}, ["has status None", SHAPE]),
+        ({"status": "complete", "metrics": [1]}, ["is no result", SHAPE]),
+        (["auc", 1], ["is no result", SHAPE]),
+    ],
+)
+def test_a_result_of_another_shape_is_told_the_right_one(
+    tmp_path: Path, result: object, words: list[str]
+) -> None:
+    folder = TrialFolder(tmp_path)
+    folder.result.write_text(json.dumps(result))
+    outcome = judge(folder, 0, "auc", {})
+    assert isinstance(outcome, Failed)
+    for word in words:
+        assert word in outcome.error
+
+
+def test_a_run_whose_study_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "study.yaml")
+    assert said("status", tmp_path).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["best", "plan", "init"])
+def test_what_the_machine_refuses_is_told_without_a_traceback(command: str) -> None:
+    result = said(command, "x" * 5000)
+    assert result.exit_code in {1, 2}
+    assert "File name too long" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "publish: postgresql+psycopg://u:geheim@h/d\x07",
+        "storag: postgresql+psycopg://u:geheim@h/d",
+        "'postgresql+psycopg://u:geheim@h/d?x=geheim': 1",
+        "data: [http://u:ge@heim@h/d?password=geheim]",
+        "storage: 'postgresql+psycopg://u:geheim'",
+        "storage:postgresql+psycopg://u:geheim@h/d",
+        "storage: |\n  postgresql+psycopg://u:geheim@h/d\n  x",
+        "storage: *postgresql+psycopg://u:geheim@h/d",
+        "storage: &postgresql+psycopg://u:geheim@h/d x: y",
+        "storage: !postgresql+psycopg://u:geheim@h/d x",
+    ],
+)
+def test_a_password_is_in_no_message_wherever_it_was_written(tmp_path: Path, text: str) -> None:
+    (tmp_path / "go.sh").touch()
+    result = said("plan", write(tmp_path, MINIMAL + text + "\n"))
+    assert result.exit_code == 2
+    assert "study.yaml" in result.stderr
+    assert "geheim" not in result.stderr
+    assert "heim" not in result.stderr
+
+
+def test_a_url_taken_for_a_path_shows_no_password() -> None:
+    result = said("best", "mysql://u:geheim@h/d")
+    assert (result.exit_code, "geheim" in result.stderr) == (2, False)
+
+
+def test_a_url_without_a_password_is_shown() -> None:
+    for url in ("s3://bucket/a@b", "https://docs.aws.amazon.com/x?y=1", "sqlite:///a b"):
+        assert str(InputError(f"{url!r} is wrong")) == f"{url!r} is wrong"
+
+
+def test_a_character_that_yaml_does_not_take_is_told_in_one_line(tmp_path: Path) -> None:
+    result = said("plan", write(tmp_path, "name: a\nregions: [A\x07]\n"))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {tmp_path}/study.yaml:2: not YAML: the character '\\x07' is not allowed\n"
+    )
+
+
+def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path) -> None:
+    model = tmp_path / "north\u202e" / "r1"
+    model.mkdir(parents=True)
+    (model / "provenance.json").write_text(json.dumps({"run": "r1"}))
+    result = said("promote", model)
+    assert result.exit_code == 0
+    assert "north\\u202e: latest is r1" in result.output
+    assert all(line.isprintable() for line in result.output.splitlines())

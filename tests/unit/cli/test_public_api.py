@@ -1,0 +1,290 @@
+"""What users build on: names, signatures, commands. A change here is a change for them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from optuna.study import StudyDirection
+from optuna.trial import create_trial
+
+import trialfleet
+from tests.conftest import MakeRun
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.workflows.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+SIGNATURES = {
+    "plan": "(study: 'Study | str | PathLike[str]', *, run: 'str | None' = None, "
+    "out: 'str | PathLike[str] | None' = None, "
+    "notice: 'Callable[[str], None] | None' = None, "
+    "day: 'date | RunsDay | None' = None) -> 'Run'",
+    "load_study": "(path: 'str | PathLike[str]', day: 'date | None' = None) -> 'Study'",
+    "Run": "(folder: 'str | PathLike[str]') -> 'None'",
+    "Run.submit": "(self, *, anyway: 'bool' = False) -> 'str'",
+    "Run.resume": "(self) -> 'str'",
+    "Run.stop": "(self) -> 'RunStatus'",
+    "Run.status": "(self) -> 'RunStatus'",
+    "Run.wait": "(self, progress: 'Callable[[RunStatus], None] | None' = None) -> 'RunStatus'",
+    "Run.watch": "(self, every: 'float' = 2.0) -> 'Iterator[RunStatus]'",
+    "Run.trials": "(self, region: 'str | None' = None) -> 'list[TrialRecord]'",
+    "Run.best": "(self) -> 'list[BestSettings]'",
+}
+NAMES = {
+    "BestSettings",
+    "FleetError",
+    "InputError",
+    "OptimizerError",
+    "PoolError",
+    "RegionStatus",
+    "Run",
+    "RunState",
+    "RunStatus",
+    "Stage",
+    "Study",
+    "StudyError",
+    "TrialRecord",
+    "TrialState",
+    "TrialfleetError",
+    "load_study",
+    "plan",
+}
+COMMANDS = {
+    "best",
+    "completion",
+    "daily backfill",
+    "daily install",
+    "daily remove",
+    "daily run",
+    "daily status",
+    "dashboard",
+    "fleet autoscale",
+    "fleet bake",
+    "fleet doctor",
+    "fleet down",
+    "fleet plan",
+    "fleet reap",
+    "fleet scale",
+    "fleet status",
+    "fleet up",
+    "init",
+    "manager config",
+    "manager install",
+    "manager token",
+    "models",
+    "notify list",
+    "notify test",
+    "plan",
+    "pool down",
+    "pool env",
+    "pool shell",
+    "pool status",
+    "pool up",
+    "predict",
+    "promote",
+    "remove",
+    "report",
+    "resume",
+    "rollback",
+    "run",
+    "runs",
+    "schema",
+    "status",
+    "stop",
+    "submit",
+    "supervise",
+    "takeover",
+    "trials",
+}
+
+
+def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield before + name, command
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(trialfleet.__all__) == NAMES
+    for name in NAMES:
+        assert getattr(trialfleet, name).__doc__, f"{name} has no documentation"
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_stay_as_users_know_them(name: str) -> None:
+    value: object = trialfleet
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert callable(value)
+    assert str(inspect.signature(value)) == SIGNATURES[name]
+    assert value.__doc__
+
+
+def fresh(code: str) -> str:
+    """What an interpreter prints that has used none of the names."""
+    program = [sys.executable, "-c", f"import sys, pydoc, trialfleet; print({code})"]
+    return subprocess.run(program, capture_output=True, text=True, check=True).stdout
+
+
+def test_help_and_completion_know_every_name() -> None:
+    shown = fresh("pydoc.plain(pydoc.render_doc(trialfleet))")
+    for name in NAMES:
+        assert re.search(rf"^    (class {name}\(|{name}\(.* -> )", shown, re.MULTILINE), name
+    completed = fresh("*dir(trialfleet)").split()
+    assert {name for name in completed if name[0] != "_"} == NAMES
+
+
+def test_paths_are_text_or_anything_like_a_path(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Place:
+        def __init__(self, path: Path) -> None:
+            self.path = path
+
+        def __fspath__(self) -> str:
+            return str(self.path)
+
+    study = write(tmp_path, MINIMAL)
+    (tmp_path / "go.sh").touch()
+    monkeypatch.chdir(tmp_path)
+    for path in ("study.yaml", study, Place(study)):
+        assert trialfleet.load_study(path).name == "demo"
+        out = tmp_path / f"out{id(path)}"
+        planned = trialfleet.plan(path, out=Place(out))
+        assert trialfleet.Run(Place(out)).folder == planned.folder == out
+
+
+def test_a_run_shows_what_it_is(make_run: MakeRun) -> None:
+    run = make_run(regions=["A", "B<script>"])
+    assert repr(run) == f"Run({str(run.folder)!r})"
+    shown = run._repr_html_()
+    assert "planned" in shown
+    assert "B&lt;script&gt;" in shown
+    assert "<script>" not in shown
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_trials_make_a_data_frame(make_run: MakeRun, library: str) -> None:
+    frames = pytest.importorskip(library)
+    run = make_run()
+    storage = open_storage(sqlite_url(run.folder / "study.db"))
+    study = storage.create_new_study([StudyDirection.MINIMIZE], "demo/r1/A")
+    for number in range(3):
+        told = {"node": f"n{number}", "params": {"x": 0.5}, "metrics": {"loss": number / 2}}
+        storage.create_new_trial(study, create_trial(value=number / 2, user_attrs=told))
+    close_storage(storage)
+    frame = frames.DataFrame(run.trials())
+    assert list(frame["value"]) == [0.0, 0.5, 1.0]
+    assert list(frame["region"]) == ["A"] * 3
+
+
+def test_importing_trialfleet_is_light() -> None:
+    heavy = "('torch', 'optuna', 'pydantic')"
+    code = f"import sys, trialfleet; print([m for m in {heavy} if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_the_commands_are_these_and_each_says_what_it_does() -> None:
+    assert isinstance(main, click.Group)
+    found = dict(commands(main))
+    assert set(found) == COMMANDS
+    for name, command in found.items():
+        assert command.help, f"{name} has no help"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_answers_help_and_is_part_of_a_task(name: str) -> None:
+    """On a page that somebody wrote; docs/reference/commands.md, made from code, has them all."""
+    result = CliRunner().invoke(main, [*name.split(), "--help"])
+    assert result.exit_code == 0
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
+    assert any(f"trialfleet {name}" in page for page in pages)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plan", "nowhere.yaml"], "nowhere.yaml"),
+        (["status", "nowhere"], "no run's folder"),
+        (["status"], "no run named"),
+        (["trials", "nowhere"], "no run's folder"),
+        (["predict", "nowhere", "rows.csv"], "nowhere"),
+        (["promote", "nowhere"], "no model's folder"),
+        (["takeover", "nowhere"], "no run's folder"),
+        (["init", "/etc/passwd"], "/etc/passwd"),
+    ],
+)
+def test_bad_input_gets_one_clear_error_and_exit_code_2(
+    words: list[str], told: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("trialfleet"), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- layout ----------------------------------------------------------------------------------------
+
+
+def test_folders_at_the_top_are_imported_as_trialfleets() -> None:
+    links = {p.name: p.readlink() for p in (ROOT / "src/trialfleet").iterdir() if p.is_symlink()}
+    assert set(links) == {"workflows", "templates", "optimizer", "nodes", "infra"}
+    assert all(str(target) == f"../../{name}" for name, target in links.items())
+
+
+ALLOWED = {
+    "workflows": {
+        "workflows",
+        "optimizer",
+        "infra",
+        "nodes",
+        "attributes",
+        "errors",
+        "files",
+        "render",
+        "sections",
+    },
+    "optimizer": {"optimizer", "errors", "files", "sections"},
+    "infra": {"infra", "attributes", "errors", "files", "render", "sections", "instance_aws"},
+    "nodes": {"nodes", "instance_aws"},
+}
+
+
+@pytest.mark.parametrize("folder", sorted(ALLOWED))
+def test_imports_run_one_way(folder: str) -> None:
+    imported = re.compile(r"^\s*(?:from|import) trialfleet\.(\w+)", re.MULTILINE)
+    for path in (ROOT / folder).rglob("*.py"):
+        parts = set(imported.findall(path.read_text()))
+        assert parts <= ALLOWED[folder], f"{path} imports {parts - ALLOWED[folder]}"
+
+
+@pytest.mark.parametrize("name", ["nodes/trial.py", "optimizer/client.py"])
+def test_what_travels_or_must_start_fast_needs_the_standard_library_alone(name: str) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").split(".")[0])
+    assert imported <= set(sys.stdlib_module_names)

@@ -1,0 +1,114 @@
+"""Runs that are removed, and runs that a resume would start nothing of. No pool needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.conftest import MakeRun
+from tests.unit.run.test_node_scripts import Scripts, fail
+from trialfleet import InputError, Run, RunState
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.dagman import job_queue, mend
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.status import status as run_status
+
+EMPTY: dict[str, Any] = dict.fromkeys(("running", "idle", "regions"), frozenset())
+NOTHING = QueuedRun(root=None, root_held=None, held=(), ads=(), **EMPTY)
+
+
+@pytest.fixture
+def empty_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mock of HTCondor's queue, in which nothing is."""
+    for module in (job_queue, run_status):
+        monkeypatch.setattr(module, "look_up", lambda _: NOTHING)
+
+
+def ended(run: Run) -> Run:
+    """Have a run look as if it was submitted, and every region had given up."""
+    run.folder.joinpath("study.dag.condor.sub").touch()
+    for region in run.folder.glob("regions/*"):
+        region.joinpath("stopped.json").write_text(json.dumps({"reason": "no trial can succeed"}))
+    return run
+
+
+def invoke(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_a_planned_run_is_removed_and_leaves_nothing(make_run: MakeRun, work: Path) -> None:
+    folder = make_run().folder
+    (folder.parent / ".r0.removed").mkdir()  # of a removal that was killed
+    result = invoke("remove", folder, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "demo/r1  planned" in result.output
+    assert list((work / "runs").iterdir()) == []
+
+
+def test_removing_asks_first(make_run: MakeRun) -> None:
+    folder = make_run().folder
+    assert CliRunner().invoke(main, ["remove", str(folder)], input="n\n").exit_code == 1
+    assert folder.exists()
+
+
+def test_all_planned_runs_are_removed_and_no_other(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    submitted = ended(make_run(run="r1")).folder
+    make_run(run="r2")
+    assert "removed 1 run" in invoke("remove", "--planned", "--yes").output
+    assert list((work / "runs").iterdir()) == [submitted]
+    assert "removed 0 run" in invoke("remove", "--planned", "--yes").output
+
+
+def test_a_run_that_may_be_under_way_stays(make_run: MakeRun) -> None:
+    run = make_run()
+    (run.folder / "study.dag.condor.sub").touch()  # and no queue can be asked
+    result = invoke("remove", run.folder, "--yes")
+    assert result.exit_code == 2
+    assert "is unknown" in result.output
+    assert run.folder.exists()
+
+
+def test_removing_nothing_says_how(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    result = invoke("remove")
+    assert result.exit_code == 2
+    assert "--planned" in result.output
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = create_autospec(mend.submit, return_value="1")
+    monkeypatch.setattr(mend, "submit", submit)
+    run = make_run(budget={"trials": 3, "lanes": 1, "failures": 1})
+    ended(run)
+    assert run.status().state is RunState.FAILED
+    assert run.resume() == "1", "all of its trials are left to try"
+    scripts = Scripts(run)
+    for node in ("A.l1.t01", "A.l1.t02"):
+        scripts.ask(node)
+        fail(scripts, node, retry=2, said=node)  # for good
+    ended(run)
+    with pytest.raises(InputError, match=r"nothing left to try:\n  A: 2 trials failed for good"):
+        run.resume()
+    submit.assert_called_once()
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_a_region_without_a_result_and_without_trials_has_nothing_left(make_run: MakeRun) -> None:
+    run = make_run(budget={"trials": 1, "lanes": 1, "failures": 1})
+    scripts = Scripts(run)
+    scripts.ask("A.l1.t01")
+    fail(scripts, "A.l1.t01", retry=2)
+    ended(run)
+    with pytest.raises(InputError, match="A: no trial completed, and all 1 are over"):
+        run.resume()

@@ -1,0 +1,262 @@
+"""What days come to without a pool: what is missing, what is unchanged, who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeRun
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.errors import InputError, StudyError
+from trialfleet.files import write_json
+from trialfleet.workflows.daily import day_lock
+from trialfleet.workflows.daily.day_lock import turn
+from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
+from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.daily.region_outcomes import RunsEndings
+from trialfleet.workflows.daily.staleness import age_points, stalest_first
+from trialfleet.workflows.plan.checksums import DataChecksums
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.loading import load_study
+from trialfleet.workflows.study.spec import Study
+
+DAY = date(2026, 11, 22)
+BEFORE = DAY - timedelta(days=1)
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+TEXT = MINIMAL + "data: 'data/{region}/{date}.txt'\ndaily: {at: '02:30', zone: UTC, deadline: 1h}\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(day_lock, "POLL_SECONDS", 0.01)
+    (tmp_path / "go.sh").write_text("exit 0\n")
+    return tmp_path
+
+
+def put(here: Path, day: date, **contents: str) -> None:
+    for region, content in contents.items():
+        (here / "data" / region).mkdir(parents=True, exist_ok=True)
+        (here / "data" / region / f"{day}.txt").write_text(content)
+
+
+def told(days: Days, day: date) -> dict[str, tuple[Ending, str]]:
+    return {one.region: (one.ending, one.why) for one in days.journal.outcomes(day, day)}
+
+
+def test_a_day_without_any_data_ends_without_a_run(here: Path) -> None:
+    days = Days(write(here, TEXT), clock=lambda: NOON)
+    assert days.run() == [DAY]
+    assert told(days, DAY) == {
+        region: (Ending.FAILED, f"data of {DAY} isn't there: {here}/data/{region}/{DAY}.txt")
+        for region in ("A", "NO")
+    }
+    assert not (here / "runs/demo" / str(DAY)).exists()
+    assert [attempt.ended for attempt in days.journal.attempts()] == [NOON]
+
+
+def trained(here: Path, days: Days, day: date) -> None:
+    """Record that a day trained a model of each region, as its run would."""
+    study = load_study(here / "study.yaml", day)
+    checksums = DataChecksums(days.folder.checksums)
+    one = Attempt(
+        date=day, attempt=1, run=str(day), regions=("A", "NO"), started=NOON, deadline=None
+    )
+    days.journal.end(days.journal.begin(one), NOON)
+    for region in study.region_table:
+        publish(here, region, str(day), NOON - timedelta(days=1))
+        found = Outcome(
+            date=day,
+            region=region,
+            attempt=1,
+            ending=Ending.PUBLISHED,
+            run=str(day),
+            fingerprint=data_fingerprint(study, region, checksums),
+            settings=settings_fingerprint(study, region),
+        )
+        days.journal.record([found], NOON)
+
+
+def publish(here: Path, region: str, run: str, as_of: datetime) -> None:
+    models_folder = here / "models" / "demo" / region
+    (models_folder / run).mkdir(parents=True)
+    write_json(models_folder / run / "provenance.json", {"run": run, "created": as_of.isoformat()})
+    (models_folder / "latest").symlink_to(run)
+
+
+def test_a_day_on_which_nothing_is_new_ends_without_a_run(here: Path) -> None:
+    days = Days(write(here, TEXT), clock=lambda: NOON)
+    for day in (BEFORE, DAY):
+        put(here, day, A="1", NO="2")
+    trained(here, days, BEFORE)
+    days.run()
+    assert told(days, DAY) == dict.fromkeys(["A", "NO"], (Ending.UNCHANGED, ""))
+    assert not (here / "runs/demo" / str(DAY)).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda here: put(here, DAY, A="new"),
+        lambda here: (here / "go.sh").write_text("exit 1\n"),
+        lambda here: (here / "models/demo/A/latest").unlink(),
+        lambda here: write(here, TEXT.replace("epochs: 3", "epochs: 4")),
+        lambda here: write(here, TEXT.replace("zone: UTC", "zone: UTC, unchanged: train")),
+    ],
+    ids=["data", "trainer", "no model", "settings", "by the study's wish"],
+)
+def test_what_has_changed_is_trained(here: Path, change: Callable[[Path], object]) -> None:
+    days = Days(write(here, TEXT), clock=lambda: NOON)
+    for day in (BEFORE, DAY):
+        put(here, day, A="1", NO="2")
+    trained(here, days, BEFORE)
+    change(here)
+    attempt = days._first_attempt(DAY)
+    study = Days(here / "study.yaml", clock=lambda: NOON)._work._to_train(attempt, ["A", "NO"])
+    assert study is not None
+    assert "A" in study.region_table
+
+
+def test_what_does_not_change_a_model_does_not_change_the_settings(here: Path) -> None:
+    put(here, DAY, A="1", NO="2")
+    first = settings_fingerprint(load_study(write(here, TEXT), DAY), "A")
+    text = TEXT.replace("1h", "2h") + "retries: 7\nparallel_regions: 3\n"
+    assert settings_fingerprint(load_study(write(here, text), DAY), "A") == first
+    put(here, BEFORE, A="1", NO="2")
+    assert settings_fingerprint(load_study(write(here, TEXT), BEFORE), "A") == first
+
+
+@pytest.fixture
+def busy(here: Path) -> Iterator[Days]:
+    """The day before is worked on by somebody else."""
+    days = Days(write(here, TEXT), clock=ticking(), say=lambda _: None)
+    with turn(days.folder, BEFORE, lambda _: True) as ours:
+        assert ours
+        yield days
+
+
+def ticking() -> Callable[[], datetime]:
+    """Return a clock that is ten minutes later at each look."""
+    looks = count()
+    return lambda: NOON + timedelta(minutes=10) * next(looks)
+
+
+def test_a_day_waits_for_another_until_its_own_deadline(busy: Days) -> None:
+    busy.run(DAY)
+    why = f"its deadline was over before {BEFORE}, the day before it in turn, had ended"
+    assert told(busy, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
+    assert all(attempt.ended for attempt in busy.journal.attempts())
+
+
+def test_a_day_that_begins_after_its_deadline_has_failed(here: Path) -> None:
+    put(here, DAY, A="1", NO="2")
+    days = Days(write(here, TEXT), clock=lambda: NOON)
+    days._first_attempt(DAY)
+    later = Days(here / "study.yaml", clock=lambda: NOON + timedelta(hours=1))
+    later.run(DAY)
+    why = "its deadline was over before it began"
+    assert told(days, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
+
+
+def test_days_that_were_begun_are_finished_before_another(here: Path) -> None:
+    days = Days(write(here, TEXT), clock=lambda: NOON)
+    days._first_attempt(BEFORE)
+    days.run(DAY)
+    assert [bool(attempt.ended) for attempt in days.journal.attempts()] == [True, True]
+
+
+def test_backfill_takes_what_is_missing_and_nothing_else(here: Path) -> None:
+    days = Days(write(here, TEXT), clock=lambda: NOON, say=lambda _: None)
+    put(here, BEFORE, A="1", NO="2")
+    trained(here, days, BEFORE)
+    days.run(DAY)
+    first = DAY - timedelta(days=3)
+    with pytest.raises(InputError, match=r"2 regions' days have ended already.*--only missing"):
+        days.backfill(first, DAY, only_missing=False)
+    assert days.backfill(first, DAY, only_missing=True) == [
+        first, first + timedelta(days=1), DAY
+    ]  # fmt: skip
+    assert [(a.date, a.attempt) for a in days.journal.attempts()][-2:] == [(DAY, 1), (DAY, 2)]
+    for wrong in [(DAY, BEFORE), (DAY, DAY + timedelta(days=1))]:
+        with pytest.raises(InputError):
+            days.backfill(*wrong, only_missing=True)
+
+
+def test_a_study_without_daily_is_told_so(here: Path) -> None:
+    with pytest.raises(StudyError, match=r"daily: \{at:"):
+        Days(write(here, MINIMAL))
+
+
+# -- stalest first ---------------------------------------------------------------------------------
+
+
+def test_regions_are_planned_in_the_order_of_their_models_ages(here: Path) -> None:
+    text = MINIMAL.replace("[A, NO]", "{A: , B: , C: {priority: 30}, D: }")
+    study = load_study(write(here, text))
+    for region, hours in (("A", 50), ("B", 26), ("C", 10)):
+        publish(here, region, "r1", NOON - timedelta(hours=hours))
+    planned = stalest_first(study, NOON)
+    graph = graph_of(planned)
+    assert {region.name: region.priority for region in graph.regions} == {
+        "A": 50,
+        "B": 26,
+        "C": 40,
+        "D": 74,
+    }
+    assert isinstance(planned, Study)
+
+
+def oldest(order: Callable[[dict[str, int]], list[str]], days: int) -> int:
+    """Return the age in days of the oldest model after days on which half of the regions train."""
+    born = dict.fromkeys([f"R{n:02}" for n in range(41)], 0)
+    worst = 0
+    for day in range(1, days + 1):
+        ages = {region: day - birth for region, birth in born.items()}
+        born |= dict.fromkeys(order(ages)[:21], day)
+        worst = max(worst, *(day - birth for birth in born.values()))
+    return worst
+
+
+def test_with_half_of_the_capacity_no_region_starves() -> None:
+    def stalest(ages: dict[str, int]) -> list[str]:
+        points = age_points({region: days * 86_400.0 for region, days in ages.items()})
+        return sorted(points, key=lambda region: -points[region])
+
+    assert oldest(stalest, 14) <= oldest(list, 14) * 2 / 3
+
+
+# -- how a run's regions end -----------------------------------------------------------------------
+
+
+def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: MakeRun) -> None:
+    run = make_run(regions=["new", "gated", "passed", "late", "failed", "cut"])
+    files = RunFolder(run.folder)
+    for region, note in {"new": None, "gated": None, "passed": None, "late": "b is newer"}.items():
+        told = {"path": str(run.folder / "model"), "not_latest": note}
+        write_json(files.region(region).published, told)
+    write_json(files.region("gated").verdict, {"verdict": "kept", "why": "worse by 3%"})
+    write_json(files.region("passed").verdict, {"verdict": "promoted", "why": "better"})
+    write_json(files.region("failed").stopped, {"reason": "4 trials failed"})
+    one = Attempt(
+        date=DAY, attempt=1, run="r1", regions=tuple(run.study.region_table), started=NOON,
+        deadline=None,
+    )  # fmt: skip
+    endings = RunsEndings(one, files, load_frozen(files.study))
+    found = {o.region: (o.ending, o.why) for o in endings.all(run.status())}
+    assert found.pop("cut")[0] is Ending.FAILED
+    assert found == {
+        "new": (Ending.PUBLISHED, ""),
+        "passed": (Ending.PUBLISHED, ""),
+        "gated": (Ending.KEPT, "worse by 3%"),
+        "late": (Ending.KEPT, "b is newer"),
+        "failed": (Ending.FAILED, "4 trials failed"),
+    }
+    assert len(endings.published(run.status())) == 4
+    assert {o.ending for o in endings.none("no slot")} == {Ending.FAILED}

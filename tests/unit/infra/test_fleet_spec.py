@@ -1,0 +1,139 @@
+"""The `fleet:` table: what it takes, what it refuses and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.study.study_texts import MINIMAL
+from trialfleet.errors import InputError
+from trialfleet.infra.fleet.spec.fleet import check_regions
+from trialfleet.workflows.study.loading import load_fleet
+from trialfleet.workflows.study.spec import studys_fleet
+
+OWN = "name: nightly\naws_regions: [eu-west-1, us-east-1]\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "fleet.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(InputError) as error:
+        load_fleet(written(folder, text))
+    return str(error.value)
+
+
+def test_a_fleet_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
+    fleet = load_fleet(written(tmp_path, OWN + "nodes: {min: 1, max: 3}\n"))
+    assert (fleet.called, fleet.home, fleet.nodes.min, fleet.nodes.max) == (
+        "nightly",
+        "eu-west-1",
+        1,
+        3,
+    )
+
+
+def test_a_fleet_of_a_study_has_the_studys_name(tmp_path: Path) -> None:
+    fleet = load_fleet(written(tmp_path, MINIMAL + "fleet: {aws_regions: [eu-west-1]}\n"))
+    assert fleet.called
+
+
+@pytest.mark.parametrize(
+    ("study", "fleet"), [("Flights_2013", "flights-2013"), ("a" * 31 + "_b", "a" * 31)]
+)
+def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fleet: str) -> None:
+    own = load_fleet(written(tmp_path, OWN)).model_copy(update={"name": None})
+    assert studys_fleet(own, study, None).called == fleet
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("zones: [us-west-2a]", "zones.0: lies in none of aws_regions: eu-west-1, us-east-1"),
+        ("zones: [eu-west-1a, us-east-1b, eu-west-1a]", "zones.2: eu-west-1a stands there twice"),
+        (
+            "instance_types: [g5.xlarge, g5.xlarge]",
+            "instance_types.1: g5.xlarge stands there twice",
+        ),
+        (
+            "subnets: [subnet-0123abcd, subnet-0123abcd]",
+            "subnets.1: subnet-0123abcd stands there twice",
+        ),
+        ("nodes: {min: 5, max: 2}", "nodes.min: must be at most max, which is 2 (got 5)"),
+        ("instance_types: [p99]", "instance_types.0: must be an instance type such as g5.xlarge"),
+        ("ami: ami-0123456789abcdef0", "ami: an image belongs to one region"),
+        ("ami: {eu-west-1: ami-0123456789abcdef0}", "ami: names none for us-east-1"),
+        ("tags: {'aws:x': y}", "tag 'aws:x'"),
+        ('tags: {x: "a\\nb"}', "line break"),
+        ("manager: 'host name'", "manager: must be a host name or address"),
+        ("bucket: Mine", "bucket: must be the name of an S3 bucket"),
+        ("spot: {celing: 1}", "did you mean 'ceiling'"),
+        ("price_cap: {hour: 0}", "price_cap.hour"),
+        ("idle_minutes: ten", "idle_minutes"),
+        ("autoscale: yes please", "autoscale"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, told: str) -> None:
+    text = refusal(tmp_path, OWN + line + "\n")
+    assert told in text
+    assert "fleet.yaml:3: " in text
+
+
+def test_an_aws_region_that_stands_there_twice_is_told_with_its_line(tmp_path: Path) -> None:
+    text = "name: nightly\naws_regions:\n  - eu-west-1\n  - us-east-1\n  - eu-west-1\n"
+    told = refusal(tmp_path, text)
+    assert "fleet.yaml:5: aws_regions.2: eu-west-1 stands there twice" in told
+
+
+def test_an_aws_region_that_is_typed_twice_is_asked_once() -> None:
+    assert check_regions(["eu-west-1", "us-east-1", "eu-west-1"]) == ["eu-west-1", "us-east-1"]
+
+
+def test_a_study_without_a_fleet_is_told_so(tmp_path: Path) -> None:
+    assert "has no fleet: table" in refusal(tmp_path, MINIMAL)
+
+
+def test_a_fleet_alone_needs_a_name(tmp_path: Path) -> None:
+    assert "needs a name" in refusal(tmp_path, "aws_regions: [eu-west-1]\n")
+
+
+@pytest.mark.parametrize(
+    ("resources", "accelerator", "shares"),
+    [
+        ("{}", "gpu", 1),
+        ("{gpus: 0.25}", "gpu", 4),
+        ("{gpus: 2}", "gpu", 1),
+        ("{gpus: 0.5}", "cpu", 1),
+    ],
+)
+def test_a_fleet_shares_gpus_as_its_studys_trials_ask(
+    tmp_path: Path, resources: str, accelerator: str, shares: int
+) -> None:
+    text = MINIMAL.replace("accelerator: cpu", f"accelerator: {accelerator}")
+    assert text != MINIMAL or accelerator == "cpu"
+    text += f"resources: {resources}\nfleet: {{aws_regions: [eu-west-1]}}\n"
+    assert load_fleet(written(tmp_path, text)).shares == shares
+
+
+def test_a_fleet_of_its_own_says_how_it_shares_gpus_and_when_one_is_sick(tmp_path: Path) -> None:
+    own = OWN + "trials_per_gpu: 3\nprobe: {launch_rate: 5000, pool_share: 0.9}\n"
+    fleet = load_fleet(written(tmp_path, own))
+    assert fleet.shares == 3
+    assert fleet.probe.options() == "--launch-rate 5000.0 --pool-share 0.9"
+    assert load_fleet(written(tmp_path, OWN)).probe.options() == ""
+
+
+@pytest.mark.parametrize(
+    "line", ["trials_per_gpu: 0", "probe: {pool_share: 1.5}", "probe: {ecc_uncorrected: -1}"]
+)
+def test_a_share_or_threshold_that_cannot_be_is_refused(tmp_path: Path, line: str) -> None:
+    assert line.partition(":")[0] in refusal(tmp_path, OWN + line + "\n")
+
+
+def test_an_unknown_threshold_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    text = refusal(tmp_path, OWN + "probe: {bandwith: 3}\n")
+    assert "did you mean 'bandwidth'?" in text

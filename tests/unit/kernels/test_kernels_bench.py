@@ -1,0 +1,500 @@
+"""The kernels' benchmark: its arithmetic, its timing, NPP's binding, and the whole command."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.bench.kernels import __main__ as bench
+from tests.bench.kernels import fused, mulc, npp, run, tables, timing
+from tests.bench.kernels import results as bench_results
+from tests.bench.kernels.results import Goal, Machine, Results, Row, regime
+from trialfleet.nodes.kernels import build
+
+CPU = torch.device("cpu")
+MI = 1 << 20
+COPY = Row("mulc_", "256 M", "copy", "called", bytes=2048 * MI, microseconds=512.0)
+LARGE = replace(COPY, variant="ours", microseconds=520.0)
+SMALL = replace(LARGE, shape="1 K", bytes=8192, microseconds=3.0, rounds=128, calls=1000)
+CACHE = 50 * MI
+
+
+def results(*mulc: Row, cache: int | None = CACHE) -> Results:
+    """A run on a GPU."""
+    machine = Machine(
+        when="2030-01-01T00:00:00Z",
+        device="cuda:0",
+        name="GPU",
+        cache_bytes=cache,
+        driver="580.65.06",
+        check_pci_config_space=None,
+        torch_version="2.13.0",
+        cuda_version="13.0",
+        python_version="3.12.1",
+        threads=8,
+        implementation="cuda",
+        reason="",
+        npp="nvidia-npp 13.2.0.93",
+    )
+    return Results(machine=machine, mulc=mulc, fused=())
+
+
+# --- Arithmetic and goals -----------------------------------------------------------------------
+
+
+def test_a_row_gives_bandwidth_share_and_launches_per_second() -> None:
+    row = Row("mulc_", "1 M", "ours", "called", bytes=8_000_000, microseconds=4.0)
+    assert row.gb_per_s == 2000.0
+    assert row.share(2500.0) == 0.8
+    assert row.launches_per_s == 250_000
+
+
+def test_the_share_is_of_the_largest_arrays_copy_made_call_by_call() -> None:
+    small = replace(COPY, bytes=MI, microseconds=0.1)
+    in_graph = replace(COPY, manner="graph", microseconds=1.0)
+    failed = replace(COPY, bytes=4096 * MI, microseconds=0.0, skipped="out of memory")
+    assert bench_results.copy_bandwidth([small, COPY, in_graph, failed, LARGE]) == COPY.gb_per_s
+    assert bench_results.copy_bandwidth([LARGE]) == 0
+
+
+@pytest.mark.parametrize(
+    ("moved", "cache", "dominates"),
+    [
+        (8 << 10, CACHE, "launch"),  # 1 K elements: 2 ns of copying at 4000 GB/s
+        (8 * MI, CACHE, ""),  # 2 µs
+        (600 * MI, CACHE, "memory"),  # an array of 300 MiB, 157 µs
+        (600 * MI, 100 * MI, ""),  # a good part of it stays in the cache
+        (8 << 10, None, ""),
+    ],
+)
+def test_launches_dominate_small_arrays_and_memory_those_beyond_the_cache(
+    moved: int, cache: int | None, dominates: str
+) -> None:
+    assert regime(moved, 4000.0, cache) == dominates
+
+
+def test_the_copy_goal_is_judged_at_the_worst_large_array() -> None:
+    nearly = replace(LARGE, shape="64 M", bytes=512 * MI, microseconds=COPY.microseconds / 4 / 0.94)
+    met = results(COPY, LARGE, SMALL).goals()[0]
+    assert (met.verdict, met.where) == ("met", "256 M")
+    missed = results(COPY, LARGE, nearly, SMALL).goals()[0]
+    assert (missed.verdict, missed.where) == ("not met", "64 M")
+    assert missed.found == pytest.approx(0.94)
+
+
+def test_the_npp_goal_is_judged_where_launches_dominate_and_only_there() -> None:
+    npps = replace(SMALL, variant="npp", microseconds=4.8)
+    large = replace(LARGE, variant="npp", microseconds=600.0)
+    goal = results(COPY, LARGE, SMALL, npps, large).goals()[1]
+    assert goal.found == pytest.approx(1.6)
+    assert goal.where == "1 K"
+
+
+def test_a_graph_is_held_against_a_graph_and_told_against_calls_too() -> None:
+    """Like with like shows the kernels; what a graph saves of the calls is another matter."""
+    in_graph = replace(SMALL, manner="graph", microseconds=2.0)
+    npps = replace(SMALL, variant="npp", microseconds=4.8)
+    npps_in_graph = replace(npps, manner="graph", microseconds=2.2)
+    goals = results(COPY, in_graph, npps, npps_in_graph).goals()
+    found = {goal.name: goal.found for goal in goals if goal.found is not None}
+    assert found == pytest.approx(
+        {
+            "MulC, times as fast as NPP: ours, graph / npp": 2.4,
+            "MulC, times as fast as NPP: ours, graph / npp, graph": 1.1,
+        }
+    )
+
+
+def test_every_fused_operation_has_a_goal_for_each_manner() -> None:
+    ours = Row("sgd_step_", "8", "ours", "called", bytes=8, microseconds=10.0)
+    rows = [
+        *(ours, replace(ours, variant="compile", microseconds=9.0)),
+        *(replace(ours, manner="graph"), replace(ours, variant="compile", manner="graph")),
+    ]
+    called, in_graph = bench_results.compile_goals(rows)
+    assert (called.verdict, called.found) == ("not met", 0.9)
+    assert (in_graph.verdict, in_graph.found) == ("met", 1.0)
+
+
+def test_what_was_not_measured_is_not_judged() -> None:
+    skipped = replace(SMALL, variant="npp", microseconds=0.0, skipped="not installed")
+    assert {goal.verdict for goal in results(COPY, SMALL, skipped).goals()} == {"not judged"}
+    assert results(COPY, SMALL, cache=None).goals() == []
+    assert Goal("x", 0.95, 0.9499, "").verdict == "not met"
+
+
+def test_seconds_stand_only_where_all_calls_of_2014_were_made() -> None:
+    full = replace(SMALL, seconds=0.384)
+    fewer = replace(LARGE, seconds=4.1, rounds=8, calls=900)
+    assert full.as_json(1.0)["seconds_of_128000"] == 0.384
+    assert fewer.as_json(1.0)["seconds_of_128000"] is None
+    lines = list(tables.seconds_table([full, fewer]))
+    assert lines[2].split() == ["1", "K", "0.38"]
+    assert lines[3].split() == ["256", "M", "-"]
+    assert "below" in list(tables.seconds_table([fewer]))[-1]
+
+
+def test_the_details_say_how_ours_compares_and_why_something_is_missing() -> None:
+    npps = replace(SMALL, variant="npp", microseconds=6.0)
+    missing = replace(SMALL, variant="compile", skipped="no compiler")
+    lines = list(tables.detail_table(results(COPY, SMALL, npps, missing)))
+    assert lines[1] == "mulc_, 256 M: memory dominates"
+    assert lines[3] == "mulc_, 1 K: launch dominates"
+    assert "2.00 x" in lines[5]
+    assert lines[6].split() == ["compile", "-", "no", "compiler"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "value", "said"),
+    [
+        (None, None, "- (no driver)"),
+        ("580.65.06", None, "- (this driver has no such option)"),
+        ("367.57", "1", "1"),
+    ],
+)
+def test_the_drivers_option_is_told_or_why_it_is_not(
+    driver: str | None, value: str | None, said: str
+) -> None:
+    machine = replace(results().machine, driver=driver, check_pci_config_space=value)
+    lines = list(tables.machine_lines(machine))
+    assert lines[1] == f"driver {driver or '-'}  CheckPCIConfigSpace {said}"
+
+
+# --- Timing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "budget", "rounds", "calls"),
+    [
+        (5e-6, 4.0, 128, 1000),
+        (2**-14, 4.0, 65, 1000),
+        (1e-3, 4.0, 8, 500),
+        (10.0, 4.0, 8, 1),
+        (0.0, 4.0, 128, 1000),
+    ],
+)
+def test_rounds_and_calls_fit_the_budget(
+    seconds: float, budget: float, rounds: int, calls: int
+) -> None:
+    assert timing.scaled(seconds, budget) == (rounds, calls)
+
+
+def test_a_timing_gives_the_deciles_of_a_call() -> None:
+    low, middle, high = timing.Timing(1000, tuple(i / 1000 for i in range(11))).microseconds
+    assert (low, middle, high) == pytest.approx((1.0, 5.0, 9.0))
+
+
+def test_a_measurement_makes_exactly_the_calls_that_it_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "WARM_UP", 0.001)
+    made = 0
+
+    class Counting(timing.Meter):
+        def rounds(self, action: timing.Call, count: int) -> tuple[float, ...]:
+            nonlocal made
+            made = 0
+            return super().rounds(action, count)
+
+    def call() -> None:
+        nonlocal made
+        made += 1
+
+    found = timing.measured(Counting(CPU), call, timing.repeated, 0.01)
+    assert made == found.calls * len(found.rounds)
+    assert found.seconds == pytest.approx(sum(found.rounds))
+
+
+# --- MulC and the fused operations ----------------------------------------------------------------
+
+
+def test_what_multiplies_too_often_or_not_at_all_is_found_out() -> None:
+    meter, x = timing.Meter(CPU), torch.ones(1000)
+    call = mulc.VARIANTS["ours"](x, meter)
+    assert mulc.multiplies(meter, x, timing.repeated(call, 1000), 1000)
+    assert not mulc.multiplies(meter, x, timing.repeated(call, 999), 1000)
+    assert not mulc.multiplies(meter, x, timing.repeated(call, 4), 3)
+    assert not mulc.multiplies(meter, x, lambda: x[1:].mul_(mulc.CONSTANT), 1)
+
+
+def test_a_wrong_variant_is_shown_as_wrong() -> None:
+    meter, x = timing.Meter(CPU), torch.ones(8)
+    blank = Row("mulc_", "8", "ours", "called", bytes=64)
+
+    def right(action: timing.Call, calls: int) -> bool:
+        return mulc.multiplies(meter, x, action, calls)
+
+    (row,) = run.rows_of(meter, blank, lambda: x.exp_, 0.01, right)
+    assert row.skipped == run.WRONG
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Every tensor in what a call takes or gives."""
+    if isinstance(value, (tuple, list)):
+        return [tensor for part in value for tensor in tensors(part)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+DROPOUT = fused.activation  # random, and by another generator than torch's
+
+
+@pytest.mark.parametrize(
+    "make", [make for make in fused.FUSED if make != DROPOUT], ids=lambda make: make.__name__
+)
+def test_the_plain_formula_is_what_our_operation_computes(
+    make: Callable[[fused.Scale], fused.Fused],
+) -> None:
+    torch.manual_seed(0)
+    case = make(fused.Scale(CPU, torch.float32, 64, 32, 8, 128, 256))
+    before = [tensor.clone() for tensor in tensors(case.arguments)]
+    plain = [t.clone() for t in tensors([case.plain(*case.arguments), case.arguments])]
+    for now, then in zip(tensors(case.arguments), before, strict=True):
+        now.copy_(then)
+    ours = tensors([case.ours(), case.arguments])
+    for mine, theirs in zip(ours, plain, strict=True):
+        torch.testing.assert_close(mine, theirs.to(mine.dtype))
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_the_launcher_goes_by_the_name_that_its_declaration_gets(tmp_path: Path) -> None:
+    header = Path(build.__file__).parent / "csrc" / "cuda" / "launchers.h"
+    text = header.read_text(encoding="utf-8")
+    (declaration,) = re.findall(r"^cudaError_t mulc\([^)]*\)", text, re.MULTILINE)
+    assert re.search(r"enum class Type : int { float32,", text)
+    source = f"""
+        #include <cstdint>
+        enum cudaError_t {{}};
+        using cudaStream_t = struct CUstream_st*;
+        namespace trialfleet::cuda {{
+        enum class Type : int {{ float32 }};
+        {declaration} {{ return {{}}; }}
+        }}"""
+    library = tmp_path / "launchers.so"
+    command = ["c++", "-std=c++17", "-shared", "-fPIC", "-xc++", "-", "-o", str(library)]
+    subprocess.run(command, input=source, text=True, check=True)
+    assert hasattr(ctypes.CDLL(str(library)), mulc.LAUNCHER)
+
+
+# --- NPP ------------------------------------------------------------------------------------------
+
+# As nppdefs.h of nvidia-npp 13.2 and nvidia-npp-cu12 12.0 and 12.4 declares them; in 13.2 the last
+# field is a union with the equally large NppWorkspace. The "device" is the processor's memory.
+STAND_IN = """
+#include <stddef.h>
+typedef void *cudaStream_t;
+typedef struct {
+  cudaStream_t hStream;
+  int nCudaDeviceId;
+  int nMultiProcessorCount;
+  int nMaxThreadsPerMultiProcessor;
+  int nMaxThreadsPerBlock;
+  size_t nSharedMemPerBlock;
+  int nCudaDevAttrComputeCapabilityMajor;
+  int nCudaDevAttrComputeCapabilityMinor;
+  unsigned int nStreamFlags;
+  int nReserved0;
+} NppStreamContext;
+NppStreamContext seen;
+size_t size_of_context(void) { return sizeof(NppStreamContext); }
+int nppsMulC_32f_I_Ctx(float value, float *data, LENGTH length, NppStreamContext context) {
+  if (!data) return -8;
+  if (length <= 0) return -6;
+  seen = context;
+  for (LENGTH i = 0; i < length; ++i) data[i] *= value;
+  return 0;
+}
+"""
+CONTEXT = npp.StreamContext(0x7F00DEADBEEF, 1, 132, 2048, 1024, 49152, 9, 0, 1, 0)
+
+
+def install_npp(folder: Path, wheel: str, version: str, place: str, length: str) -> None:
+    """Lay a stand-in for one of NVIDIA's wheels into a folder, as pip would."""
+    library = folder / place
+    library.parent.mkdir(parents=True)
+    command = ["cc", "-shared", "-fPIC", f"-DLENGTH={length}", "-xc", "-", "-o", str(library)]
+    subprocess.run(command, input=STAND_IN, text=True, check=True)
+    info = folder / f"{wheel.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {wheel}\nVersion: {version}\n")
+    (info / "RECORD").write_text(f"{place.replace('libnpps', 'libnppc')},,\n{place},,\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that packages are looked for in."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def install_12(site: Path) -> None:
+    install_npp(site, "nvidia-npp-cu12", "12.0.0.30", "nvidia/npp/lib/libnpps.so.12", "int")
+
+
+def install_13(site: Path) -> None:
+    install_npp(site, "nvidia-npp", "13.2.0.93", "nvidia/cu13/lib/libnpps.so.13", "size_t")
+
+
+def test_the_stream_context_is_laid_out_as_in_the_headers() -> None:
+    """By a C compiler, from the headers of both versions."""
+    assert ctypes.sizeof(npp.StreamContext) == 48
+    offsets = [getattr(npp.StreamContext, name).offset for name, _ in npp.StreamContext._fields_]
+    assert offsets == [0, 8, 12, 16, 20, 24, 32, 36, 40, 44]
+
+
+@pytest.mark.parametrize("install", [install_12, install_13])
+def test_npp_gets_its_arguments(site: Path, install: Callable[[Path], None]) -> None:
+    install(site)
+    found = npp.load(None)
+    x = torch.ones(1000)
+    call = npp.checked(found.mulc(x.data_ptr(), 999, 2.5, CONTEXT))
+    assert x.tolist() == [2.5] * 999 + [1.0]
+    assert call() == npp.SUCCESS
+    assert x[0] == 6.25
+    assert found.library.size_of_context() == ctypes.sizeof(CONTEXT)
+    assert bytes(npp.StreamContext.in_dll(found.library, "seen")) == bytes(CONTEXT)
+
+
+def test_npp_that_refuses_says_its_status(site: Path) -> None:
+    install_13(site)
+    with pytest.raises(npp.NppError, match="status -8"):
+        npp.checked(npp.load("13.0").mulc(None, 10, 2.0, CONTEXT))
+
+
+def test_the_npp_of_torchs_cuda_is_taken_and_else_any(site: Path) -> None:
+    install_12(site)
+    assert npp.load("13.0").wheel == "nvidia-npp-cu12 12.0.0.30"
+    install_13(site)
+    assert npp.load("13.0").wheel == "nvidia-npp 13.2.0.93"
+    assert npp.load("12.8").wheel == "nvidia-npp-cu12 12.0.0.30"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "wheel"), [("12.8", "nvidia-npp-cu12"), ("13.0", "nvidia-npp"), (None, "nvidia-npp")]
+)
+def test_without_npp_the_wheel_to_install_is_named(
+    cuda: str | None, wheel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(npp, "library_of", lambda _wheel: None)
+    with pytest.raises(npp.NppError, match=f"pip install {wheel}$"):
+        npp.load(cuda)
+
+
+def test_an_npp_that_can_not_be_loaded_is_named(site: Path) -> None:
+    install_13(site)
+    (library,) = site.rglob("libnpps.so.13")
+    library.write_bytes(b"not a library")
+    with pytest.raises(npp.NppError, match=r"libnpps\.so\.13 can't be loaded"):
+        npp.load("13.0")
+
+
+# --- The command ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sizes", "1K,x"], "'1K,x' is not a list of sizes"),
+        (["--sizes", "0"], "'0' is not a list of sizes"),
+        (["--sizes", "1000000M"], "memory is enough for"),
+        (["--device", "tpu"], "--device tpu: choose auto, cpu, cuda or cuda:N"),
+        (["--device", "cuda:99"], "--device cuda:99: torch"),
+        (["--frequently"], "unrecognized arguments"),
+    ],
+)
+def test_wrong_arguments_exit_2_and_say_why_in_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench.main(arguments if "--device" in arguments else [*arguments, "--device", "cpu"])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_every_field_of_the_json_is_documented() -> None:
+    npps = replace(SMALL, variant="npp", microseconds=6.0)
+    found = results(COPY, SMALL, npps, replace(npps, skipped="not installed"))
+    text = (Path(bench.__file__).parents[1] / "BENCHMARKS.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## `--json`$(.*?)^## ", text, re.DOTALL | re.MULTILINE)
+    first_columns = "\n".join(re.findall(r"^\| (.*?) \|", section, re.MULTILINE))
+    fields = set(re.findall(r"[a-z0-9_]{2,}", first_columns)) - {"field"}
+    assert fields == names(found.as_json())
+
+
+def names(found: object) -> set[str]:
+    """The names of all fields."""
+    if isinstance(found, list):
+        return set().union(*map(names, found))
+    if isinstance(found, dict):
+        return set(found).union(*map(names, found.values()))
+    return set()
+
+
+def test_sizes_are_powers_of_two_in_order() -> None:
+    assert bench.sizes_of("16M,1K,1000,1K") == (1000, 1 << 10, 1 << 24)
+    assert [bench_results.in_words(size) for size in (1000, 1 << 10, 1 << 24)] == [
+        "1000",
+        "1 K",
+        "16 M",
+    ]
+
+
+def test_arrays_too_large_for_the_memory_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.fitting([1 << 10, 1 << 44], CPU) == [1 << 10]
+    assert f"{1 << 24} M elements" in capsys.readouterr().err
+
+
+def test_a_bare_machine_with_torch_can_run_it() -> None:
+    program = """
+        import importlib.metadata, re, sys
+        import tests.bench.kernels.__main__, tests.bench.kernels.run
+        lines = importlib.metadata.requires("trialfleet")
+        needs = {re.match(r"[\\w.-]+", line)[0] for line in lines}
+        modules = importlib.metadata.packages_distributions()
+        loaded = {name for top in sys.modules for name in modules.get(top, ())}
+        print(*(needs & loaded) - {"numpy", "torch"})
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = {**os.environ, "TRIALFLEET_PLAIN": "1"}
+    root = Path(__file__).parents[3]
+    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "\n"), ended.stderr
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures for a moment only, and compiles MulC alone."""
+    monkeypatch.setattr(timing, "WARM_UP", 0.001)
+    monkeypatch.setattr(bench, "QUICK_SECONDS", 0.01)
+    monkeypatch.setattr(fused, "freshly_compiled", lambda function: function)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch.compile imports
+def test_on_the_processor_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--device", "cpu", "--quick", "--sizes", "1K,64K", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {row["shape"] for row in found["mulc"]} == {"1 K", "64 K"}
+    measured = {row["variant"] for row in found["mulc"] if "skipped" not in row}
+    assert measured == {"copy", "ours", "eager", "compile"}
+    assert not any("skipped" in row for row in found["fused"])
+    assert found["goals"] == []
+    assert len(found["reference_2014"]) == 4

@@ -1,0 +1,564 @@
+"""Compiling, finding and loading the library: with stand-ins for compilers, and for real (slow)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trialfleet.nodes.kernels import __main__ as command
+from trialfleet.nodes.kernels import build, toolchain
+
+HERE = Path(__file__).parents[3]
+
+COMPILER = """#!/bin/sh
+echo "$@" >> {log}
+{does}
+while [ $# -gt 0 ]; do [ "$1" = -o ] && echo compiled > "$2"; shift; done
+"""
+
+Put = Callable[[str], None]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder where libraries are looked for."""
+    monkeypatch.delenv("TRIALFLEET_PLAIN", raising=False)
+    monkeypatch.setenv("TRIALFLEET_KERNELS", str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    """The compiler's calls, one a line."""
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+    """A stand-in that makes any object in no time; call it to have another do something else."""
+
+    def put(does: str) -> None:
+        path = tmp_path / "c++"
+        path.write_text(COMPILER.format(log=calls, does=does), encoding="utf-8")
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+
+    put("")
+    return put
+
+
+@pytest.fixture
+def recipe() -> build.Recipe:
+    return build.Recipe.here()
+
+
+# Building once
+
+
+def test_a_library_is_built_once_and_says_what_it_is(
+    place: Path, compiler: Put, calls: Path, recipe: build.Recipe
+) -> None:
+    library = build.find_or_build()
+    assert library == place / recipe.folder / build.LIBRARY
+    assert build.find_or_build() == library
+    assert len(calls.read_text().splitlines()) == 3  # two files, and the link
+    told = json.loads((library.parent / "build.json").read_text())
+    assert told["sources"] == build.hash_of_sources()
+    assert told["torch"] == torch.__version__
+    assert told["seconds"] >= 0
+    assert sorted(path.name for path in library.parent.iterdir()) == ["build.json", build.LIBRARY]
+
+
+def test_others_may_read_what_root_builds(place: Path, compiler: Put) -> None:
+    before = os.umask(0o077)
+    try:
+        command.main(["build"])
+    finally:
+        os.umask(before)
+    library = build.find_or_build()
+    for path in (library, library.parent, library.parent / "build.json", place):
+        assert path.stat().st_mode & 0o044 == 0o044, path
+
+
+def test_who_comes_second_waits_and_says_so(
+    place: Path, compiler: Put, calls: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compiler("sleep 0.3")
+    with ThreadPoolExecutor(4) as pool:  # every lock is a file opened anew, as in processes
+        found = list(pool.map(lambda _: build.find_or_build(), range(4)))
+    assert len(set(found)) == 1
+    assert len(calls.read_text().splitlines()) == 3
+    assert capfd.readouterr().err.count("another process is building them; waiting") == 3
+
+
+def test_a_trial_waits_for_the_build_that_its_node_has_under_way(
+    tmp_path: Path,
+    compiler: Put,
+    calls: Path,
+    recipe: build.Recipe,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TRIALFLEET_PLAIN", raising=False)
+    monkeypatch.delenv("TRIALFLEET_KERNELS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of_the_trial"))
+    monkeypatch.setattr(build, "SYSTEM", tmp_path / "of_the_node")
+    compiler("sleep 0.5")
+    with ThreadPoolExecutor(1) as pool:
+        node = pool.submit(build.build, recipe, build.SYSTEM)
+        while not calls.exists():
+            time.sleep(0.01)
+        assert build.find_or_build() == node.result()
+    assert len(calls.read_text().splitlines()) == 3
+    assert not (tmp_path / "of_the_trial").exists()
+
+
+def test_in_a_job_one_compiler_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CONDOR_SCRATCH_DIR", "/somewhere")
+    assert toolchain.compilers_at_once() == 1
+    monkeypatch.delenv("_CONDOR_SCRATCH_DIR")
+    assert toolchain.compilers_at_once() == len(os.sched_getaffinity(0))
+
+
+def test_a_killed_builder_leaves_nothing_in_the_way(
+    place: Path, compiler: Put, recipe: build.Recipe
+) -> None:
+    place.mkdir()
+    left = place / f".{recipe.folder}.abc"
+    left.mkdir()
+    (left / build.LIBRARY).write_text("half a library")
+    (place / f"{recipe.folder}.lock").touch()
+    assert build.find(recipe, [place]) is None
+    assert build.find_or_build().read_text() == "compiled\n"
+    assert not left.exists()
+
+
+@pytest.mark.slow
+def test_processes_build_once_and_one_of_them_may_be_killed(
+    place: Path, compiler: Put, calls: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    compiler(f"while [ ! -e {go} ]; do sleep 0.1; done")
+    program = "from trialfleet.nodes.kernels import build; print(build.find_or_build())"
+    said = [tmp_path / f"said{i}" for i in range(3)]
+    builders = [start(program, path) for path in said]
+    wait_until(lambda: sum("waiting" in path.read_text() for path in said) == 2)
+    wait_until(calls.exists)
+    for builder, path in zip(builders, said, strict=True):
+        if "compiling" in path.read_text():
+            builder.kill()
+    go.touch()
+    found = [stdout for stdout, _ in (builder.communicate(timeout=60) for builder in builders)]
+    assert sorted(builder.returncode for builder in builders) == [-signal.SIGKILL, 0, 0]
+    assert len(set(found) - {""}) == 1
+    assert Path(max(found).strip()).read_text() == "compiled\n"
+    assert len(calls.read_text().splitlines()) <= 2 + 3  # the killed one's, and its successor's
+    assert not list(place.glob(".*"))
+
+
+def start(program: str, said: Path) -> subprocess.Popen[str]:
+    with said.open("w") as stderr:
+        words = [sys.executable, "-c", program]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# When it can't be built
+
+
+def test_a_refused_file_is_told_with_the_compilers_words_and_remembered(
+    place: Path, compiler: Put, calls: Path, recipe: build.Recipe
+) -> None:
+    errors = "for i in 1 2 3 4 5 6 7 8; do echo y.h:$i: error: $i; done"
+    compiler(f"(echo note: x; {errors}) >&2; exit 1")
+    with pytest.raises(toolchain.CompileError) as refused:
+        build.find_or_build()
+    words = str(refused.value)
+    assert re.search(r"c\+\+ can't compile (schema|cpu)\.cpp:\n    y\.h:1: error: 1\n", words)
+    assert "y.h:6" in words
+    assert "y.h:7" not in words
+    assert "note" not in words
+    before = calls.read_text()
+    with pytest.raises(
+        toolchain.CompileError, match=r"y\.h:1: error: 1[^$]*\(so says .*\.failed\)"
+    ):
+        build.find_or_build()
+    assert calls.read_text() == before  # not compiled again
+
+    compiler("")
+    build.build(recipe, place, again=True)  # the command does
+    assert build.find_or_build().is_file()
+    assert not list(place.glob("*.failed"))
+
+
+def test_a_refusal_is_forgotten_after_a_while(
+    place: Path, compiler: Put, recipe: build.Recipe
+) -> None:
+    compiler("echo error: no >&2; exit 1")
+    with pytest.raises(toolchain.CompileError):
+        build.find_or_build()
+    compiler("")
+    long_ago = time.time() - build.REMEMBERED
+    os.utime(place / f"{recipe.folder}.failed", (long_ago, long_ago))
+    assert build.find_or_build().is_file()
+
+
+def test_who_waited_for_a_failure_does_not_repeat_it(
+    place: Path, compiler: Put, calls: Path
+) -> None:
+    compiler("sleep 0.2; echo error: no >&2; exit 1")
+
+    def attempt(_: int) -> None:
+        with pytest.raises(toolchain.CompileError, match="error: no"):
+            build.find_or_build()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(attempt, range(3)))
+    assert len(calls.read_text().splitlines()) == 2  # two files
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ("kill -9 $$", "exit code -9"),
+        ("echo 'c++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1", "Killed"),
+        ("echo 'error: cannot write x.o: No space left on device' >&2; exit 1", "No space"),
+        ("echo 'virtual memory exhausted: Cannot allocate memory' >&2; exit 1", "exhausted"),
+    ],
+)
+def test_what_may_pass_is_not_taken_for_a_refusal(
+    does: str, words: str, place: Path, compiler: Put
+) -> None:
+    compiler(does)
+    with pytest.raises(toolchain.BuildError, match=words):
+        build.find_or_build()
+    compiler("")
+    assert build.find_or_build().is_file()
+
+
+def test_no_compiler_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(toolchain.BuildError, match=r"there is no C\+\+ compiler no-such-compiler"):
+        build.find_or_build()
+    assert not list(place.glob("*.failed"))
+
+
+def test_plain_torch_may_be_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIALFLEET_PLAIN", "1")
+    with pytest.raises(toolchain.BuildError, match="TRIALFLEET_PLAIN is set"):
+        build.find_or_build()
+    assert not place.exists()
+
+
+@pytest.mark.slow
+def test_a_trial_goes_on_with_plain_torch_and_says_so_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ended = in_python(
+        "from trialfleet.nodes.kernels import ops; import trialfleet.nodes.kernels.ops, torch;"
+        "print(ops.IMPLEMENTATION, ops.exp(torch.zeros(2)).tolist(), ops.REASON)",
+        TRIALFLEET_KERNELS=str(tmp_path / "file" / "below"),
+    )
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("plain [1.0, 1.0] [Errno 20] Not a directory")
+    assert ended.stderr.count("no kernels of our own, plain torch in their place: [Errno 20]") == 1
+
+
+# What a library depends on
+
+
+def test_a_library_for_more_architectures_serves_and_one_for_others_does_not(
+    tmp_path: Path, recipe: build.Recipe
+) -> None:
+    of_node = replace(recipe, cuda="13.0", architectures=("sm_75", "sm_90"))
+    library = tmp_path / of_node.folder / build.LIBRARY
+    library.parent.mkdir()
+    assert build.find(of_node, [tmp_path]) is None  # a folder without a library
+    library.touch()
+    assert build.find(of_node, [tmp_path / "nothing", tmp_path]) == library
+    assert build.find(replace(of_node, architectures=("sm_90",)), [tmp_path]) == library
+    assert build.find(replace(of_node, architectures=("sm_80",)), [tmp_path]) is None
+    assert build.find(replace(of_node, architectures=("sm_9",)), [tmp_path]) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sources": "1"}, {"torch": "2.7"}, {"cuda": "1"}, {"machine": "aarch64"}, {"flags": ()}],
+)
+def test_the_key_hangs_on(change: dict[str, Any], recipe: build.Recipe) -> None:
+    assert replace(recipe, **change).key != recipe.key
+
+
+def test_the_sources_hash_hangs_on_names_and_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "SOURCES", tmp_path)
+    (tmp_path / "cuda").mkdir()
+    hashes = [build.hash_of_sources()]
+    (tmp_path / "a.cpp").write_text("1")
+    hashes.append(build.hash_of_sources())
+    (tmp_path / "a.cpp").write_text("2")
+    hashes.append(build.hash_of_sources())
+    (tmp_path / "a.cpp").rename(tmp_path / "cuda" / "a.cpp")
+    hashes.append(build.hash_of_sources())
+    assert len(set(hashes)) == 4
+
+
+def test_roots_libraries_come_before_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRIALFLEET_KERNELS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    mine = tmp_path / "trialfleet" / "kernels"
+    assert build.places() == (build.SYSTEM, mine)
+    assert build.cache() == mine
+    monkeypatch.setenv("TRIALFLEET_KERNELS", "/elsewhere")
+    assert build.places() == (Path("/elsewhere"),)
+
+
+def test_a_user_without_a_home_still_finds_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("TRIALFLEET_KERNELS", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    assert build.places() == (build.SYSTEM,)
+    with pytest.raises(toolchain.BuildError, match="no home"):
+        build.cache()
+
+
+# CUDA
+
+
+def test_nvcc_is_the_one_of_torchs_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(folder: str, version: str) -> str:
+        path = tmp_path / folder / "nvcc"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V1'\n")
+        path.chmod(0o755)
+        return str(path)
+
+    of_home, on_path = put("home/bin", "12.4"), put("path", "13.0")
+    packaged = put("packages/nvidia/cu14/bin", "14.2")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+    monkeypatch.setattr(toolchain, "PACKAGES", tmp_path / "packages")
+    assert toolchain.find_nvcc("12.8") == of_home
+    assert toolchain.find_nvcc("13.1") == on_path
+    assert toolchain.find_nvcc("14.0") == packaged
+    with pytest.raises(toolchain.BuildError) as missing:
+        toolchain.find_nvcc("11.8")
+    assert "needs an nvcc of CUDA 11; found: " in str(missing.value)
+    assert f"{of_home} (12.4), {on_path} (13.0)" in str(missing.value)
+
+
+def codes_for(architectures: list[str], known: list[int]) -> list[str]:
+    return [word for word in toolchain.code_for(architectures, known) if word != "-gencode"]
+
+
+@pytest.mark.parametrize("known", [[75, 80, 90, 100, 120], []])  # [] of an nvcc that doesn't say
+def test_each_architecture_has_its_code_and_the_highest_its_ptx(known: list[int]) -> None:
+    assert codes_for(["sm_90", "sm_100", "sm_75"], known) == [
+        "arch=compute_75,code=sm_75",
+        "arch=compute_90,code=sm_90",
+        "arch=compute_100,code=sm_100",
+        "arch=compute_100,code=compute_100",
+    ]
+
+
+def test_a_gpu_later_than_nvcc_has_the_ptx_of_the_latest_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        "#!/bin/sh\nprintf 'compute_75\\ncompute_100\\ncompute_100a\\ncompute_120\\n'\n"
+    )
+    nvcc.chmod(0o755)
+    known = toolchain.known_to(str(nvcc))
+    assert known == [75, 100, 120]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", [(10, 3), (13, 0)].__getitem__)
+    ptx = ["arch=compute_100,code=compute_100", "arch=compute_120,code=compute_120"]
+    assert codes_for([*build.architectures()], known) == ptx
+    assert codes_for(["sm_70"], known)[0] == "arch=compute_70,code=sm_70"  # nvcc says that it can't
+
+
+@pytest.mark.parametrize(
+    ("cuda", "latest"), [("12.4", "sm_90"), ("12.8", "sm_120"), ("13.0", "sm_120")]
+)
+def test_without_a_gpu_those_of_data_centres_are_compiled_for(
+    cuda: str, latest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert build.architectures()[0] == "sm_75"
+    assert build.architectures()[-1] == latest
+
+
+def test_visible_gpus_are_compiled_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities = [(12, 0), (8, 9), (8, 9)]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
+    assert build.architectures() == ("sm_89", "sm_120")
+
+
+@pytest.fixture(scope="module")
+def cuda_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a node compiles, but for one architecture and against this torch's headers."""
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    folder = tmp_path_factory.mktemp("objects")
+    recipe = replace(build.Recipe.here(), cuda="13.0", architectures=("sm_90",))
+    chosen = toolchain.Compilers(cxx="g++", nvcc=nvcc)
+    units = toolchain.compile_commands(recipe.architectures, chosen, folder)
+    commands = [words for unit, words in units.items() if unit.startswith("cuda")]
+    with ThreadPoolExecutor(2) as pool:
+        for ended in pool.map(lambda words: subprocess.run(words, capture_output=True), commands):
+            assert ended.returncode == 0, ended.stderr.decode()
+    return folder
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_cuda_side_compiles_and_misses_nothing_of_its_own(
+    cuda_objects: Path, tmp_path: Path
+) -> None:
+    objects = sorted(map(str, cuda_objects.iterdir()))
+    assert {Path(path).name for path in objects} >= {"cuda.cpp.o", "optimizer.cu.o"}
+    library = tmp_path / "all.so"
+    subprocess.run(["g++", "-shared", *objects, "-o", str(library)], check=True)
+    missing = subprocess.run(
+        ["nm", "--undefined-only", "--demangle", str(library)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "c10::cuda::getCurrentCUDAStream" in missing  # torch's side, which a CPU torch lacks
+    assert not re.findall(r" U trialfleet::.*", missing)
+
+
+# The command
+
+
+def test_what_was_built_must_load(
+    place: Path, compiler: Put, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["build"]) == 1
+    assert "No library: " in capsys.readouterr().out
+    assert command.main(["status", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["implementation"] == "plain"
+    assert re.search(r"kernels.so does not load: .*(file too short|invalid ELF)", told["reason"])
+
+
+def test_status_builds_nothing(
+    place: Path, compiler: Put, calls: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["status"]) == 0
+    words = capsys.readouterr().out
+    assert re.search(r"^implementation +cpu$", words, re.MULTILINE)
+    assert re.search(r"^compiled_first_by +.*c\+\+", words, re.MULTILINE)
+    assert not calls.exists()
+    assert not place.exists()
+
+
+def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["biuld"])
+    assert ended.value.code == 2
+
+
+# For real
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the command says that it built."""
+    place = tmp_path_factory.mktemp("built")
+    words = [
+        sys.executable,
+        "-m",
+        "trialfleet.nodes.kernels",
+        "build",
+        "--json",
+        "--into",
+        str(place),
+    ]
+    ended = subprocess.run(words, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"compiled cpu.cpp in \d+\.\d s \(\d of 2\)", ended.stderr)
+    told: dict[str, Any] = json.loads(ended.stdout)
+    return {**told, "place": str(place)}
+
+
+def in_python(
+    program: str, cwd: Path = HERE, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    inherited = {k: v for k, v in os.environ.items() if k != "TRIALFLEET_PLAIN"}
+    words = [sys.executable, "-c", program]
+    given = {**inherited, **environment}
+    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=given)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_command_builds_what_ops_load(library: dict[str, Any]) -> None:
+    assert library["built"]
+    assert library["architectures"] == ["cpu"]
+    assert library["seconds"] > 0
+    program = "from trialfleet.nodes.kernels import ops; print(ops.IMPLEMENTATION, ops.REASON)"
+    ended = in_python(program, TRIALFLEET_KERNELS=library["place"])
+    assert ended.stdout == f"cpu torch {torch.__version__} is for the CPU alone\n"
+    assert ended.stderr == ""
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_it_uses_the_threads_that_torch_has(library: dict[str, Any]) -> None:
+    program = (
+        "from trialfleet.nodes.kernels import ops; from pathlib import Path; import re;"
+        "print(len(set(re.findall(r'/.*lib(?:g|i)?omp.*', Path('/proc/self/maps').read_text()))))"
+    )
+    assert in_python(program, TRIALFLEET_KERNELS=library["place"]).stdout == "1\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_package_works_alone_in_a_sandbox(library: dict[str, Any], tmp_path: Path) -> None:
+    shutil.copytree(HERE / "nodes" / "kernels", tmp_path / "kernels")
+    program = (
+        "import sys, torch; from kernels import ops;"
+        "print(ops.IMPLEMENTATION, ops.exp(torch.zeros(1)).item(), 'trialfleet' in sys.modules)"
+    )
+    ended = in_python(program, tmp_path, TRIALFLEET_KERNELS=library["place"])
+    assert ended.stdout == "cpu 1.0 False\n", ended.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_operators_tests_pass_on_the_library(library: dict[str, Any]) -> None:
+    words = ["-q", "-p", "no:cacheprovider", "tests/unit/kernels/test_kernels_ops.py"]
+    program = f"import pytest, sys; sys.exit(pytest.main({words!r}))"
+    ended = in_python(program, TRIALFLEET_PLAIN="", TRIALFLEET_KERNELS=library["place"])
+    assert ended.returncode == 0, ended.stdout
+    assert "skipped" not in ended.stdout  # what is left out for plain torch

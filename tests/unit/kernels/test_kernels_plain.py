@@ -1,0 +1,67 @@
+"""Plain torch's own points; its values are tested as operators, in test_kernels_ops.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.kernels import kernel_cases as cases
+from trialfleet.nodes.kernels import plain
+
+WORD = st.integers(0, 2**32 - 1)
+
+KNOWN = [  # Random123's kat_vectors, philox4x32 with 10 rounds: counter, key, words
+    ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+    ([2**32 - 1] * 4, [2**32 - 1] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+    (
+        [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+        [0xA4093822, 0x299F31D0],
+        [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
+def test_philox_gives_its_authors_answers(
+    counter: list[int], key: list[int], words: list[int]
+) -> None:
+    assert cases.philox(counter, key) == words
+    assert by_torch(counter, key) == words
+
+
+@given(counter=st.lists(WORD, min_size=4, max_size=4), key=st.lists(WORD, min_size=2, max_size=2))
+def test_philox_is_the_same_with_halves_of_words(counter: list[int], key: list[int]) -> None:
+    assert by_torch(counter, key) == cases.philox(counter, key)
+
+
+def by_torch(counter: list[int], key: list[int]) -> list[int]:
+    words = plain.philox([torch.tensor(c) for c in counter], [torch.tensor(k) for k in key])
+    return [int(word) for word in words]
+
+
+def test_the_mask_is_right_beyond_32_bits_of_everything() -> None:
+    seed, step, layer = -(2**63) + 12345, 2**40 + 17, 2**32 - 1
+    mask = plain.kept(torch.Size([13, 7]), torch.tensor([seed, step]), layer, 0.4)
+    assert torch.equal(mask, cases.kept([13, 7], seed, step, layer, 0.4))
+
+
+@pytest.mark.parametrize("name", cases.arguments())
+def test_nothing_looks_at_a_value(name: str) -> None:
+    """A tensor without data has none to look at: so all of it can be captured in a CUDA graph."""
+    function = getattr(plain, name)
+    with torch.no_grad():
+        function(*cases.on("meta", cases.arguments()[name]))
+
+
+def test_an_argument_on_another_device_is_refused() -> None:
+    x, bias, rng, layer, p = cases.arguments()["bias_relu_dropout"]
+    words = "bias must be on cpu, as the other arguments are; it is on meta"
+    with pytest.raises(ValueError, match=words):
+        plain.bias_relu_dropout(x, bias.to("meta"), rng, layer, p)
+
+
+def test_float64_is_for_the_cpu_alone() -> None:
+    with pytest.raises(ValueError, match="x must be float32, bfloat16 or float16; it is float64"):
+        plain.exp(torch.empty(3, dtype=torch.float64, device="meta"))

@@ -1,0 +1,549 @@
+"""The helper for Python trainers: what a trainer is told, what it tells, how it is interrupted."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import signal
+import socketserver
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialfleet.nodes import trial
+
+ORDER = {
+    "schema": 1,
+    "study": "flights",
+    "run": "r",
+    "region": "São Paulo",
+    "node": "n",
+    "trial": 3,
+    "mode": "tune",
+    "seed": 7,
+    "params": {"x": 0.5, "checkpoint_seconds": 1000},
+    "objective": {"metric": "loss", "direction": "maximize"},
+    "data": ["a b.csv", "c.csv"],
+    "accelerator": "cpu",
+    "gpus": 2,
+    "gpu_share": 1.0,
+}
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A trial's folder as HTCondor sets it up: results and checkpoint exist and are empty."""
+    folder = tmp_path / "sandbox"
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "result.json").touch()
+    (folder / "progress.jsonl").touch()
+    (folder / "trial.json").write_text(json.dumps(ORDER))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TRIALFLEET_TRIAL", "trial.json")
+    before = signal.getsignal(signal.SIGTERM)
+    yield folder
+    signal.signal(signal.SIGTERM, before)
+
+
+def order(sandbox: Path, **changes: Any) -> None:
+    (sandbox / "trial.json").write_text(json.dumps({**ORDER, **changes}))
+
+
+def result(sandbox: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((sandbox / "result.json").read_text())
+    return found
+
+
+def steps(sandbox: Path) -> list[int]:
+    lines = (sandbox / "progress.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+def save(t: trial.Trial, content: str) -> None:
+    with t.checkpoint() as folder:
+        (folder / "state").write_text(content)
+
+
+def save_half(t: trial.Trial) -> None:
+    with t.checkpoint() as folder:
+        (folder / "state").write_text("half")
+        raise OSError("disk full")
+
+
+def test_a_trainer_is_told_all_that_trial_json_says(sandbox: Path) -> None:
+    t = trial.start()
+    assert (t.params["x"], t.seed, t.region, t.mode) == (0.5, 7, "São Paulo", "tune")
+    assert [path.name for path in t.data] == ["a b.csv", "c.csv"]
+    assert (t.accelerator, t.metric, t.direction) == ("cpu", "loss", "maximize")
+    assert (t.gpus, t.gpu_share) == (2, 1.0)
+
+
+def test_the_least_trial_json_is_an_empty_object(sandbox: Path) -> None:
+    (sandbox / "trial.json").write_text("{}")
+    t = trial.start()
+    assert (t.gpus, t.gpu_share) == (1, 1.0)
+    with pytest.raises(SystemExit):
+        t.complete(anything=1)
+    assert result(sandbox)["metrics"] == {"anything": 1.0}
+
+
+def test_by_hand_without_a_trial_the_message_says_how_to_try(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRIALFLEET_TRIAL")
+    (sandbox / "trial.json").unlink()
+    with pytest.raises(SystemExit) as stopped:
+        trial.start()
+    command = next(line for line in str(stopped.value.code).splitlines() if "echo" in line)
+    subprocess.run(command, shell=True, check=True, cwd=sandbox)  # what it says works
+    assert trial.start().params == {"learning_rate": 0.01}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"schema": 2}', "{"])
+def test_a_trial_json_that_cannot_be_used_is_named(sandbox: Path, text: str) -> None:
+    (sandbox / "trial.json").write_text(text)
+    with pytest.raises(SystemExit, match=r"trial\.json"):
+        trial.start()
+
+
+def test_complete_leaves_the_result_and_exits_0(sandbox: Path) -> None:
+    t = trial.start()
+    t.device = "a fine GPU"
+    with pytest.raises(SystemExit) as stopped:
+        t.complete(loss=0.25, count=3)
+    assert stopped.value.code == 0
+    left = result(sandbox)
+    assert left.pop("seconds") > 0
+    assert left == {
+        "schema": 1,
+        "status": "complete",
+        "device": "a fine GPU",
+        "metrics": {"loss": 0.25, "count": 3.0},
+    }
+
+
+def test_complete_without_the_objective_is_a_mistake_of_the_trainer(sandbox: Path) -> None:
+    with pytest.raises(ValueError, match="'loss' is not among the metrics: accuracy, auc"):
+        trial.start().complete(auc=1.0, accuracy=1.0)
+    assert (sandbox / "result.json").read_text() == ""
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_objective_that_is_not_finite_is_rejected(sandbox: Path, value: float) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        trial.start().complete(loss=value, auc=0.5)
+    assert stopped.value.code == trial.EXIT_REJECTED == 64
+    left = result(sandbox)
+    assert (left["status"], left["error"]) == ("failed", f"the objective loss is {value}")
+
+
+def test_another_metric_that_is_not_finite_is_left_out(sandbox: Path) -> None:
+    with pytest.raises(SystemExit):
+        trial.start().complete(loss=1.0, auc=math.nan)
+    assert result(sandbox)["metrics"] == {"loss": 1.0}
+
+
+def test_reject_says_why_and_exits_64(sandbox: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        trial.start().reject("too wide")
+    assert stopped.value.code == 64
+    assert (result(sandbox)["status"], result(sandbox)["error"]) == ("failed", "too wide")
+    assert "too wide" in capsys.readouterr().err
+
+
+def test_progress_is_a_json_line_per_report_with_null_for_nan(sandbox: Path) -> None:
+    trial.start().report(4, loss=math.nan, auc=0.5)
+    line = json.loads((sandbox / "progress.jsonl").read_text())
+    assert line.pop("time") > 1.6e9
+    assert line == {"step": 4, "metrics": {"loss": None, "auc": 0.5}}
+
+
+@pytest.fixture
+def proxy(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with Proxy() as server:
+        config = sandbox.parent / ".chirp.config"
+        config.write_text(f"127.0.0.1 {server.server_address[1]} c00kie\n")
+        monkeypatch.setenv("_CONDOR_CHIRP_CONFIG", str(config))
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+class Proxy(socketserver.TCPServer):
+    """Stands in for the proxy of HTCondor's starter: notes each line and answers `reply`."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.reply = "0"
+        super().__init__(("127.0.0.1", 0), ProxyConnection)
+
+
+class ProxyConnection(socketserver.StreamRequestHandler):
+    server: Proxy
+
+    def handle(self) -> None:
+        for line in self.rfile:
+            self.server.heard.append(line.decode().rstrip("\n"))
+            self.wfile.write(f"{self.server.reply}\n".encode())
+
+
+def test_htcondor_is_told_of_the_last_report_now_and_then(
+    sandbox: Path, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = trial.start()
+    t.report(1, loss=0.1)
+    t.report(2, loss=0.2)  # too soon
+    assert proxy.heard == [
+        "cookie c00kie",
+        "set_job_attr_delayed ChirpTrialfleetStep 1",
+        "set_job_attr_delayed ChirpTrialfleetValue 0.1",
+    ]
+    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
+    t = trial.start()
+    t.report(3, loss=math.nan)
+    assert proxy.heard[-1] == "set_job_attr_delayed ChirpTrialfleetValue undefined"
+    t.report(4, auc=0.5)
+    assert proxy.heard[-2:] == [
+        "set_job_attr_delayed ChirpTrialfleetStep 4",
+        "set_job_attr_delayed ChirpTrialfleetValue undefined",
+    ]
+    assert steps(sandbox) == [3, 4]
+
+
+@pytest.mark.parametrize("reply", ["-8", "", "no number"])
+def test_a_trial_whose_news_htcondor_does_not_take_stops_telling(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
+    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
+    proxy.reply = reply
+    t = trial.start()
+    t.report(1, loss=0.1)
+    t.report(2, loss=0.2)
+    assert proxy.heard == ["cookie c00kie"]
+
+
+@pytest.mark.parametrize("config", ["", "127.0.0.1 1 cookie", "127.0.0.1 port cookie", None])
+def test_a_trial_whose_proxy_is_gone_reports_all_the_same(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch, config: str | None
+) -> None:
+    path = sandbox.parent / ".chirp.config"
+    if config is not None:
+        path.write_text(config)
+    monkeypatch.setenv("_CONDOR_CHIRP_CONFIG", str(path))
+    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
+    t = trial.start()
+    t.report(1, loss=0.1)
+    t.report(2, loss=0.1)
+    assert steps(sandbox) == [1, 2]
+
+
+def test_without_a_checkpoint_there_is_nothing_to_restore(sandbox: Path) -> None:
+    assert trial.start().restore() is None
+
+
+def test_the_last_complete_checkpoint_is_restored(sandbox: Path) -> None:
+    t = trial.start()
+    for content in ("one", "two", "three"):
+        save(t, content)
+        folder = trial.start().restore()
+        assert folder is not None
+        assert (folder / "state").read_text() == content
+    assert len(list((sandbox / "checkpoint").glob("*/state"))) == 1  # the former are gone
+
+
+def test_a_checkpoint_may_hold_folders(sandbox: Path) -> None:
+    with trial.start().checkpoint() as folder:
+        (folder / "deep/er").mkdir(parents=True)
+        (folder / "deep/er/weights").write_bytes(b"w")
+    restored = trial.start().restore()
+    assert restored is not None
+    assert (restored / "deep/er/weights").read_bytes() == b"w"
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_the_former(sandbox: Path) -> None:
+    t = trial.start()
+    save(t, "good")
+    with pytest.raises(OSError, match="disk full"):
+        save_half(t)
+    restored = trial.start().restore()
+    assert restored is not None
+    assert (restored / "state").read_text() == "good"
+    save(t, "better")  # and the next one counts
+    restored = trial.start().restore()
+    assert restored is not None
+    assert (restored / "state").read_text() == "better"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "manifest"])
+def test_a_damaged_checkpoint_is_not_restored(
+    sandbox: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(trial.start(), "some content")
+    (state,) = (sandbox / "checkpoint").glob("*/state")
+    if damage == "cut":
+        state.write_text("some con")
+    elif damage == "flip":
+        state.write_text("some c0ntent")
+    elif damage == "remove":
+        state.unlink()
+    else:
+        (sandbox / "checkpoint/complete.json").write_text('{"folder": ')
+    assert trial.start().restore() is None
+    assert (damage == "remove") or capsys.readouterr().err
+
+
+def test_files_that_the_checkpoint_did_not_have_are_removed(sandbox: Path) -> None:
+    """HTCondor's spool keeps every file that it ever got under a name."""
+    save(trial.start(), "x")
+    (state,) = (sandbox / "checkpoint").glob("*/state")
+    state.with_name("stale").write_text("of an older checkpoint")
+    restored = trial.start().restore()
+    assert restored is not None
+    assert [path.name for path in restored.iterdir()] == ["state"]
+
+
+def test_progress_after_the_checkpoint_is_taken_back(sandbox: Path) -> None:
+    t = trial.start()
+    t.report(1, loss=1)
+    save(t, "")
+    t.report(2, loss=1)
+    t.report(3, loss=1)
+    assert steps(sandbox) == [1, 2, 3]
+    trial.start()  # on another machine
+    assert steps(sandbox) == [1]
+
+
+def test_without_a_checkpoint_progress_begins_anew(sandbox: Path) -> None:
+    trial.start().report(1, loss=1)
+    trial.start().report(1, loss=1)
+    assert steps(sandbox) == [1]
+
+
+RANK = """
+import json, os, sys, time
+from pathlib import Path
+import trial
+
+Path(f"ready-{os.environ['RANK']}").touch()
+while not Path("go").exists():
+    time.sleep(0.001)
+t = trial.start()
+saved = t.restore()
+print(json.dumps(sorted(path.name for path in saved.iterdir()) if saved else None))
+"""
+
+
+def start_rank(rank: int) -> subprocess.Popen[str]:
+    helper = {**os.environ, "PYTHONPATH": str(Path(trial.__file__).parent), "RANK": str(rank)}
+    command = [sys.executable, "-c", RANK]
+    return subprocess.Popen(command, env=helper, stdout=subprocess.PIPE, text=True)
+
+
+def test_ranks_that_restore_at_once_all_restore_and_keep_the_progress(sandbox: Path) -> None:
+    t = trial.start()
+    t.report(1, loss=1)
+    save(t, "x")
+    (state,) = (sandbox / "checkpoint").glob("*/state")
+    for i in range(300):  # of older checkpoints, in HTCondor's spool
+        state.with_name(f"stale{i}").write_text("x" * 1000)
+    ranks = [start_rank(rank) for rank in range(6)]
+    while len(list(sandbox.glob("ready-*"))) < len(ranks):
+        time.sleep(0.01)
+    (sandbox / "go").touch()
+    told = [rank.communicate()[0] for rank in ranks]
+    assert told == ['["state"]\n'] * len(ranks)
+    assert steps(sandbox) == [1]
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
+def test_a_rank_that_comes_late_takes_no_progress_back(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    first = trial.start()
+    first.report(1, loss=1)
+    monkeypatch.setenv(name, "1")
+    trial.start()
+    assert steps(sandbox) == [1]
+    monkeypatch.setenv(name, "0")
+    trial.start()
+    assert steps(sandbox) == []
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank may save already when this one begins to restore."""
+    t = trial.start()
+    save(t, "one")
+    checksum = trial._checksum
+
+    def save_meanwhile(path: Path) -> int:
+        monkeypatch.setattr(trial, "_checksum", checksum)
+        save(t, "two")
+        return checksum(path)
+
+    monkeypatch.setattr(trial, "_checksum", save_meanwhile)
+    restored = trial.start().restore()
+    assert restored is not None
+    assert (restored / "state").read_text() == "two"
+
+
+def test_seconds_add_up_over_attempts(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    for attempt in (1, 2):  # each 10 s to the checkpoint, lost time after it
+        monkeypatch.setattr(trial, "_IMPORTED", now)
+        t = trial.start()
+        now += 6
+        save(t, "first")
+        now += 4
+        save(t, str(attempt))
+        now += 1000
+    monkeypatch.setattr(trial, "_IMPORTED", now)
+    t = trial.start()
+    now += 5
+    with pytest.raises(SystemExit):
+        t.complete(loss=1)
+    assert result(sandbox)["seconds"] == 25
+
+
+def test_it_is_time_to_checkpoint_every_so_many_seconds(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    order(sandbox, params={"checkpoint_seconds": 60})
+    t = trial.start()
+    t.restore()
+    now = 59
+    assert not t.should_checkpoint()
+    now = 61
+    assert t.should_checkpoint()
+    save(t, "")
+    assert not t.should_checkpoint()
+
+
+def test_sigterm_makes_it_time_to_checkpoint(sandbox: Path) -> None:
+    t = trial.start()
+    t.restore()
+    assert (t.interrupted, t.should_checkpoint()) == (False, False)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert (t.interrupted, t.should_checkpoint()) == (True, True)
+    with pytest.raises(SystemExit) as stopped:
+        t.yield_node()
+    assert stopped.value.code == trial.EXIT_CHECKPOINTED == 85
+
+
+def test_a_trainer_without_checkpoints_still_ends_on_sigterm(sandbox: Path) -> None:
+    code = "import os, signal, trial; trial.start(); os.kill(os.getpid(), signal.SIGTERM)"
+    helper = {**os.environ, "PYTHONPATH": str(Path(trial.__file__).parent)}
+    ended = subprocess.run([sys.executable, "-c", code], env=helper)
+    assert ended.returncode == -signal.SIGTERM
+
+
+def test_the_trainers_in_the_docstring_work(sandbox: Path) -> None:
+    blocks = (trial.__doc__ or "").split("::\n")[1:]
+    short, long, measuring = (
+        textwrap.dedent("\n".join(_indented(block.splitlines()))) for block in blocks
+    )
+    model = """
+class Model:
+    step, loss = 0, 2.0
+    def __init__(self, *_): pass
+    def train_one_step(self): self.step += 1
+    def save(self, path): path.write_text(str(self.step))
+    @staticmethod
+    def load(path):
+        m = Model()
+        m.step = int((path / "w" if path.is_dir() else path).read_text())
+        return m
+    def losses(self, data): return [self.step, self.step + 1]
+import trial
+"""
+    order(sandbox, params={"x": 5, "steps": 3, "checkpoint_seconds": 0})
+    environment = {**os.environ, "PYTHONPATH": str(Path(trial.__file__).parent)}
+    command = [sys.executable, "-c"]
+    assert subprocess.run([*command, short], env=environment).returncode == 0
+    assert result(sandbox)["metrics"] == {"loss": 9.0}
+    codes = [subprocess.run([*command, model + long], env=environment).returncode for _ in "1234"]
+    assert codes == [85, 85, 85, 0]
+    assert steps(sandbox) == [1, 2, 3]
+    assert result(sandbox)["metrics"] == {"loss": 2.0}
+    order(sandbox, mode="evaluate", models={"champion": "old", "challenger": "new"})
+    for name, step in (("old", 3), ("new", 1)):
+        (sandbox / name).mkdir()
+        (sandbox / name / "w").write_text(str(step))
+    measure = model + "t = trial.start()\n" + measuring
+    assert subprocess.run([*command, measure], env=environment).returncode == 0
+    values = {name: found["metrics"] for name, found in result(sandbox)["models"].items()}
+    assert values == {"champion": {"loss": 3.5}, "challenger": {"loss": 1.5}}
+    assert (sandbox / "losses/champion.txt").read_text() == "3\n4\n"
+
+
+def test_measuring_is_over_when_all_models_are_measured(sandbox: Path) -> None:
+    order(sandbox, mode="evaluate", models={"champion": "old", "challenger": "new"})
+    t = trial.start()
+    assert t.models == {"champion": Path("old"), "challenger": Path("new")}
+    t.evaluated("champion", loss=0.5, odd=math.nan)
+    with pytest.raises(ValueError, match="not evaluated: challenger"):
+        t.complete()
+    t.evaluated("challenger", iter([0.25]), loss=0.25)
+    with pytest.raises(SystemExit) as left:
+        t.complete()
+    assert left.value.code == 0
+    assert result(sandbox)["models"] == {
+        "champion": {"metrics": {"loss": 0.5}},
+        "challenger": {"metrics": {"loss": 0.25}},
+    }
+    assert (sandbox / "losses" / "challenger.txt").read_text() == "0.25\n"
+    assert not (sandbox / "losses" / "champion.txt").exists()
+
+
+def _indented(lines: list[str]) -> list[str]:
+    """The first lines that are indented or empty."""
+    end = next((i for i, line in enumerate(lines) if line and line[0] != " "), len(lines))
+    return lines[:end]
+
+
+def test_a_trainer_that_is_no_python_program_needs_the_json_contract_alone(sandbox: Path) -> None:
+    program = Path(__file__).parents[2] / "pool/trainers/quadratic.sh"
+    order(sandbox, params={"x": -1.5, "steps": 40}, mode="final")
+    (sandbox / "model").mkdir()
+    trainer = subprocess.Popen(["sh", program])
+    while not (sandbox / "checkpoint/step").exists():
+        assert trainer.poll() is None
+        time.sleep(0.01)
+    trainer.terminate()
+    assert trainer.wait() == 85
+    (sandbox / "checkpoint/step").write_text("39\n")
+    assert subprocess.run(["sh", program]).returncode == 0
+    assert result(sandbox)["metrics"] == {"loss": 12.25}
+    assert steps(sandbox)[-1] == 40
+    assert (sandbox / "model/x").read_text() == "-1.5\n"
+
+
+def test_the_helper_is_one_file_of_the_standard_library() -> None:
+    tree = ast.parse(Path(trial.__file__).read_text())
+    modules = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or "."]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert modules <= set(sys.stdlib_module_names)

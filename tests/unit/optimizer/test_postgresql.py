@@ -1,0 +1,348 @@
+"""Studies in a real PostgreSQL server: a private one, started and ended by these tests."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from optuna.storages import BaseStorage
+from optuna.trial import TrialState
+
+from tests.conftest import MakeRun
+from tests.unit.report.report_studies import region_source, report_source
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.optimizer.ownership import Owner, Ownership
+from trialfleet.optimizer.region_study import AlreadyTold, Assignment, RegionSettings, RegionStudy
+from trialfleet.optimizer.space import SearchSpace
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.optimizer.stored_trials import reader_of_url
+from trialfleet.optimizer.trial_execution import TrialExecution
+from trialfleet.workflows.cli import dashboard
+from trialfleet.workflows.report import build_report
+
+psycopg = pytest.importorskip("psycopg")
+pytestmark = pytest.mark.postgres
+
+SPACE = SearchSpace.model_validate(
+    {
+        "rate": {"type": "float", "low": 1e-5, "high": 1, "log": True},
+        "drop": {"type": "float", "low": 0, "high": 0.5, "step": 0.1},
+        "flag": {"type": "categorical", "choices": [True, False, "é", 0.25]},
+        "units": {"type": "int", "low": 1, "high": 2**53, "when": {"flag": [True, "é"]}},
+        "epochs": 10,
+    }
+)
+SETTINGS = RegionSettings(
+    metric="loss",
+    direction="minimize",
+    region="A",
+    seed=3,
+    trials=30,
+    startup_trials=30,
+    max_failures=3,
+    hours=None,
+)
+PASSWORD = "s{ecr}et%/@:"
+
+
+def programs() -> Path | None:
+    """Return the newest folder of PostgreSQL's programs."""
+    initdb = shutil.which("initdb")
+    if initdb:
+        return Path(initdb).resolve().parent
+    found = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    newest = max(found, key=lambda path: float(path.parts[-3]), default=None)
+    return newest.parent if newest else None
+
+
+Opener = Callable[[str], BaseStorage]
+
+
+class Server:
+    """A private server on a free port, for one user with a password."""
+
+    def __init__(self, folder: Path, binaries: Path, user: dict[str, Any]) -> None:
+        self.folder, self._binaries, self._user = folder, binaries, user
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+
+    def create(self) -> None:
+        password = self.folder / "password"
+        password.write_text(PASSWORD)
+        password.chmod(0o644)
+        self._call("initdb", "-U", "fleet", "-A", "scram-sha-256", f"--pwfile={password}",
+                   "-E", "UTF8", "--locale=C", "--no-sync", "-D", "data")  # fmt: skip
+
+    def start(self) -> None:
+        options = f"-c listen_addresses=127.0.0.1 -c port={self.port} -c fsync=off -k ''"
+        self._call("pg_ctl", "-D", "data", "-w", "-l", "server.log", "-o", options, "start")
+
+    def stop(self, mode: str) -> None:
+        self._call("pg_ctl", "-D", "data", "-w", "-m", mode, "stop")
+
+    def crash(self) -> None:
+        """Kill a session's process: the server then ends all others and recovers."""
+        postmaster = int((self.folder / "data/postmaster.pid").read_text().split()[0])
+        sessions = [p for p in psutil.Process(postmaster).children() if "fleet" in p.cmdline()[0]]
+        sessions[0].kill()
+        psutil.wait_procs(sessions, timeout=20)
+        deadline = time.monotonic() + 20
+        while not self._is_ready():
+            assert time.monotonic() < deadline, "the server doesn't recover"
+            time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        try:
+            psycopg.connect(self.url().replace("+psycopg", "")).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def url(self, password: str = PASSWORD) -> str:
+        quoted = re.sub("[%/@:]", lambda m: f"%{ord(m[0]):02X}", password)
+        return f"postgresql+psycopg://fleet:{quoted}@127.0.0.1:{self.port}/postgres"
+
+    def _call(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [self._binaries / program, *arguments],
+            cwd=self.folder,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **self._user,
+        )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    binaries = programs()
+    if binaries is None:
+        pytest.skip("PostgreSQL's initdb is neither on PATH nor in /usr/lib/postgresql/*/bin")
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:  # the server refuses root
+        try:
+            account = pwd.getpwnam("postgres")
+        except KeyError:
+            account = pwd.getpwnam("nobody")
+        user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    # not pytest's own folder: other users can't enter it
+    with tempfile.TemporaryDirectory(prefix="trialfleet-postgresql-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "data").mkdir()
+        if user:
+            os.chown(folder, user["user"], user["group"])
+            os.chown(folder / "data", user["user"], user["group"])
+        started = Server(folder, binaries, user)
+        started.create()
+        started.start()
+        yield started
+        started.stop("immediate")
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    """Open storages that are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def open_(url: str) -> BaseStorage:
+            storage = open_storage(url)
+            stack.callback(close_storage, storage)
+            return storage
+
+        yield open_
+
+
+NO_TIMES: dict[str, Any] = {"datetime_start": None, "datetime_complete": None}
+
+
+def make(storage: BaseStorage, name: str) -> RegionStudy:
+    return RegionStudy(storage, name, SPACE, SETTINGS)
+
+
+JOB = {"machine": "node-é", "wall_seconds": 12.5, "memory_mb": None}
+REPORTS = {0: math.nan, 1: math.inf, 2: -math.inf, 3: 5e-324, 4: -1.7e308, 2**31 - 1: 0.1}
+
+
+def scenario(study: RegionStudy) -> list[Any]:
+    """Ask and tell in every way; returns what was answered."""
+    answers = [study.ask(f"n{i}") for i in range(8)]
+    ran: TrialExecution = {"attempts": 2, "job": JOB, "reports": REPORTS}
+    study.tell_complete("n0", metrics={"loss": 0.1 + 0.2}, seconds=1.5, device="GPU é", **ran)
+    study.tell_failed("n1", error="out of memory\nat step 3", attempts=3)
+    return [*answers, study.best()]
+
+
+def test_a_study_answers_the_same_from_postgresql_as_from_sqlite(
+    server: Server, tmp_path: Path, opened: Opener
+) -> None:
+    storage = opened(server.url())
+    here = scenario(make(storage, "same"))
+    there = scenario(make(opened(sqlite_url(tmp_path / "study.db")), "same"))
+    assert repr(here) == repr(there)
+    again = make(opened(server.url()), "same")
+    assert [again.ask("n0"), again.ask("n1")] == [AlreadyTold(0), AlreadyTold(1)]
+    assert repr([*(again.ask(f"n{i}") for i in range(2, 8)), again.best()]) == repr(here[2:])
+    trials = storage.get_all_trials(storage.get_study_id_from_name("same"))
+    assert [t.number for t in trials] == list(range(8))
+    assert (trials[0].state, trials[0].value) == (TrialState.COMPLETE, 0.1 + 0.2)
+    assert trials[0].user_attrs["device"] == "GPU é"
+    assert trials[0].user_attrs["job"] == JOB
+    assert trials[0].intermediate_values == pytest.approx(REPORTS, nan_ok=True, abs=0, rel=0)
+    assert (trials[1].state, trials[1].user_attrs["error"]) == (
+        TrialState.FAIL,
+        "out of memory\nat step 3",
+    )
+
+
+def test_runs_that_start_at_once_share_a_database_without_tables(
+    server: Server, opened: Opener
+) -> None:
+    admin = server.url().replace("+psycopg", "")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE fresh")
+    url = server.url().replace("/postgres", "/fresh")
+    barrier, errors = threading.Barrier(6), []
+
+    def begin(number: int) -> None:
+        try:
+            barrier.wait()
+            make(opened(url), f"run {number}").ask("a")
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=begin, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    names = {study.study_name for study in opened(url).get_all_studies()}
+    assert names == {f"run {i}" for i in range(6)}
+
+
+def test_of_managers_that_begin_at_once_one_owns_the_run(server: Server, opened: Opener) -> None:
+    admin = server.url().replace("+psycopg", "")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE owned")
+    url = server.url().replace("/postgres", "/owned")
+    storages = [opened(url) for _ in range(6)]
+    managers = [Owner(f"id{i}", "/runs/r1", f"host{i}", "now") for i in range(6)]
+    barrier, seen = threading.Barrier(6), dict[int, Owner | None]()
+
+    def begin(i: int) -> None:
+        barrier.wait()
+        seen[i] = Ownership(storages[i], "demo/r1", managers[i]).other()
+
+    threads = [threading.Thread(target=begin, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (owner,) = (managers[i] for i, other in seen.items() if other is None)
+    assert list(seen.values()).count(owner) == 5
+    heir = Ownership(opened(url), "demo/r1", managers[0])
+    assert heir.take_over() == (None if owner == managers[0] else owner)
+    assert heir.other() is None
+    assert Ownership(opened(url), "demo/r1", managers[1]).other() == managers[0]
+    assert Ownership(opened(url), "demo/r2", managers[1]).other() is None
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+def test_a_resident_study_goes_on_after_the_servers_restart(
+    server: Server, opened: Opener, end: str
+) -> None:
+    study = make(opened(server.url()), f"restart {end}")
+    first = study.ask("a")
+    assert isinstance(first, Assignment)
+    if end == "stop":
+        server.stop("fast")
+        with pytest.raises(OptimizerError, match=r"study 'restart stop'.*refused"):
+            study.ask("b")
+        server.start()
+    else:
+        server.crash()
+    # a tell comes first: Optuna itself repeats an ask whose connection is gone
+    study.tell_complete("a", metrics={"loss": 1.0}, seconds=None, device=None, attempts=1)
+    second = study.ask("b")
+    assert isinstance(second, Assignment)
+    assert (study.ask("a"), second.number) == (AlreadyTold(0), 1)
+    assert study.best() == first
+
+
+def test_a_wrong_password_is_refused_without_showing_it(server: Server) -> None:
+    with pytest.raises(OptimizerError, match="password authentication failed") as caught:
+        open_storage(server.url("geheim"))
+    assert "geheim" not in str(caught.value)
+    assert "fleet:***@127.0.0.1" in str(caught.value)
+
+
+def test_a_report_reads_what_the_optimiser_wrote(server: Server, opened: Opener) -> None:
+    url = server.url()  # with a password that has braces in it
+    before = build_report(report_source(url, region_source("A", study_name="report")))
+    assert not before.regions[0].trials
+    scenario(make(opened(url), "report"))
+    report = build_report(report_source(url, region_source("A", study_name="report")))
+    assert (report.complete, report.failed) == (1, 1)
+
+
+def test_trials_are_read_the_same_from_postgresql_as_from_sqlite(
+    server: Server, tmp_path: Path, opened: Opener
+) -> None:
+    urls = [server.url(), sqlite_url(tmp_path / "study.db")]
+    read = []
+    for url in urls:
+        scenario(make(opened(url), "read"))
+        read.append([replace(t, **NO_TIMES) for t in reader_of_url(url)("read")])
+        assert reader_of_url(url)("another") == []
+    texts = [[json.dumps(asdict(t), sort_keys=True, default=str) for t in own] for own in read]
+    assert texts[0] == texts[1]  # NaN, which isn't equal to itself, among them
+    assert [trial.state.name for trial in read[0][:3]] == ["COMPLETE", "FAIL", "RUNNING"]
+
+
+def test_the_dashboard_shows_a_copy_of_a_runs_studies_alone(
+    server: Server, tmp_path: Path, opened: Opener, make_run: MakeRun
+) -> None:
+    run = make_run(run="pg", storage=server.url())
+    with pytest.raises(InputError, match="has no trials yet"):
+        dashboard._copy_of(run, tmp_path / "early.db")
+    storage = opened(server.url())
+    scenario(make(storage, "demo/pg/A"))
+    scenario(make(storage, "demo/another/A"))
+    dashboard._copy_of(run, tmp_path / "copy.db")
+    copy = opened(sqlite_url(tmp_path / "copy.db"))
+    assert [study.study_name for study in copy.get_all_studies()] == ["demo/pg/A"]
+    trials = copy.get_all_trials(copy.get_study_id_from_name("demo/pg/A"))
+    theirs = storage.get_all_trials(storage.get_study_id_from_name("demo/pg/A"))
+    assert [(t.state, t.values, t.params) for t in trials] == [
+        (t.state, t.values, t.params) for t in theirs
+    ]
+
+
+def test_a_report_of_a_database_without_tables_makes_none(server: Server) -> None:
+    with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE empty")
+    url = server.url().replace("/postgres", "/empty")
+    report = build_report(report_source(url, region_source("A")))
+    assert not report.regions[0].trials
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        tables = connection.execute("SELECT * FROM pg_tables WHERE schemaname = 'public'")
+        assert tables.fetchall() == []

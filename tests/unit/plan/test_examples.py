@@ -1,0 +1,105 @@
+"""The examples that `trialfleet init --example` writes: each trains as it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.examples import LACKING, TRAINERS
+from trialfleet.nodes import trial
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.examples import EXAMPLES, write_example
+from trialfleet.workflows.study.loading import load_study
+
+ROOT = Path(__file__).parents[3]
+OTHERS = {"flights", "tabular"}  # with other regions, whose tests are elsewhere
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - OTHERS))
+def test_each_is_written_by_init_and_is_a_study(name: str, tmp_path: Path) -> None:
+    written = CliRunner().invoke(main, ["init", str(tmp_path / "it"), "--example", name])
+    assert written.exit_code == 0, written.output
+    study = load_study(tmp_path / "it/study.yaml")
+    assert set(study.region_table) == {"north", "south"}
+    left = {path.name for path in (tmp_path / "it").rglob("*")}
+    assert not left & {"__init__.py", "__pycache__"}
+    page = (ROOT / "docs/trainers.md").read_text()
+    assert f"--example {name}" in page or name == "first"
+
+
+def train(folder: Path, name: str, **changes: Any) -> dict[str, float]:
+    """Train an example's north with its default settings, as a trial's sandbox has it."""
+    study = load_study(write_example(name, folder / "example"))
+    space = study.search_space
+    box = folder / "box"
+    (box / "model").mkdir(parents=True, exist_ok=True)
+    for file in (study.data_of("north")[0], *study.trainer.files):  # type: ignore[union-attr]
+        shutil.copy(folder / "example" / file, box)
+    order = {
+        "params": space.complete(space.defaults()) | changes.pop("params", {}),
+        "objective": study.objective.model_dump(),
+        "data": [Path(study.data_of("north")[0]).name],
+        "region": "north",
+        "seed": 2**40 + 1,
+        "mode": "tune",
+        **changes,
+    }
+    (box / "trial.json").write_text(json.dumps(order, indent=1))
+    python = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    modules = {"PYTHONPATH": str(Path(trial.__file__).parent)}
+    environment = {**os.environ, **modules, "PATH": python, "TRIALFLEET_TRIAL": "trial.json"}
+    command = study.trainer.command  # type: ignore[union-attr]
+    done = subprocess.run(command, cwd=box, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((box / "result.json").read_text())
+    assert result["status"] == "complete"
+    metrics: dict[str, float] = result["metrics"]
+    shutil.rmtree(folder / "example")
+    return metrics
+
+
+BETTER = {  # settings with which the test error is less than with the defaults
+    "sklearn": {"model": "forest", "depth": 5, "trees": 100},
+    "lightgbm": {"leaf_size": 5, "learning_rate": 0.05},
+    "shell": {"neighbours": 5, "power": 1.0},
+    "r": {"span": 0.5, "degree": 2},
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TRAINERS)
+def test_each_trainer_trains_and_tuning_has_a_point(name: str, tmp_path: Path) -> None:
+    if name in LACKING:
+        pytest.skip(LACKING[name])
+    default = train(tmp_path, name)
+    assert default.keys() == {"val_error", "test_error"}
+    assert list((tmp_path / "box/model").iterdir()) == []
+    better = train(tmp_path, name, mode="final", params=BETTER[name])
+    assert better["test_error"] < default["test_error"] < 10
+    assert list((tmp_path / "box/model").iterdir())
+
+
+def test_shell_reads_trial_json_as_a_run_writes_it(tmp_path: Path) -> None:
+    order = {"params": {"neighbours": 3, "power": 0.0}, "mode": "tune", "data": ["a b.csv"]}
+    script = (EXAMPLES["shell"] / "train.sh").read_text()
+    reader = script[script.index("value()") : script.index("neighbours=")]
+    for indent in (None, 1):
+        (tmp_path / "trial.json").write_text(json.dumps(order, indent=indent))
+        show = "for name in neighbours power mode data; do value $name; echo; done"
+        done = subprocess.run(
+            ["sh", "-euc", reader + show],
+            cwd=tmp_path,
+            env={**os.environ, "TRIALFLEET_TRIAL": "trial.json"},
+            capture_output=True,
+            text=True,
+        )
+        found = [line for line in done.stdout.splitlines() if line]
+        assert found == ["3", "0.0", "tune", "a b.csv"], done.stderr

@@ -1,0 +1,311 @@
+"""A plan: the run's folder as files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tabular.small_trials import make_table
+from trialfleet.errors import InputError
+from trialfleet.workflows.cli.printing.plan_summary import plan_text
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.plan.run_ids import new_run_id
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.paths import sandbox_name
+from trialfleet.workflows.study.spec import Budget, Study, Trainer
+
+
+def make_study(folder: Path, **changes: object) -> Study:
+    (folder / "go.sh").write_text("exit 0\n")
+    values: dict[str, object] = {
+        "name": "demo",
+        "regions": ["A", "São Paulo"],
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "budget": {"trials": 10, "lanes": 4},
+        "trainer": {"command": ["sh", "go.sh"], "files": ["go.sh"]},
+        "accelerator": "cpu",
+    }
+    return Study.model_validate({**values, **changes}).resolve(folder)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for runs. Nothing is submitted here, so /tmp will do."""
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    return tmp_path
+
+
+def contents(folder: RunFolder) -> dict[str, str]:
+    root = folder.root
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+PLAN = """\
+import sys
+from pathlib import Path
+from trialfleet.workflows.plan import planning as plan
+from trialfleet.workflows.study.frozen import load_frozen
+plan._FORBIDDEN_PLACE = "/nowhere"
+frozen = load_frozen(Path(sys.argv[1]))
+plan.write_plan(frozen.study, run="r1", out=Path(sys.argv[2]), created=frozen.created)
+"""
+
+
+def test_the_same_study_and_run_id_give_the_same_bytes_in_any_process(place: Path) -> None:
+    folder = write_plan(make_study(place), run="r1", out=place / "run")
+    first = contents(folder)
+    (place / "run").rename(place / "other")
+    for seed in ("1", "2"):
+        frozen = str(place / "other" / "study.yaml")
+        command = [sys.executable, "-c", PLAN, frozen, str(place / "run")]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        assert contents(folder) == first
+        shutil.rmtree(place / "run")
+    assert "study.dag" in first
+
+
+def test_a_frozen_study_is_parsed_once_while_its_file_stays_as_it_is(place: Path) -> None:
+    planned = write_plan(make_study(place), run="r1", out=place / "run", notes=("a note",))
+    written = load_frozen(planned.study)
+    assert load_frozen(planned.study) is written
+    planned.study.touch()
+    parsed = load_frozen(planned.study)
+    assert parsed is not written
+    assert parsed == written  # as `write_plan` had it in hand
+    assert load_frozen(planned.study) is parsed
+    planned.study.write_text(planned.study.read_text().replace("a note", "another"))
+    assert load_frozen(planned.study).notes == ("another",)
+
+
+def test_lanes_hold_a_quarter_more_than_their_share(place: Path) -> None:
+    region = graph_of(make_study(place)).regions[0]
+    assert [len(lane) for lane in region.lanes] == [4, 4, 4, 4]  # 10 / 4 and a quarter, rounded up
+    assert region.lanes[0][0] == "A.l1.t01"
+
+
+def test_one_lane_holds_exactly_the_budget_and_lanes_never_outnumber_trials(place: Path) -> None:
+    one = make_study(place, budget={"trials": 7, "lanes": 1})
+    assert [len(lane) for lane in graph_of(one).regions[0].lanes] == [7]
+    many = make_study(place, budget={"trials": 2, "lanes": 9})
+    assert [len(lane) for lane in graph_of(many).regions[0].lanes] == [2, 2]
+
+
+def test_every_node_has_its_folder_before_dagman_enters_it(place: Path) -> None:
+    study = make_study(place)
+    planned = write_plan(study, run="r1", out=place / "run")
+    for region in graph_of(study).regions:
+        for node in region.trial_nodes:
+            assert planned.region(region.slug).trial(node).root.is_dir()
+
+
+def test_the_whole_graph_keeps_no_rescue_file_that_would_call_a_failed_region_done(
+    place: Path,
+) -> None:
+    folder = write_plan(make_study(place), run="r1", out=place / "run")
+    assert "DAGMAN_MAX_RESCUE_NUM = 0" in folder.study_config.read_text()
+    assert "DAGMAN_MAX_RESCUE_NUM" not in folder.region_config.read_text()
+
+
+def test_a_folder_that_holds_something_is_left_alone(place: Path) -> None:
+    (place / "run").mkdir()
+    (place / "run" / "precious").touch()
+    with pytest.raises(InputError, match="exists already"):
+        write_plan(make_study(place), run="r1", out=place / "run")
+    assert [p.name for p in (place / "run").iterdir()] == ["precious"]
+
+
+def test_a_plan_where_no_trial_could_begin_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(place)._replace(free=5 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(InputError, match=r"5 MB are free in .*--out"):
+        write_plan(make_study(place), run="r1", out=place / "runs" / "run")
+    assert list((place / "runs").iterdir()) == []
+
+
+def test_a_plan_that_breaks_off_leaves_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    study = make_study(place)
+    monkeypatch.setattr(plan_module, "_copy_code", full)
+    with pytest.raises(OSError, match="No space"):
+        write_plan(study, run="r1", out=place / "runs" / "run")
+    assert list((place / "runs").iterdir()) == []
+
+
+def test_a_run_id_whose_model_is_published_already_is_refused(place: Path) -> None:
+    (place / "models" / "demo" / "A" / "r1").mkdir(parents=True)
+    with pytest.raises(InputError, match="another run of that id"):
+        write_plan(make_study(place), run="r1", out=place / "run")
+
+
+def test_a_storage_with_a_password_is_for_the_owners_eyes(place: Path) -> None:
+    study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
+    planned = write_plan(study, run="r1", out=place / "run")
+    assert planned.study.stat().st_mode & 0o077 == 0
+
+
+def test_a_storage_with_a_password_is_closed_from_its_first_byte(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # what a file is made with, it keeps
+    former = os.umask(0)
+    try:
+        planned = write_plan(study, run="r1", out=place / "run")
+        open_one = write_plan(make_study(place), run="r2", out=place / "open")
+    finally:
+        os.umask(former)
+    assert planned.study.stat().st_mode & 0o777 == 0o600
+    assert open_one.study.stat().st_mode & 0o777 == 0o666  # none to hide
+
+
+@pytest.mark.parametrize("run", ["latest", "", "a b", "../x", "a\nb", "x" * 65])
+def test_a_run_id_that_is_no_plain_name_is_refused(place: Path, run: str) -> None:
+    with pytest.raises(InputError, match="run id"):
+        write_plan(make_study(place), run=run, out=place / "run")
+
+
+def test_places_where_dagman_keeps_no_logs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--out"):
+        write_plan(make_study(tmp_path), run="r1", out=Path("/tmp/some-run"))
+    with pytest.raises(InputError, match="character"):
+        write_plan(make_study(tmp_path), run="r1", out=Path('/var/a"b'))
+
+
+@pytest.mark.parametrize("name", ["start", "trial.json", "trial.py", "result.json", "model"])
+def test_a_file_with_a_name_of_the_contract_is_refused(place: Path, name: str) -> None:
+    (place / name).touch()
+    study = make_study(place, trainer={"command": ["sh"], "files": [name]})
+    with pytest.raises(InputError, match="rename"):
+        write_plan(study, run="r1", out=place / "run")
+
+
+def test_two_files_of_one_name_are_refused(place: Path) -> None:
+    (place / "a").mkdir()
+    (place / "a" / "go.sh").touch()
+    study = make_study(place, trainer={"command": ["sh"], "files": ["go.sh", "a/go.sh"]})
+    with pytest.raises(InputError, match=r"2 files.*go\.sh"):
+        write_plan(study, run="r1", out=place / "run")
+
+
+def test_a_folder_of_trainer_files_travels_whole(place: Path) -> None:
+    (place / "lib").mkdir()
+    (place / "lib" / "net.py").write_text("x = 1\n")
+    study = make_study(place, trainer={"command": ["sh"], "files": ["lib"]})
+    planned = write_plan(study, run="r1", out=place / "run")
+    assert (planned.code / "lib" / "net.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize("word", ["a b", "it's", '"', "$HOME", "`id`", "a;b", "$(touch x)", "é*"])
+def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
+    (place / "show").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    (place / "show").chmod(0o755)
+    trainer = Trainer(command=["./show", word], files=[str(place / "show")])
+    study = make_study(place).model_copy(update={"trainer": trainer})
+    planned = write_plan(study, run="r1", out=place / "run")
+    shown = subprocess.run([planned.start], cwd=place, capture_output=True, text=True, check=True)
+    assert shown.stdout == f"{word}|"
+
+
+def test_the_reference_trainer_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
+    make_table(place / "rows.npz")
+    study = make_study(
+        place,
+        trainer="tabular",
+        search_space={"hidden": {"type": "int", "low": 8, "high": 64}},
+        objective={"metric": "val_loss", "direction": "minimize"},
+        data="rows.npz",
+    )
+    planned = write_plan(study, run="r1", out=place / "run")
+    code = "import sys; sys.modules['trialfleet'] = None; import train, trial"
+    subprocess.run([sys.executable, "-c", code], cwd=planned.code, check=True)
+
+
+def test_a_run_id_is_the_time() -> None:
+    assert new_run_id(datetime(2026, 11, 20, 9, 5, 1)) == "2026-11-20T09-05-01"
+
+
+def test_failures_allowed_and_startup_follow_the_budget() -> None:
+    assert Budget(trials=100).failures_allowed == 25
+    assert Budget(trials=4).failures_allowed == 3
+    assert Budget(failures=0).failures_allowed == 0
+    assert Budget(trials=5).startup == 5
+
+
+def test_a_url_has_its_last_part_as_its_name_in_the_sandbox() -> None:
+    assert sandbox_name("s3://bucket/2026/S%C3%A3o%20Paulo.npz") == "S%C3%A3o%20Paulo.npz"
+    assert sandbox_name("/data/rows one.npz") == "rows one.npz"
+
+
+@pytest.mark.parametrize(
+    ("autoscale", "word"), [("service", "SERVICE"), ("provisioner", "PROVISIONER")]
+)
+def test_the_fleets_autoscaler_is_a_node_of_the_graph(
+    place: Path, autoscale: str, word: str
+) -> None:
+    fleet = {"aws_regions": ["eu-west-1"], "autoscale": autoscale}
+    folder = write_plan(make_study(place, fleet=fleet), run="r1", out=place / "run")
+    assert f'{word} fleet fleet.sub DIR "{folder.root}"\n' in folder.dag.read_text()
+    assert "arguments = autoscale\n" in folder.fleet_submit.read_text()
+
+
+def test_a_fleet_that_nobody_scales_is_no_node(place: Path) -> None:
+    fleet = {"aws_regions": ["eu-west-1"]}
+    folder = write_plan(make_study(place, fleet=fleet), run="r1", out=place / "run")
+    assert "fleet.sub" not in folder.dag.read_text()
+    assert not folder.fleet_submit.exists()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told", "said"),
+    [
+        (1, {"gpus": 1, "gpu_share": 1.0}, "each on 1 GPU(s), 1 cpu(s)"),
+        (2, {"gpus": 2, "gpu_share": 1.0}, "each on 2 GPU(s), 1 cpu(s)"),
+        (
+            "1/3",
+            {"gpus": 1, "gpu_share": 1 / 3},
+            "each on 1/3 GPU (on nodes whose TrialfleetTrialsPerGpu is 3), 1 cpu(s)",
+        ),
+    ],
+)
+def test_a_trial_is_told_how_much_of_how_many_gpus_is_its_own(
+    place: Path, gpus: object, told: dict[str, float], said: str
+) -> None:
+    study = make_study(place, accelerator="gpu", resources={"gpus": gpus})
+    folder = write_plan(study, run="r1", out=place / "run")
+    trial = folder.region("A").trial("A.l1.t01")
+    order = TrialOrder(region="A", node="A.l1.t01", trial=0, mode="tune", seed=1, params={})
+    write_trial("r1", study, folder, trial, order)
+    contract = json.loads(trial.trial_json.read_text())
+    assert {name: contract[name] for name in told} == told
+    assert said in plan_text(Run(folder.root))
+
+
+def test_a_file_that_cant_be_copied_is_named_and_nothing_is_left(place: Path) -> None:
+    study = make_study(place, trainer={"command": ["sh"], "files": ["/proc/self/mem"]})
+    with pytest.raises(InputError, match="'/proc/self/mem' can't be copied: "):
+        write_plan(study, run="r1", out=place / "run")
+    assert {path.name for path in place.iterdir()} == {"go.sh"}

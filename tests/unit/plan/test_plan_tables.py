@@ -1,0 +1,390 @@
+"""What `plan` makes of the data of `trainer: tabular`, before any job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.study.study_texts import TRAINER as TRAINER_LINE
+from tests.unit.study.study_texts import error_of, with_line
+from tests.unit.tabular.small_trials import make_table
+from trialfleet.errors import InputError
+from trialfleet.nodes.tabular.table import read_table
+from trialfleet.workflows import ctrl_c
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan import tables as planning
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.plan.table_findings import source_of_table
+from trialfleet.workflows.plan.table_summary import table_progress
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.tables.reading import read_rows
+
+ROWS = 200
+
+
+def frame(seed: int, rows: int = ROWS) -> pl.DataFrame:
+    dealt = np.random.default_rng(seed)
+    return pl.DataFrame(
+        {
+            "customer": [f"c{seed}-{i}" for i in range(rows)],
+            "amount": dealt.normal(50, 10, rows).round(2),
+            "plan": dealt.choice(["free", "pro", "team"], rows),
+            "churned": dealt.choice(["no", "yes"], rows),
+        }
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for runs, with a CSV file for two regions. Nothing is submitted: /tmp will do."""
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    (tmp_path / "data").mkdir()
+    for seed, region in enumerate(("north", "south")):
+        frame(seed).write_csv(tmp_path / f"data/{region}.csv")
+    return tmp_path
+
+
+def study(place: Path, **changes: Any) -> Study:
+    values: dict[str, Any] = {
+        "name": "churn",
+        "regions": ["north", "south"],
+        "data": "data/{region}.csv",
+        "trainer": "tabular",
+        "target": "churned",
+        "objective": {"metric": "val_auc", "direction": "maximize"},
+        "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
+        "budget": {"trials": 1},
+        "accelerator": "cpu",
+    }
+    given = {key: value for key, value in {**values, **changes}.items() if value is not None}
+    return Study.model_validate(given).resolve(place)
+
+
+def planned(place: Path, **changes: Any) -> RunFolder:
+    return write_plan(study(place, **changes), run="r1", out=place / "runs" / "r1")
+
+
+def problems_of(place: Path, **changes: Any) -> list[str]:
+    """The lines of what a plan is refused for; it leaves nothing behind."""
+    with pytest.raises(InputError) as caught:
+        planned(place, **changes)
+    assert [*(place / "runs").iterdir()] == []
+    assert caught.value.exit_code == 2
+    return str(caught.value).replace(f"{place}/", "").splitlines()
+
+
+def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
+    run = Run(planned(place).root)
+    text = plan_text(run)
+    assert "    north   200   140/30/30" in text
+    assert "1 numeric, 1 categorical, 1 ignored" in text
+    assert "classification, inferred from the target" in text
+    assert "predicted is the probability of 'yes'" in text
+    assert "column 'customer' is ignored: its text is another in every row: an id" in text
+    [north, south] = plan_summary(run)["regions"]
+    assert north["table"]["parts"] == {"train": 140, "validation": 30, "test": 30}
+    assert north["table"]["numeric"] == ["amount"]
+    assert north["table"]["categorical"] == {"plan": 3}
+    assert sum(south["table"]["classes"].values()) == ROWS
+    json.dumps(plan_summary(run))
+
+
+def test_every_trial_reads_the_rows_as_they_were_when_the_run_was_planned(place: Path) -> None:
+    folder = planned(place)
+    files = folder.region("north")
+    before = files.table.read_bytes()
+    (place / "data/north.csv").write_text("nothing of the kind")
+    frozen = load_frozen(folder.study).study
+    trial = files.trial("north.l1.t01")
+    order = TrialOrder(region="north", node="north.l1.t01", trial=0, mode="tune", seed=1, params={})
+    write_trial("r1", frozen, folder, trial, order)
+    assert json.loads(trial.trial_json.read_text())["data"] == ["table.npz"]
+    assert f"transfer_common_input = {files.table}\n" in trial.submit.read_text()
+    assert files.table.read_bytes() == before
+    [source] = source_of_table(files) or []
+    assert (source["path"], source["bytes"]) == (str(place / "data/north.csv"), len(csv_of(0)))
+
+
+def csv_of(seed: int) -> bytes:
+    return frame(seed).write_csv().encode()
+
+
+def test_the_same_files_and_seed_give_the_same_bytes(place: Path) -> None:
+    tables = [
+        write_plan(study(place), run="r1", out=place / name).region("north").table.read_bytes()
+        for name in ("a", "b")
+    ]
+    assert tables[0] == tables[1]
+    other = write_plan(study(place, seed=7), run="r1", out=place / "c").region("north")
+    assert other.table.read_bytes() != tables[0]
+
+
+def test_parquet_is_read_as_well_and_a_npz_travels_as_it_is(place: Path) -> None:
+    for region in ("north", "south"):
+        pl.read_csv(place / f"data/{region}.csv").write_parquet(place / f"data/{region}.parquet")
+        make_table(place / f"data/{region}.npz")
+    forms: list[tuple[str, dict[str, Any]]] = [
+        ("csv", {}),
+        ("parquet", {"data": "data/{region}.parquet"}),
+        ("npz", {"data": "data/{region}.npz", "target": None}),
+    ]
+    csv, parquet, npz = (
+        write_plan(study(place, **changes), run="r1", out=place / name).region("north")
+        for name, changes in forms
+    )
+    assert csv.table.read_bytes() == parquet.table.read_bytes()
+    assert not npz.table.exists()
+    assert json.loads(npz.table_found.read_text())["table"]["parts"]["train"] == 200
+    assert source_of_table(npz) is None
+
+
+def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) -> None:
+    (place / "data/north.csv").write_text("churned,amount\n")
+    lines = problems_of(place, target="churn")
+    it_has = "it has 'customer', 'amount', 'plan', 'churned'"
+    assert lines == [
+        "data: data/north.csv: has a header and no rows",
+        f"target: there is no column 'churn' (did you mean 'churned'?); {it_has} (data/south.csv)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target": None}, "which column is to be predicted? Write target: COLUMN; it has 'cus"),
+        ({"data": ["data/north.csv", "data/south.csv"]}, "one file per region, data names 2"),
+        ({"data": []}, "data: region 'north', region 'south': trainer: tabular reads one file per"),
+        ({"data": "data"}, "trainer: tabular reads .csv, .tsv, .csv.gz, .parquet, and the .npz"),
+        ({"data": "folder.csv"}, "is no file; trainer: tabular reads one file per region"),
+        (
+            {"data": "data/{region}.npz"},
+            "data: data/north.npz, data/south.npz: is not a table that",
+        ),
+        (
+            {"data": "real.npz", "target": "z"},
+            "target: is 'z', and this .npz was written with the target 'y'",
+        ),
+        ({"data": "real.npz", "target": None, "table": {}}, "write_table settled what a .npz hol"),
+        (
+            {"objective": {"metric": "val_acc", "direction": "maximize"}},
+            "objective.metric: there is no 'val_acc' (did you mean 'val_auc'?); the target 'chur",
+        ),
+        (
+            {"objective": {"metric": "auc", "direction": "maximize"}},
+            "the target 'churned' has 2 classes: val_loss, val_auc, val_accuracy, test_loss, test",
+        ),
+        (
+            {"report_metric": "test_rmse"},
+            "test_rmse is for numbers; the target 'churned' has 2 classes: test_auc, test_acc",
+        ),
+        (
+            {"target": "amount"},
+            "val_auc is for two classes; the target 'amount' is numbers: val_rmse, val_mae,",
+        ),
+        (
+            {"target": "amount", "objective": {"metric": "val_accuracy", "direction": "maximize"}},
+            "val_accuracy is for classes; the target 'amount' is numbers: val_rmse, ",
+        ),
+        (
+            {"target": "amount", "objective": {"metric": "val_acc", "direction": "maximize"}},
+            "objective.metric: there is no 'val_acc'; the target 'amount' is numbers: val_loss, ",
+        ),
+        (
+            {"target": "plan"},
+            "val_auc is for two classes; the target 'plan' has 3 classes: val_accuracy, val_loss",
+        ),
+        (
+            {"table": {"split": {"column": "part"}}},
+            "objective.metric: the validation rows have one class only, and val_auc needs both",
+        ),
+    ],
+)
+def test_what_no_trial_could_use_is_told_before_any_job(
+    place: Path, changes: dict[str, Any], words: str
+) -> None:
+    (place / "folder.csv").mkdir()
+    make_table(place / "real.npz")
+    for region in ("north", "south"):
+        (place / f"data/{region}.npz").write_bytes(b"no zip")
+    if "table" in changes and "split" in changes["table"]:
+        rows = frame(0).with_columns(part=pl.lit("train"))
+        one, other = rows.filter(churned="no"), rows.filter(churned="yes")
+        parts = [rows, one.head(5).with_columns(part=pl.lit("val")), other.head(5)]
+        parts[2] = parts[2].with_columns(part=pl.lit("test"))
+        for region in ("north", "south"):
+            pl.concat(parts).write_csv(place / f"data/{region}.csv")
+    assert words in problems_of(place, **changes)[0]
+
+
+def test_regions_whose_targets_are_of_two_tasks_are_told(place: Path) -> None:
+    for region, last in (("north", "1"), ("south", "1.5")):
+        rows = frame(0).with_columns(churned=pl.Series(["0", "1"] * (ROWS // 2 - 1) + ["0", last]))
+        rows.write_csv(place / f"data/{region}.csv")
+    objective = {"metric": "val_loss", "direction": "minimize"}
+    assert problems_of(place, objective=objective) == [
+        "table.task: classification in north; regression in south; say which with table: {task: …}"
+    ]
+
+
+def test_a_column_that_differs_between_regions_is_told(place: Path) -> None:
+    rows = pl.read_csv(place / "data/south.csv", infer_schema=False)
+    rows[5, "amount"] = "much"
+    rows.write_csv(place / "data/south.csv")
+    text = plan_text(Run(planned(place).root))
+    assert "column 'amount' is numeric in some regions and categorical in others" in text
+    assert "'much' is none. If it stands for a missing value" in text
+    assert "(in south)" in text
+
+
+def test_many_problems_are_cut(place: Path) -> None:
+    for i in range(30):
+        (place / f"data/r{i:02}.csv").write_text(f"column{i}\n1\n")
+    lines = problems_of(place, regions={"glob": "data/r*.csv"}, data=[])
+    assert len(lines) == 21
+    assert lines[-1] == "data: … and 10 more problems"
+
+
+def test_a_problem_of_many_regions_is_told_once(place: Path) -> None:
+    for i in range(30):
+        (place / f"data/r{i:02}.csv").write_text("")
+    [line] = problems_of(place, regions={"glob": "data/r*.csv"}, data=[])
+    assert line == "data: data/r00.csv, data/r01.csv, data/r02.csv and 27 more: is empty"
+
+
+def test_a_file_that_changes_while_it_is_read_is_told(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_and_touch(path: Path, form: str) -> pl.DataFrame:
+        rows = read_rows(path, form)
+        with path.open("a") as file:
+            file.write("c,1,free,no\n")
+        return rows
+
+    monkeypatch.setattr(planning, "read_rows", read_and_touch)
+    assert problems_of(place)[0] == (
+        "data: data/north.csv, data/south.csv: changed while it was read; plan again when it is "
+        "whole"
+    )
+
+
+def test_ctrl_c_ends_the_reading_and_leaves_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressed: list[int] = []
+
+    def pressing(path: Path, form: str) -> pl.DataFrame:
+        os.kill(os.getpid(), signal.SIGINT)
+        return read_rows(path, form)
+
+    monkeypatch.setattr(planning, "read_rows", pressing)
+    former = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        with pytest.raises(KeyboardInterrupt), ctrl_c.postponed():
+            planned(place)
+        ctrl_c.stop_if_pressed()  # it has been answered
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert pressed
+    assert [*(place / "runs").iterdir()] == []
+
+
+def test_a_place_for_the_run_that_files_cant_be_sent_from_is_refused(place: Path) -> None:
+    with pytest.raises(InputError, match=r"no comma.*choose another with --out"):
+        write_plan(study(place), run="r1", out=place / "a,b")
+
+
+def test_a_study_without_split_or_task_gets_the_defaults_whoever_freezes_it(place: Path) -> None:
+    options = {"split": {"time": "amount"}, "columns": {"customer": "ignore"}}
+    folder = planned(place, table=options)
+    frozen = load_frozen(folder.study).study
+    assert frozen == study(place, table=options)
+    made = read_table(folder.region("north").table)
+    assert made.columns.null_values == (frozen.table and frozen.table.null_values)
+    assert np.isin(made.split, [0, 1, 2]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("target: y", "target: goes with trainer: tabular; leave it out, your trainer reads its"),
+        ("table: {task: auto}", "table: goes with trainer: tabular"),
+    ],
+)
+def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "go.sh").touch()
+    assert words in error_of(tmp_path, with_line(TRAINER_LINE, f"{TRAINER_LINE}\n{text}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{task: clasification}", "table.task: input should be 'auto', 'classification' or"),
+        ("{columns: {a: number}}", "table.columns.a: input should be 'numeric', 'categorical' or"),
+        ("{colums: {}}", "unknown key 'colums' (did you mean 'columns'?); valid keys: task, col"),
+        ("{split: {}}", "must have exactly one of random, time and column; it has none of them"),
+        ("{split: {time: a, column: b}}", "one of random, time and column; it has time and column"),
+        ("{split: {random: [0.8, 0.2]}}", "must be three shares above 0 that add up to 1"),
+        ("{split: {random: [0.8, 0.1, 0.2]}}", "must be three shares above 0 that add up to 1"),
+        ("{split: {random: [1.0, 0.0, 0.0]}}", "must be three shares above 0 that add up to 1"),
+        ("{split: {column: p, shares: [0.6, 0.2, 0.2]}}", "table.split.shares: goes with time"),
+        ("{split: {tiem: a}}", "unknown key 'tiem' (did you mean 'time'?)"),
+    ],
+)
+def test_a_wrong_table_section_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    found = error_of(tmp_path, with_line(TRAINER_LINE, f"trainer: tabular\ntable: {text}"))
+    assert "study.yaml:8: table" in found
+    assert words in found
+
+
+def test_long_reading_is_told_where_a_person_looks_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    tell = table_progress()
+    for done in range(1, 6):
+        now[0] += 0.9
+        tell(done, 5)
+    assert capsys.readouterr().err == "tables read: 3 of 5\n"
+
+
+def test_the_command_line_ends_with_2_and_no_traceback(place: Path) -> None:
+    text = (
+        "name: churn\nregions: [north, south]\ndata: 'data/{region}.csv'\ntrainer: tabular\n"
+        "target: Churned\nobjective: {metric: val_auc, direction: maximize}\n"
+        "search_space: {hidden: {type: int, low: 8, high: 64}}\naccelerator: cpu\n"
+    )
+    (place / "study.yaml").write_text(text)
+    command = ["plan", str(place / "study.yaml"), "--out", str(place / "runs/r1")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert (
+        result.stderr.count("study.yaml:5: target: there is no column 'Churned' (did you me") == 1
+    )
+    (place / "study.yaml").write_text(text.replace("Churned", "churned"))
+    result = CliRunner().invoke(main, [*command, "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["regions"][0]["table"]["target"] == "churned"
+
+
+def test_settings_are_compared_on_rows_that_chose_none_of_them(place: Path) -> None:
+    assert study(place).compared_metric == "test_auc"
+    assert study(place, report_metric="val_auc").compared_metric == "val_auc"
+    objective = {"metric": "test_auc", "direction": "maximize"}
+    assert study(place, objective=objective).compared_metric == "test_auc"
+    assert study(place, trainer={"command": ["python3"]}, target=None).compared_metric == "val_auc"

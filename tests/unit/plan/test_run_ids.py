@@ -1,0 +1,149 @@
+"""Ids of runs: never one for two, whatever is planned in one second."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.plan.test_plan import make_study
+from trialfleet.errors import InputError
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan import run_ids
+from trialfleet.workflows.run.lookup import find_run, runs_here
+from trialfleet.workflows.run.run import Run, plan
+from trialfleet.workflows.run.run_list import list_runs
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
+from trialfleet.workflows.study.spec import Study
+
+SECOND = "2026-11-20T10-00-00"
+PLAN = """\
+import sys
+from pathlib import Path
+from trialfleet.workflows.plan import planning as plan, run_ids
+from trialfleet.workflows.run import run
+from trialfleet.workflows.study.frozen import load_frozen
+
+plan._FORBIDDEN_PLACE = "/nowhere"
+run_ids.new_run_id = lambda: "2026-11-20T10-00-00"  # all in one second
+study = load_frozen(Path(sys.argv[1])).study
+sys.stdin.readline()
+out = sys.argv[2] if len(sys.argv) > 2 else None
+planned = run.plan(study, out=out)
+print(planned.run_id, planned.folder)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory. Nothing is submitted here, so /tmp will do."""
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    monkeypatch.setattr(run_ids, "new_run_id", lambda: SECOND)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def plan_at_once(place: Path, study: Study, outs: list[str | None]) -> list[tuple[str, Path]]:
+    frozen = FrozenStudy.model_validate(
+        {"run": "r", "folder": "/r", "created": "2026-11-20T10:00:00Z", "study": study}
+    )
+    (place / "frozen.yaml").write_text(dump_frozen(frozen))
+    plans = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAN, str(place / "frozen.yaml"), *([out] if out else [])],
+            cwd=place,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for out in outs
+    ]
+    told = [process.communicate("go\n")[0].split() for process in plans]
+    assert [process.returncode for process in plans] == [0] * len(outs)
+    return [(run, Path(folder)) for run, folder in told]
+
+
+@pytest.mark.parametrize("publish", ["models", "none"])  # none: the folder alone is claimed
+def test_plans_of_one_study_in_one_second_each_get_an_id_and_a_folder(
+    place: Path, publish: str
+) -> None:
+    planned = plan_at_once(place, make_study(place, publish=publish), [None] * 4)
+    runs = {SECOND, *(f"{SECOND}-{number}" for number in (2, 3, 4))}
+    assert {run for run, _ in planned} == runs
+    for run, folder in planned:
+        assert folder == place / "runs" / "demo" / run
+        assert (folder / "study.dag").exists()
+    assert {folder.name for folder in (place / "runs" / "demo").iterdir()} == runs
+
+
+def test_so_they_do_where_their_folders_are_given(place: Path) -> None:
+    outs: list[str | None] = ["a", "b", "1/c", "2/c"]
+    planned = plan_at_once(place, make_study(place), outs)
+    assert {run for run, _ in planned} == {"a", "b", "c", "c-2"}  # models would have one place
+    assert sorted(folder.name for _, folder in planned) == ["a", "b", "c", "c"]
+
+
+def test_a_run_in_a_folder_of_its_own_has_that_folders_name(place: Path) -> None:
+    study = make_study(place)
+    run = plan(study, out="runs/demo/mine")
+    assert run.run_id == "mine"
+    assert Run(find_run("mine")).run_id == "mine"
+    assert [each.run for each in list_runs(runs_here())] == ["mine"]
+    shutil.rmtree(run.folder)
+    assert plan(study, out="runs/demo/mine").run_id == "mine"  # planned anew
+    assert plan(study, out="elsewhere/mine").run_id == "mine-2"
+    assert plan(study, out="mine and others").run_id == SECOND  # no id of a run
+
+
+def test_a_run_of_two_names_is_refused(place: Path) -> None:
+    (place / "study.yaml").write_text("")
+    words = ["plan", "study.yaml", "--run-id", "r1", "--out", "runs/mine"]
+    for options in (words, [*words[:2], *words[4:], *words[2:4]]):
+        done = CliRunner().invoke(main, options)
+        assert done.exit_code == 2
+        assert "--run-id 'r1' and --out 'runs/mine' give the run two names" in done.output
+        assert "--out 'runs/mine/r1'" in done.output
+
+
+def test_an_id_under_which_models_are_published_is_not_given_again(place: Path) -> None:
+    (place / "models" / "demo" / "A" / SECOND).mkdir(parents=True)
+    assert plan(make_study(place)).run_id == f"{SECOND}-2"
+
+
+def test_another_study_may_have_a_run_of_the_same_id(place: Path) -> None:
+    assert plan(make_study(place)).run_id == SECOND
+    assert plan(make_study(place, name="other")).run_id == SECOND
+
+
+def test_a_plan_that_fails_leaves_no_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", str(place))
+    with pytest.raises(InputError, match="under /tmp"):
+        plan(make_study(place))
+    assert list((place / "runs" / "demo").iterdir()) == []
+
+
+def test_claims_are_forgotten_when_their_second_cant_come_again(place: Path) -> None:
+    claims = place / "models" / "demo" / ".planned"
+    claims.mkdir(parents=True)
+    for name, age in (("yesterday", 90_000), ("just now", 10)):
+        (claims / name).touch()
+        moment = (claims / name).stat().st_mtime - age
+        os.utime(claims / name, (moment, moment))
+    plan(make_study(place))
+    assert {claim.name for claim in claims.iterdir()} == {"just now", SECOND}
+
+
+def test_two_plans_of_one_given_id_end_with_one_run_and_a_clear_word(place: Path) -> None:
+    study = make_study(place)
+    first = plan(study, run="r1")
+    (place / ".plan-second").mkdir()
+    with pytest.raises(InputError, match="exists already"):
+        plan_module._put(place / ".plan-second", first.folder)  # planned since it was looked at
+    with pytest.raises(InputError, match="exists already"):
+        plan(study, run="r1")

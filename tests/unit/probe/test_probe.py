@@ -1,0 +1,400 @@
+"""The probe: what it reads, how it judges, what it prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.probe.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, PASCAL, TURING
+from trialfleet.attributes import PROBE
+from trialfleet.nodes.probe import kernel_log, models, nvidia_smi, privileged_readings
+from trialfleet.nodes.probe.__main__ import STAND_IN, main
+from trialfleet.nodes.probe.classad import classad
+from trialfleet.nodes.probe.gpu_health import Thresholds, Verdict, verdict
+from trialfleet.nodes.probe.readings import Gpu, Readings
+
+RECORDED = Path(__file__).parent / "probe_readings"
+
+
+def with_gpu(**changes: Any) -> Readings:
+    return replace(HEALTHY, gpus=(GOOD, replace(OTHER, **changes)))
+
+
+def with_only(**changes: Any) -> Readings:
+    return replace(HEALTHY, gpus=(replace(GOOD, **changes),))
+
+
+def made(name: str) -> tuple[str, Readings]:
+    """Return what recorded readings are made from, and the readings."""
+    table = json.loads((RECORDED / f"{name}.json").read_text())
+    return table["made_from"], Readings.of(table["readings"])
+
+
+def test_nvidia_smi_tells_of_each_gpu_of_todays_drivers() -> None:
+    readings = nvidia_smi.parse(AMPERE)
+    assert (readings.driver, readings.cuda) == ("550.54.15", "12.4")
+    first, second = readings.gpus
+    assert first == Gpu(
+        index=0,
+        name="NVIDIA A10G",
+        uuid="GPU-0a000000-0000-0000-0000-000000000001",
+        pci="0000:00:1b",
+        ecc_uncorrected=0,
+        repair_pending=False,
+        repair_failed=False,
+        reset_required=False,
+        watts=16.25,
+        watts_limit=300.0,
+        celsius=31.0,
+        pcie_generation=1,
+        pcie_generation_max=4,
+        pcie_width=8,
+        pcie_width_max=16,
+    )
+    assert first.id == "GPU-0a000000"
+    assert second.watts is None
+    assert second.ecc_uncorrected == 3
+    assert second.repair_pending
+    assert second.repair_failed
+    assert second.reset_required
+    assert second.slowdowns == ("hw_slowdown", "hw_thermal_slowdown")
+    assert second.processes == 1
+
+
+def test_nvidia_smi_is_understood_in_the_words_of_older_drivers() -> None:
+    (turing,) = nvidia_smi.parse(TURING).gpus
+    assert turing.ecc_uncorrected == 4
+    assert turing.repair_pending
+    assert turing.repair_failed is None
+    assert turing.slowdowns == ("hw_power_brake_slowdown",)
+    assert (turing.watts, turing.watts_limit, turing.celsius) == (27.0, 70.0, None)
+    assert turing.pcie_width_max is None
+    assert turing.id == ""
+    pascal, virtual = nvidia_smi.parse(PASCAL).gpus
+    assert pascal.ecc_uncorrected == 3
+    assert virtual.ecc_uncorrected is None
+
+
+def test_the_kernels_log_gives_the_drivers_errors() -> None:
+    log = (
+        "4,700,90,-;NVRM: GPU at PCI:0000:00:1e: GPU-1\n"
+        "4,710,91,-;NVRM: Xid (PCI:0000:00:1e): 31, pid=1, MMU Fault\n"
+        "4,711,92,-;NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus.\n"
+    )
+    assert kernel_log.xids(log) == (("0000:00:1e", 31), ("0000:00:1e", 79))
+
+
+@pytest.mark.parametrize("text", ["00000000:00:1E.0", "0000:00:1e", "00:1e", "0000:00:1E.0"])
+def test_a_gpus_place_has_one_form(text: str) -> None:
+    assert kernel_log.address(text) == "0000:00:1e"
+
+
+def test_a_place_in_another_domain_is_another_and_nonsense_is_none() -> None:
+    assert kernel_log.address("00000001:00:1E.0") == "0001:00:1e"
+    assert kernel_log.address("N/A") == ""
+
+
+def test_a_log_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    assert kernel_log.read_xids(tmp_path / "missing") is None
+    kept = tmp_path / "kmsg"
+    kept.write_text("4,1,1,-;NVRM: Xid (0000:01:00): 13, 0005\n")
+    assert kernel_log.read_xids(kept) == (("0000:01:00", 13),)
+
+
+def test_the_drivers_option_is_read_under_its_name_without_prefix(tmp_path: Path) -> None:
+    params = tmp_path / "params"
+    params.write_text('Mobile: 4294967295\nCheckPCIConfigSpace: 0\nRmMsg: ""\n')
+    assert kernel_log.read_option("CheckPCIConfigSpace", params) == "0"
+    assert kernel_log.read_option("PCIConfigSpace", params) is None
+    assert kernel_log.read_option("CheckPCIConfigSpace", tmp_path / "missing") is None
+    assert kernel_log.read_options(params)["RmMsg"] == '""'
+
+
+def test_a_healthy_gpu_passes() -> None:
+    assert verdict(HEALTHY) == Verdict(healthy=True)
+
+
+def test_what_was_not_measured_is_not_held_against_a_gpu() -> None:
+    assert verdict(Readings(gpus=(Gpu(index=0),))).healthy
+
+
+SICK = {
+    "1 memory errors that ECC": {"ecc_uncorrected": 1},
+    "only at its next reset": {"repair_pending": True},
+    "could not be set aside": {"repair_failed": True},
+    "wants it reset": {"reset_required": True},
+    "hardware: hw_slowdown": {"slowdowns": ("hw_slowdown",)},
+    "launch is slow (2300 us until it is done, over 500)": {"launch_microseconds": 2300.0},
+    "launch is slow (900 per second, under 10000)": {"launch_rate": 900.0},
+    "memory is slow (a copy moves 290 GB/s, under 300, 50% of the data": {"bandwidth": 290.0},
+    "the host sends 1.0 GB/s, under 6.3, 20% of what PCIe 4 x16 can": {"host_bandwidth": 1.0},
+    "product is wrong by 0.5": {"matmul_error": 0.5},
+    "Xid 79 in the kernel's log": {"xids": (31, 79, 79)},
+    "hung when about to measure": {"problem": "hung when about to measure bandwidth"},
+}
+
+
+@pytest.mark.parametrize(("reason", "changes"), SICK.items(), ids=SICK)
+def test_a_sick_gpu_is_named_and_takes_only_itself_out(
+    reason: str, changes: dict[str, Any]
+) -> None:
+    judged = verdict(with_gpu(**changes))
+    assert judged.healthy
+    assert judged.sick == (OTHER.id,)
+    assert judged.reason.startswith("GPU 1: ")
+    assert reason in judged.reason
+    alone = verdict(with_only(**changes))
+    assert not alone.healthy
+    assert alone.sick == (GOOD.id,)
+
+
+def test_what_all_gpus_have_is_told_once() -> None:
+    blind = replace(HEALTHY, gpus=(replace(GOOD, problem="why"), replace(OTHER, problem="why")))
+    judged = verdict(blind)
+    assert not judged.healthy
+    assert judged.reason == "GPU 0, 1: why"
+
+
+def test_a_sick_gpu_that_htcondor_has_no_name_for_takes_the_machine_out() -> None:
+    assert not verdict(with_gpu(uuid="", reset_required=True)).healthy
+
+
+def test_an_error_of_the_hardware_is_one_and_one_of_a_program_is_not() -> None:
+    assert verdict(with_only(xids=(13, 31, 43, 45))) == Verdict(healthy=True)
+    judged = verdict(replace(HEALTHY, xids=(31, 79, 79)))
+    assert not judged.healthy
+    assert judged.reason == "Xid 79 in the kernel's log, of a GPU that is not listed"
+
+
+TRAPPED = (
+    r"GPU 0: each small launch is slow \({rate} per second, under 10000\) and its memory is not "
+    r"\({bandwidth} GB/s\): a hypervisor that traps the PCI configuration space looks like this "
+    r"\(CheckPCIConfigSpace is 1\)"
+)
+KINDS = {
+    "2014-m2050-npp-check-1": TRAPPED.format(rate=1242, bandwidth=148),
+    "2014-k520-npp-check-1": TRAPPED.format(rate=428, bandwidth=198),
+    "2014-m2050-npp-check-0": "",
+    "2014-k520-npp-check-0": "",
+    "2014-m2050-own-check-1": "",
+    "2014-k520-own-check-1": "",
+    "2014-m2050-own-check-0": "",
+    "2014-k520-own-check-0": "",
+    "slow-memory-of-data-sheet": r"GPU 0: its memory is slow \(a copy moves 150 GB/s, under 300, "
+    r"50% of the data sheet's 600\) and launches are not",
+    "slow-memory-among-its-like": r"GPU 0: its memory is slow \(a copy moves 165 GB/s, under 178, "
+    r"70% of the pool's median 255\) and launches are not",
+    "slow-launches-and-memory": r"GPU 0: each small launch is slow \(428 per second, .*\); "
+    r"GPU 0: its memory is slow \(a copy moves 60 GB/s, [^)]*\)",
+}
+
+
+@pytest.mark.parametrize(("name", "reason"), KINDS.items(), ids=KINDS)
+def test_the_sickness_of_2014_and_slow_memory_are_told_apart(name: str, reason: str) -> None:
+    made_from, readings = made(name)
+    assert made_from.startswith("Made, not measured by us")
+    judged = verdict(readings)
+    assert judged.healthy is (not reason)
+    assert re.fullmatch(reason, judged.reason), judged.reason
+
+
+def test_every_recorded_reading_is_judged() -> None:
+    assert {file.stem for file in RECORDED.iterdir()} == set(KINDS)
+
+
+def test_the_readings_of_2014_are_those_of_its_table() -> None:
+    for name in (name for name in KINDS if name.startswith("2014")):
+        made_from, readings = made(name)
+        took = re.search(r"128 x 1000 calls took ([0-9.]+) s", made_from)
+        assert took
+        assert readings.gpus[0].launch_rate == pytest.approx(128_000 / float(took[1]), abs=0.1)
+
+
+def test_launches_that_are_slow_while_memory_is_unknown_blame_nobody() -> None:
+    judged = verdict(with_only(launch_rate=900.0, bandwidth=None))
+    assert judged.reason == "GPU 0: each small launch is slow (900 per second, under 10000)"
+
+
+def test_fewer_than_three_of_its_like_are_no_measure() -> None:
+    slow = replace(HEALTHY, gpus=(replace(GOOD, name="New One", bandwidth=10.0),))
+    assert verdict(replace(slow, pool={"New One": (100.0, 100.0)})).healthy
+    assert verdict(replace(slow, pool={"Other": (100.0,) * 9})).healthy
+    assert not verdict(replace(slow, pool={"New One": (100.0,) * 3})).healthy
+
+
+def test_a_link_that_nobody_knows_is_no_measure() -> None:
+    assert verdict(with_only(host_bandwidth=0.1, pcie_width_max=None)).healthy
+    assert models.link(4, 16) == pytest.approx(31.5, abs=0.1)
+    assert models.link(9, 16) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "sheet"),
+    [
+        ("NVIDIA B200", 8_000),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 1_597),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 1_792),
+    ],
+)
+def test_blackwells_memory_is_judged_by_its_data_sheet(name: str, sheet: int) -> None:
+    slow = verdict(with_only(name=name, bandwidth=0.49 * sheet))
+    assert f"50% of the data sheet's {sheet})" in slow.reason
+    assert verdict(with_only(name=name, bandwidth=0.51 * sheet)).healthy
+
+
+def test_a_machine_without_a_gpu_says_so() -> None:
+    assert verdict(Readings()) == Verdict(healthy=False, reason="no GPU")
+    assert verdict(Readings(problems=("why",))) == Verdict(healthy=False, reason="why")
+
+
+def test_thresholds_are_parameters() -> None:
+    slow = with_only(
+        bandwidth=290.0,
+        launch_microseconds=2300.0,
+        launch_rate=900.0,
+        host_bandwidth=2.0,
+        ecc_uncorrected=1,
+    )
+    generous = Thresholds(
+        ecc_uncorrected=1,
+        launch_microseconds=3000,
+        launch_rate=500,
+        bandwidth_share=0.4,
+        host_share=0.05,
+    )
+    assert verdict(slow, generous).healthy
+    assert len(verdict(slow).reason.split("; ")) == 4
+    unlisted = replace(HEALTHY, gpus=(replace(GOOD, name="New One", bandwidth=10.0),))
+    assert verdict(unlisted).healthy
+    assert not verdict(unlisted, Thresholds(bandwidth=11)).healthy
+
+
+def test_the_ad_has_every_attribute_and_the_line_that_ends_it() -> None:
+    assert classad(HEALTHY, verdict(HEALTHY)).splitlines() == [
+        "TrialfleetGpuHealthy = True",
+        'TrialfleetGpuReason = ""',
+        'TrialfleetSickGpus = ""',
+        'TrialfleetGpuName = "NVIDIA A10G"',
+        'TrialfleetGpuDriver = "550.54.15"',
+        'TrialfleetGpuCuda = "12.4"',
+        "TrialfleetBandwidth = 482.00",
+        "TrialfleetBandwidthShare = 0.80",
+        "TrialfleetLaunchMicroseconds = 18.25",
+        "TrialfleetLaunchRate = 150000.00",
+        "TrialfleetHostBandwidth = 12.50",
+        "TrialfleetGpuWatts = 16.25",
+        "TrialfleetGpuWattsLimit = 300.00",
+        "TrialfleetGpuCelsius = 31.00",
+        "TrialfleetPcieGeneration = 1",
+        "TrialfleetPcieGenerationMax = 4",
+        "TrialfleetPcieWidth = 16",
+        "TrialfleetPcieWidthMax = 16",
+        "TrialfleetKernels = True",
+        'TrialfleetGpuNote = ""',
+        "-",
+    ]
+
+
+def test_the_ad_tells_the_slowest_gpu_and_undefined_for_what_is_unknown() -> None:
+    mixed = with_gpu(bandwidth=400.0, launch_microseconds=40.0, celsius=50.0)
+    text = classad(mixed, verdict(mixed))
+    assert "TrialfleetBandwidth = 400.00\n" in text
+    assert "TrialfleetLaunchMicroseconds = 40.00\n" in text
+    assert "TrialfleetGpuCelsius = 50.00\n" in text
+    none = classad(Readings(), verdict(Readings()))
+    for name in ("GpuName", "GpuDriver", "Bandwidth", "BandwidthShare", "Kernels", "PcieWidth"):
+        assert f"Trialfleet{name} = undefined\n" in none
+
+
+def test_a_sick_gpus_figures_are_left_out_unless_all_are_sick() -> None:
+    one = with_gpu(bandwidth=100.0)
+    text = classad(one, verdict(one))
+    assert f'TrialfleetSickGpus = "{OTHER.id}"\n' in text
+    assert "TrialfleetBandwidth = 482.00\n" in text
+    alone = with_only(bandwidth=100.0)
+    assert "TrialfleetBandwidth = 100.00\n" in classad(alone, verdict(alone))
+
+
+def test_no_text_can_break_out_of_the_ad() -> None:
+    text = classad(Readings(), Verdict(healthy=False, reason='a "b" \\ c\nHAS_GPU = True'))
+    assert 'TrialfleetGpuReason = "a \\"b\\" \\\\ c HAS_GPU = True"\n' in text
+    assert "\nHAS_GPU" not in text
+
+
+def test_the_attributes_are_those_of_the_table() -> None:
+    lines = classad(HEALTHY, verdict(HEALTHY)).splitlines()[:-1]
+    assert [line.split(" = ")[0] for line in lines] == [attribute.name for attribute in PROBE]
+
+
+def test_recorded_readings_stand_in_for_a_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "readings.json"
+    monkeypatch.setenv(STAND_IN, str(file))
+    pool = {"NVIDIA A10G": (480.0, 481.0)}
+    readings = replace(with_gpu(ecc_uncorrected=2), pool=pool, parameters={"A": "1"})
+    file.write_text(json.dumps(readings.as_json()))
+    assert main(["--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["healthy"], printed["sick"]) == (True, [OTHER.id])
+    assert Readings.of(printed["readings"]) == readings
+    file.write_text(json.dumps(HEALTHY.as_json()))
+    assert main([]) == 0
+    assert "TrialfleetGpuHealthy = True\n" in capsys.readouterr().out
+    assert main(["--launch-microseconds", "10"]) == 0
+    assert "TrialfleetGpuHealthy = False\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"gpu": []}', '{"gpus": [{"number": 0}]}'])
+def test_recorded_readings_that_cannot_be_used_are_a_sick_machine(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "readings.json"
+    file.write_text(text)
+    monkeypatch.setenv(STAND_IN, str(file))
+    assert main(["--classad"]) == 0
+    out = capsys.readouterr().out
+    assert "TrialfleetGpuHealthy = False\n" in out
+    assert STAND_IN in out
+
+
+def test_every_threshold_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    usage = capsys.readouterr().out
+    for each in fields(Thresholds):
+        assert f"--{each.name.replace('_', '-')} " in usage
+
+
+def test_what_root_tells_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "privileged.json"
+    for said in (
+        privileged_readings.PrivilegedReadings(
+            xids=(kernel_log.Xid("0000:00:1e", 79),), pool={"NVIDIA L4": (1.0, 2.0)}
+        ),
+        privileged_readings.PrivilegedReadings(),
+    ):
+        file.write_text(said.text())
+        assert privileged_readings.read(file) == said
+    for text in ("", "[]", '{"xids": 3}', '{"xids": [[1]], "pool": {}}', '{"xids": [], "pool": 1}'):
+        file.write_text(text)
+        assert privileged_readings.read(file) == privileged_readings.PrivilegedReadings()
+    assert (
+        privileged_readings.read(tmp_path / "missing") == privileged_readings.PrivilegedReadings()
+    )
+
+
+def test_a_node_is_no_measure_of_itself() -> None:
+    ads = [
+        {"TrialfleetGpuName": name, "TrialfleetBandwidth": value, "TrialfleetInstance": instance}
+        for name, value, instance in [("A", 3, "i-1"), ("A", 1.5, "i-2"), ("B", 9.0, "i-3")]
+    ]
+    assert privileged_readings.bandwidths([*ads, {"TrialfleetGpuName": "A"}], "i-1") == {
+        "A": (1.5,),
+        "B": (9.0,),
+    }

@@ -1,0 +1,24 @@
+"""What README and docs have people type can be typed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TYPED = re.compile(r"^(sudo |\S*/)?(git|make|trialfleet|python3?|eval|pip|\.) .*", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_command_has_dots_in_place_of_a_word(page: Path) -> None:
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    commands = [found[0] for block in blocks for found in TYPED.finditer(block)]
+    assert [command for command in commands if "…" in command.split("#")[0]] == []
+
+
+def test_the_clone_names_no_host_and_says_what_to_put_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "git clone REPOSITORY trialfleet    # REPOSITORY: " in text

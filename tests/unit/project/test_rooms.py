@@ -1,0 +1,59 @@
+"""The folders of the code: small enough to be found through, and each imports in one direction."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+TOP = ("infra", "nodes", "optimizer", "workflows")
+MOST = 16  # files of Python in a folder, beside its __init__.py
+Name = tuple[str, ...]  # the parts of a module's or folder's dotted name below trialfleet
+
+
+def modules() -> dict[Name, Path]:
+    """Return every module of the library but the examples, which stand alone."""
+    found = {}
+    for path in (path for top in TOP for path in (ROOT / top).rglob("*.py")):
+        *folders, name = path.relative_to(ROOT).with_suffix("").parts
+        if "examples" not in folders:
+            found[(*folders,) if name == "__init__" else (*folders, name)] = path
+    return found
+
+
+def imported(path: Path, known: dict[Name, Path]) -> Iterator[Name]:
+    """Yield what a module imports of the library, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trialfleet."):
+            package = tuple((node.module or "").split(".")[1:])
+            for name in node.names:
+                yield (*package, name.name) if (*package, name.name) in known else package
+
+
+def where_they_part(one: Name, other: Name) -> tuple[Name, Name]:
+    """Return the folders of two modules that lie side by side in one; modules are their own."""
+    common = 0
+    while one[: common + 1] == other[: common + 1] and common < min(len(one), len(other)):
+        common += 1
+    return one[: common + 1], other[: common + 1]
+
+
+def test_no_two_folders_import_each_other() -> None:
+    known = modules()
+    crossings: dict[tuple[Name, Name], list[str]] = defaultdict(list)
+    for module, path in known.items():
+        for other in imported(path, known):
+            ends = where_they_part(module, other)
+            if ends[0] != ends[1] and all(ROOT.joinpath(*end).is_dir() for end in ends):
+                crossings[ends].append(f"{'.'.join(module)} imports {'.'.join(other)}")
+    mutual = {ends: crossings[ends] for ends in crossings if ends[::-1] in crossings}
+    assert len(crossings) > 50
+    assert not mutual
+
+
+def test_folders_are_small() -> None:
+    folders = {path.parent for top in TOP for path in (ROOT / top).rglob("__init__.py")}
+    sizes = {str(each.relative_to(ROOT)): len(list(each.glob("[!_]*.py"))) for each in folders}
+    assert not {folder: size for folder, size in sizes.items() if size > MOST}

@@ -1,0 +1,369 @@
+"""What a report says about studies that lie in a real SQLite storage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from tests.unit.report.report_studies import (
+    DEFAULTS,
+    START,
+    Fleet,
+    only,
+    region_source,
+    report_source,
+    trial,
+    tuned_trials,
+)
+from trialfleet.errors import OptimizerError
+from trialfleet.workflows.report import Region, Report, build_report, render_page
+from trialfleet.workflows.status import states as state_words
+from trialfleet.workflows.status.job_log import Job
+
+
+def test_the_best_trial_is_compared_with_the_default_settings_trial(tuned: Report) -> None:
+    region = tuned.regions[0]
+    best = max(
+        (t for t in region.trials if t.objective is not None), key=lambda t: t.objective or 0
+    )
+    assert region.best_trial == best.number != 0
+    assert region.objective.tuned == best.objective
+    assert region.objective.default == region.trials[0].objective
+    assert region.report.tuned == best.metrics["test"]
+    assert region.report.default == region.trials[0].metrics["test"]
+    assert region.report.gain == pytest.approx(
+        best.metrics["test"] - region.trials[0].metrics["test"]
+    )
+    assert region.report.gain is not None
+    assert region.report.gain > 0
+    assert region.final_metric == 0.81
+
+
+def test_trials_are_counted_by_state_and_their_time_is_summed(tuned: Report) -> None:
+    region = tuned.regions[0]
+    assert (region.complete, region.failed, region.running) == (27, 3, 0)
+    assert (tuned.complete, tuned.failed, tuned.budget_trials) == (38, 4, 42)
+    assert region.compute_seconds == 75.0
+    assert region.wall_seconds == 39.0
+    assert tuned.compute_seconds == 105.0
+    assert tuned.wall_seconds == 3660.0
+
+
+def test_importance_names_the_parameter_that_decides(tuned: Report) -> None:
+    region = tuned.regions[0]
+    shares = [item.share for item in region.importance]
+    assert region.importance[0].parameter == "rate"
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares == sorted(shares, reverse=True)
+    assert region.importance_note is None
+    had = {item.parameter: item.trials for item in region.importance}
+    with_momentum = sum(t.state == "complete" and "momentum" in t.params for t in region.trials)
+    assert had == {"rate": 27, "layers": 27, "solver": 27, "momentum": with_momentum}
+
+
+def some_sgd(sgd: int, of: int) -> list[optuna.trial.FrozenTrial]:
+    """Trials in which the rate decides; `sgd` of them, the best, have a momentum of no effect."""
+    rng = random.Random(5)  # noqa: S311
+    trials = []
+    for at in range(of):
+        params: dict[str, Any] = {"rate": 10 ** rng.uniform(-4, -1), "solver": "adam"}
+        if at < sgd:
+            params |= {"solver": "sgd", "momentum": rng.uniform(0, 0.9)}
+        value = -abs(math.log10(params["rate"]) + 2.5) + (10 if at < sgd // 2 else 0)
+        trials.append(trial(params, value, at=at))
+    return trials
+
+
+def test_a_parameter_that_few_trials_had_has_no_importance(fleet: Fleet) -> None:
+    region = only(fleet.report(fleet.region("A", some_sgd(sgd=3, of=30))))
+    assert {item.parameter for item in region.importance} == {"rate", "solver"}
+    assert region.importance_note == (
+        "too few trials tell of momentum, which 3 of 30 trials had, 2 of the best 10"
+    )
+    assert "momentum, which 3 of 30" in render_page(
+        fleet.report(fleet.region("B", some_sgd(3, 30)))
+    )
+
+
+def test_a_conditional_parameter_that_enough_trials_had_is_judged_by_those(fleet: Fleet) -> None:
+    region = only(fleet.report(fleet.region("A", some_sgd(sgd=14, of=30))))
+    assert {item.parameter: item.trials for item in region.importance} == {
+        "rate": 30,
+        "solver": 30,
+        "momentum": 14,
+    }
+    assert region.importance_note is None
+
+
+def test_importance_follows_the_direction_of_the_study(fleet: Fleet) -> None:
+    # rate decides among small values, layers among great ones: a wrong sign names the wrong one
+    rng = random.Random(3)  # noqa: S311
+    trials = []
+    for at in range(40):
+        params = {"rate": 10 ** rng.uniform(-4, -1), "layers": rng.randint(1, 4)}
+        bad = 10.0 * params["layers"] if params["rate"] > 1e-3 else 0.0
+        trials.append(trial(params, bad + rng.random(), at=at))
+    source = fleet.region("A", trials)
+    down = only(fleet.report(source, direction="minimize")).importance
+    up = only(fleet.report(source, direction="maximize")).importance
+    assert down[0].parameter == "rate"
+    assert up[0].parameter == "layers"
+
+
+@pytest.mark.parametrize(
+    ("trials", "reason"),
+    [
+        ([], "too few trials: 0 of"),
+        (tuned_trials(9), "too few trials: 8 of"),
+        ([trial(DEFAULTS, 0.5, at=at) for at in range(12)], "every trial reached the same value"),
+        ([trial({}, at / 10, at=at) for at in range(12)], "the study has no parameters"),
+    ],
+)
+def test_where_importance_means_nothing_the_reason_is_given(
+    fleet: Fleet, trials: list[optuna.trial.FrozenTrial], reason: str
+) -> None:
+    region = only(fleet.report(fleet.region("A", trials)))
+    assert region.importance == ()
+    assert region.importance_note is not None
+    assert region.importance_note.startswith(reason)
+
+
+def test_minimising_takes_the_lowest_and_counts_a_decrease_as_gain(fleet: Fleet) -> None:
+    trials = tuned_trials(20, "minimize", "loss")
+    source = fleet.region("A", trials)
+    report = fleet.report(source, metric="loss", direction="minimize", report_metric="loss")
+    region = only(report)
+    values = [t.value for t in trials if t.state is TrialState.COMPLETE]
+    assert region.objective.tuned == min(v for v in values if v is not None)
+    assert region.objective.gain == pytest.approx((trials[0].value or 0) - region.objective.tuned)
+    assert region.report == region.objective
+
+
+def test_the_report_metric_may_go_the_other_way_than_the_objective(fleet: Fleet) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"loss": 0.5, "accuracy": 0.7}),
+        trial(DEFAULTS, 0.4, at=1, metrics={"loss": 0.4, "accuracy": 0.9}),
+    ]
+    source = fleet.region("A", trials)
+    facts: dict[str, Any] = {"metric": "loss", "direction": "minimize", "report_metric": "accuracy"}
+    assert only(fleet.report(source, **facts)).report.gain == pytest.approx(-0.2)
+    right = fleet.report(source, **facts, report_direction="maximize")
+    assert only(right).report.gain == pytest.approx(0.2)
+    assert only(right).objective.gain == pytest.approx(0.1)
+
+
+def test_tuned_settings_that_are_worse_than_default_are_said_to_be(fleet: Fleet) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.71}),
+        trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.7}),
+    ]
+    better = fleet.report(fleet.region("A", trials[:1]))
+    assert (only(better).worse, better.advice) == (None, "")
+    value = fleet.report(fleet.region("A", trials)).to_json()
+    assert value["regions"][0]["worse"] == (
+        "By test, tuned settings reach 0.7000 against 0.7100 with default ones (−0.0100), "  # noqa: RUF001
+        "though they gained +0.1 by auc, which chose them."
+    )
+    assert value["advice"].startswith("Use the default settings until auc and test agree.")
+
+
+def test_of_equal_trials_the_first_is_best(fleet: Fleet) -> None:
+    source = fleet.region("A", [trial(DEFAULTS, 0.5, at=at) for at in range(3)])
+    assert only(fleet.report(source)).best_trial == 0
+
+
+def test_settings_show_default_and_best_and_where_they_lie(fleet: Fleet) -> None:
+    best = {"rate": 0.0999, "layers": 2, "solver": "sgd", "momentum": 0.3}
+    source = fleet.region("A", [trial(DEFAULTS, 0.5), trial(best, 0.6, at=1)])
+    settings = {item.name: item for item in only(fleet.report(source)).settings}
+    assert list(settings) == ["rate", "layers", "solver", "momentum"]
+    assert [item.changed for item in settings.values()] == [True, False, True, True]
+    assert [item.edge for item in settings.values()] == ["high", None, None, None]
+    assert settings["rate"].range is not None
+    assert settings["rate"].range.place(1e-3) == pytest.approx(1 / 3)  # of three decades
+    assert not settings["momentum"].default_active
+    assert settings["solver"].range is not None
+    assert settings["solver"].range.choices == ("adam", "sgd")
+
+
+def test_a_true_and_a_one_are_different_settings(fleet: Fleet) -> None:
+    trials = [trial(DEFAULTS, 0.5, params={"flag": 1})]
+    source = fleet.region("A", trials, defaults={"flag": True})
+    (flag, *_) = only(fleet.report(source)).settings
+    assert flag.changed
+    same = fleet.region("A", [trial(DEFAULTS, 0.5, params={"x": 1.0})], defaults={"x": 1})
+    assert not only(fleet.report(same)).settings[0].changed
+
+
+def test_failures_are_grouped_by_error_most_frequent_first(fleet: Fleet) -> None:
+    errors = ["rare", "often", "often", None, "often"]
+    source = fleet.region(
+        "A", [trial(DEFAULTS, None, at=at, error=e) for at, e in enumerate(errors)]
+    )
+    failures = only(fleet.report(source)).failures
+    assert [(item.error, item.trials) for item in failures] == [
+        ("often", (1, 2, 4)),
+        ("rare", (0,)),
+        ("no error was recorded", (3,)),
+    ]
+
+
+RUNNING = trial(DEFAULTS, None, state=TrialState.RUNNING)
+
+
+@pytest.mark.parametrize("stage", state_words.Stage)
+def test_a_region_has_the_status_that_all_views_have(
+    fleet: Fleet, stage: state_words.Stage
+) -> None:
+    report = fleet.report(fleet.region("A", [trial(DEFAULTS, 0.5)], stage=stage))
+    assert only(report).status == stage
+    assert f">{stage}<" in render_page(report)
+
+
+@pytest.mark.parametrize("state", ["running", "queued", "interrupted"])
+def test_a_trial_that_is_not_finished_has_the_state_that_all_views_have(
+    fleet: Fleet, state: str
+) -> None:
+    word = state_words.TrialState(state)
+    source = fleet.region("A", [trial(DEFAULTS, 0.5), RUNNING], unfinished={"R.l0.t00": word})
+    region = only(fleet.report(source))
+    assert [item.state for item in region.trials] == ["complete", state]
+    assert region.running == (state == "running")
+    assert (region.complete, region.finished) == (1, 1)
+
+
+def test_a_storage_that_was_never_made_gives_regions_without_trials(tmp_path: Path) -> None:
+    missing = tmp_path / "study.db"
+    report = build_report(report_source(f"sqlite:///{missing}", region_source("A")))
+    assert only(report).trials == ()
+    assert not missing.exists()
+    missing.touch()  # the service was killed before it made the tables
+    assert only(build_report(report_source(f"sqlite:///{missing}", region_source("A")))) == only(
+        report
+    )
+    assert missing.stat().st_size == 0
+
+
+def test_a_region_without_a_study_has_no_trials(fleet: Fleet) -> None:
+    report = fleet.report(fleet.region("A", [trial(DEFAULTS, 0.5)]), region_source("B"))
+    assert [region.complete for region in report.regions] == [1, 0]
+
+
+def test_a_storage_that_cannot_be_read_is_named_without_its_password(tmp_path: Path) -> None:
+    broken = tmp_path / "study.db"
+    broken.write_bytes(b"no database at all" * 100)
+    with pytest.raises(OptimizerError, match=r"study.db can't be used: file is not"):
+        build_report(report_source(f"sqlite:///{broken}", region_source("A")))
+    url = "postgresql+psycopg://user:secret@127.0.0.1:1/db"
+    with pytest.raises(OptimizerError, match="user:") as error:
+        build_report(report_source(url, region_source("A")))
+    assert "secret" not in str(error.value)
+
+
+def test_reading_changes_nothing_in_the_storage(fleet: Fleet) -> None:
+    source = fleet.region("A", tuned_trials(12))
+    before = dump(fleet.path)
+    fleet.report(source)
+    assert dump(fleet.path) == before
+
+
+def dump(path: Path) -> list[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return list(connection.iterdump())
+    finally:
+        connection.close()
+
+
+def test_json_is_plain_complete_and_has_the_documented_keys(tuned: Report) -> None:
+    text = json.dumps(tuned.to_json(), allow_nan=False)
+    value = json.loads(text)
+    assert list(value)[:4] == ["schema", "study", "run", "metric"]
+    assert value["schema"] == 1
+    assert value["finished"] == "2026-11-20T03:01:00+00:00"
+    region = value["regions"][0]
+    assert set(region) == {field.name for field in dataclasses.fields(Region)}
+    assert region["published"] == "/models/JFK/r"
+    assert region["report"]["gain"] == tuned.regions[0].report.gain
+    assert len(region["trials"]) == 30
+    assert region["trials"][0]["params"] == DEFAULTS
+    assert region["failures"][0]["trials"] == [5, 15, 25]
+    assert "sqlite" not in text
+
+
+def test_text_that_no_file_or_terminal_can_take_is_made_harmless(fleet: Fleet) -> None:
+    error = "\x1b[31mred\x1b[0m\r\nbell\x07 half \ud800 tab\t"
+    source = fleet.region("A", [trial(DEFAULTS, None, error=error)])
+    report = fleet.report(source)
+    assert only(report).failures[0].error == "red\nbell\ufffd half \ufffd tab"
+    render_page(report).encode()
+    json.dumps(report.to_json(), ensure_ascii=False).encode()
+
+
+def test_garbage_in_a_trials_notes_is_left_out(fleet: Fleet) -> None:
+    notes: dict[str, Any] = {
+        "metrics": {"test": float("nan"), "x": "y", "huge": 10**400, "b": True, "ok": 1},
+        "seconds": -1,
+        "attempts": "many",
+        "device": None,
+        "params": None,
+    }
+    source = fleet.region("A", [trial(DEFAULTS, 0.5, **notes)], final={"test": float("inf")})
+    region = only(fleet.report(source))
+    assert region.trials[0].metrics == {"ok": 1}
+    assert (region.trials[0].seconds, region.trials[0].attempts) == (None, 0)
+    assert region.final == {}
+    json.dumps(fleet.report(source).to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("facts", [{"direction": "up"}, {"report_direction": "down"},
+                                   {"created": START}])  # fmt: skip
+def test_a_source_that_makes_no_sense_is_refused(facts: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is not one of|has no time zone"):
+        report_source("sqlite://", **facts)
+
+
+JOB: dict[str, Any] = {
+    "started": 1_800_000_000.5,
+    "ended": 1_800_000_020.5,
+    "wall_seconds": 15.0,
+    "last_wall_seconds": 8.0,
+    "cpu_seconds": 11.0,
+    "memory_mb": 812.5,
+    "machine": "node-1",
+    "slot": "slot1_1@node-1",
+}
+
+
+def test_a_trial_has_what_htcondor_says_of_its_job(fleet: Fleet) -> None:
+    told = trial(DEFAULTS, 0.5, job=JOB, attempts=2, seconds=3.0)
+    before = trial(DEFAULTS, 0.4, at=1, seconds=3.0)  # told before jobs were recorded
+    region = only(fleet.report(fleet.region("A", [told, before])))
+    first, second = region.trials
+    assert {name: getattr(first, name) for name in JOB} == JOB
+    assert first.attempts == 2
+    assert {getattr(second, name) for name in JOB} == {None}
+    assert region.compute_seconds == 18.0  # the trainer's word where there is no other
+
+
+def test_the_full_training_is_part_of_what_a_region_took(fleet: Fleet) -> None:
+    source = fleet.region("A", [trial(DEFAULTS, 0.5, job=JOB)], final_job=Job(**JOB))
+    region = only(fleet.report(source))
+    assert region.final_job is not None
+    assert region.final_job.machine == "node-1"
+    assert region.compute_seconds == 30.0
+
+
+def test_a_trials_reports_are_its_learning_curve(fleet: Fleet) -> None:
+    told = trial(DEFAULTS, 0.5, reports={3: 0.5, 1: 0.25, 2: float("nan")})
+    region = only(fleet.report(fleet.region("A", [told])))
+    assert region.trials[0].curve == ((1, 0.25), (3, 0.5))

@@ -1,0 +1,303 @@
+"""What the report's pictures are drawn from: the data of the page, and how it is laid out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC
+from importlib.resources import files
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from tests.unit.report.report_studies import (
+    DEFAULTS,
+    START,
+    Fleet,
+    many_regions,
+    only,
+    ran,
+    trial,
+    tuned_trials,
+)
+from trialfleet.workflows.report import Region, Report, render_page, summary_table
+from trialfleet.workflows.report import chart_data as drawing
+from trialfleet.workflows.report.chart_data import (
+    curve_points,
+    overview_data,
+    pair_of,
+    region_data,
+    scale_of_region,
+)
+from trialfleet.workflows.report.groups import groups_of
+from trialfleet.workflows.report.scales import Scale, scale_of
+from trialfleet.workflows.report.tables import trial_columns, trial_rows
+from trialfleet.workflows.report.timeline import timeline_of
+from trialfleet.workflows.status import states
+
+pytestmark = pytest.mark.slow
+
+
+def of_values(fleet: Fleet, values: Sequence[float | None], **facts: Any) -> Region:
+    trials = [trial(DEFAULTS, value, at=at) for at, value in enumerate(values)]
+    return only(fleet.report(fleet.region("A", trials), **facts))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0.5], [0.5] * 9, [1e300, -1e300, 0.0], [3e-308, 1.5e308, 5.0], [1e-12, 2e-12], [None, None],
+     [1.7e308, -1.7e308]],
+)  # fmt: skip
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_a_page_and_a_table_come_of_any_values(
+    fleet: Fleet, values: list[float | None], direction: str
+) -> None:
+    trials = [trial(DEFAULTS, value, at=at, baseline=at == 0) for at, value in enumerate(values)]
+    report = fleet.report(fleet.region("A", trials), direction=direction)
+    assert "region-A" in render_page(report)
+    assert summary_table(report).row_count == 1
+
+
+def test_the_data_of_a_region_are_its_trials_in_columns(tuned: Report) -> None:
+    region = tuned.regions[0]
+    data = json.loads(json.dumps(region_data(region, 10), allow_nan=False))
+    assert data["number"] == [t.number for t in region.trials]
+    assert data["value"] == pytest.approx([t.objective for t in region.trials])
+    assert data["state"].count("failed") == 3
+    assert (data["best"], data["baseline"]) == (region.best_trial, 0)
+    assert data["default"] == pytest.approx(region.objective.default)
+    by_name = dict(zip((p["name"] for p in data["parameters"]), data["params"], strict=True))
+    assert by_name["rate"] == pytest.approx([t.params["rate"] for t in region.trials], rel=1e-6)
+    solvers = [["adam", "sgd"].index(t.params["solver"]) for t in region.trials]
+    assert by_name["solver"] == solvers
+    unused = [t.number for t in region.trials if t.params["solver"] == "adam"]
+    assert [at for at, value in enumerate(by_name["momentum"]) if value is None] == unused
+    assert set(data["errors"]) == {"5", "15", "25"}
+
+
+BULK = [0.5 + at / 100 for at in range(15)]
+
+
+@pytest.mark.parametrize(
+    ("values", "anchor", "chosen", "view"),
+    [
+        (BULK, 0.64, "linear", None),
+        ([], 0.0, "linear", None),
+        ([*BULK, -1e6], 0.64, "clipped", (0.5, 0.64)),
+        ([*BULK, 1e6], 0.5, "clipped", (0.5, 0.64)),
+        ([*BULK, 5.0], 5.0, "linear", None),  # the best is far away itself: it stays in view
+        ([1e-3, 1e-2, 0.1, 1.0, 40.0], 1e-3, "log", (1e-3, 0.1)),
+        ([0.5] * 9, 0.5, "linear", None),
+        ([0.5] * 9 + [1e6], 0.5, "linear", None),
+        ([1.7e308, -1.7e308], 1.7e308, "linear", None),
+    ],
+)
+def test_one_wild_value_does_not_flatten_the_others(
+    values: list[float], anchor: float, chosen: str, view: tuple[float, float] | None
+) -> None:
+    scale = scale_of(values, anchor)
+    assert scale.chosen == chosen
+    assert scale.view == (None if view is None else pytest.approx(view))
+    assert scale.log == (min(values, default=0.0) > 0)
+
+
+def test_the_best_is_the_anchor_in_either_direction(fleet: Fleet) -> None:
+    down = scale_of_region(of_values(fleet, [*BULK, 1e6], direction="minimize"))
+    up = scale_of_region(of_values(fleet, [*BULK, 1e6], direction="maximize"))
+    assert down == Scale("clipped", log=True, view=(0.5, 0.64))
+    assert up is not None
+    assert up.view is None
+
+
+def test_the_overview_has_a_row_per_region_that_has_a_value(fleet: Fleet) -> None:
+    def pair(default: float, tuned: float) -> list[optuna.trial.FrozenTrial]:
+        return [
+            trial(DEFAULTS, v, at=at, baseline=at == 0, metrics={"test": v})
+            for at, v in enumerate([default, tuned])
+        ]
+
+    report = fleet.report(
+        fleet.region("small", pair(0.5, 0.6)),
+        fleet.region("none", [trial(DEFAULTS, None, baseline=True)]),
+        fleet.region("no default", [trial(DEFAULTS, 0.7, metrics={"test": 0.7})]),
+    )
+    rows = overview_data(report)["rows"]
+    assert [(row["region"], row["name"]) for row in rows] == [(0, "small"), (2, "no default")]
+    assert [(row["default"], row["tuned"]) for row in rows] == [(0.5, 0.6), (None, 0.7)]
+    assert [row["gain"] for row in rows] == [pytest.approx(0.1), None]
+
+
+def test_without_any_result_there_is_no_overview(fleet: Fleet) -> None:
+    report = fleet.report(fleet.region("A", [trial(DEFAULTS, None)]))
+    assert overview_data(report)["rows"] == []
+    assert "No region has a completed trial yet" in render_page(report)
+
+
+@pytest.mark.parametrize(
+    ("names", "trials", "kind"),
+    [
+        (["rate", "layers"], 12, "contour"),
+        (["rate", "layers"], 11, "scatter"),
+        (["rate", "solver"], 30, "scatter"),
+        (["rate", "layers"], 2, None),
+        (["rate"], 30, None),
+    ],
+)
+def test_two_leading_parameters_are_drawn_as_their_trials_allow(
+    fleet: Fleet, names: list[str], trials: int, kind: str | None
+) -> None:
+    done = [
+        trial({n: t.params[n] for n in names}, t.value, at=at)
+        for at, t in enumerate(t for t in tuned_trials(40) if t.value is not None)
+    ][:trials]
+    report = fleet.report(fleet.region("A", done))
+    assert pair_of(only(report)).kind == kind
+    page = render_page(report)
+    assert (f'data-picture="{kind}"' in page) == (kind is not None)
+    if kind is None:
+        assert "It takes two searched parameters that 3 completed trials have." in page
+
+
+def test_a_trial_without_steps_draws_no_curve(fleet: Fleet) -> None:
+    plain = fleet.report(fleet.region("A", tuned_trials(5)))
+    assert "Learning curves" not in render_page(plain)
+    one = [trial(DEFAULTS, 0.5, reports={1: 0.5})]
+    assert "Learning curves" not in render_page(fleet.report(fleet.region("A", one)))
+    two = fleet.report(fleet.region("A", [trial(DEFAULTS, 0.5, reports={3: 0.4, 9: 0.5})]))
+    assert region_data(only(two), 10)["curves"] == {0: [[3, 9], [0.4, 0.5]]}
+    assert "Learning curves" in render_page(two)
+
+
+def test_many_curves_keep_fewer_points_each(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = fleet.report(fleet.region("A", ran(tuned_trials(20))))
+    assert curve_points(report) == 100
+    monkeypatch.setattr(drawing, "CURVE_POINTS", 18 * 20)
+    assert curve_points(report) == 20
+
+
+def test_a_machine_has_as_many_rows_as_jobs_ran_on_it_at_once(fleet: Fleet) -> None:
+    trials = ran(tuned_trials(24), slots=3)
+    for at, each in enumerate(
+        trials
+    ):  # dynamic slots: each job has a name of its own, or another's
+        each.user_attrs["job"]["slot"] = f"slot1_{1 + 5 * at % 7}@node-1"
+    for each in trials[21:]:
+        each.user_attrs["job"] |= {"machine": "node-10", "slot": "slot1_1@node-10"}
+    trials[20].user_attrs["job"]["machine"] = "node-2"
+    timeline = timeline_of(fleet.report(fleet.region("A", trials)))
+    assert timeline.rows == ("node-1",) * 3 + ("node-2",) + ("node-10",) * 3
+    assert [bar.row for bar in timeline.bars if bar.trial in {0, 3, 20, 21}] == [0, 0, 3, 4]
+    assert timeline.regions == {0: 7}
+    for row in range(7):
+        bars = sorted((b.start, b.end) for b in timeline.bars if b.row == row)
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(bars))
+
+
+def test_how_busy_a_run_was_is_its_jobs_time_of_rows_times_time(fleet: Fleet) -> None:
+    trials = ran(tuned_trials(24), slots=3)
+    for at, each in enumerate(trials):
+        each.user_attrs["job"]["slot"] = f"slot1_{at}@node-1"
+    report = fleet.report(fleet.region("A", trials))
+    timeline = timeline_of(report)
+    assert timeline.busy == pytest.approx(24 * 55 / (3 * 475))
+    page = render_page(report)
+    assert "24 jobs on 1 machine: as many rows per machine as jobs ran on it at once." in page
+    rows = "3 rows \N{MULTIPLICATION SIGN} 7 min 55 s"
+    assert f"Busy 93%: the jobs took 22 min 00 s of {rows}, from the first" in page
+
+
+def test_a_pause_leaves_a_run_as_busy_as_it_was(fleet: Fleet) -> None:
+    begin = START.replace(tzinfo=UTC).timestamp()
+    trials = ran(tuned_trials(12), slots=3)
+    ran(trials[6:], slots=3, begin=8 * 3600)
+    active = [(begin, begin + 115), (begin + 8 * 3600, begin + 8 * 3600 + 120)]
+    report = fleet.report(fleet.region("A", trials), active=active)
+    timeline = timeline_of(report)
+    assert timeline.busy == pytest.approx(12 * 55 / (3 * 230))
+    assert drawing.timeline_data(timeline)["pauses"] == [[115, 8 * 3600]]
+    assert "paused 7 h 58 min in between left out" in render_page(report)
+
+
+def test_short_jobs_at_once_are_not_taken_for_one_after_the_other(fleet: Fleet) -> None:
+    trials = ran(tuned_trials(2), slots=2)
+    for at, each in enumerate(trials):
+        job = each.user_attrs["job"]
+        job |= {"started": job["started"] + 0.2 * at, "last_wall_seconds": 0.6}
+        job["ended"] = job["started"] + 0.6
+    assert len(timeline_of(fleet.report(fleet.region("A", trials))).rows) == 2
+
+
+def test_a_bar_is_the_last_attempt_and_a_running_one_lasts_until_the_report(fleet: Fleet) -> None:
+    trials = ran([trial(DEFAULTS, 0.5), trial(DEFAULTS, None, state=TrialState.RUNNING, at=1)])
+    tried_twice, running = (each.user_attrs["job"] for each in trials)
+    tried_twice["last_wall_seconds"] = 20.0
+    running.update(ended=None, last_wall_seconds=None)
+    unfinished = {trials[1].user_attrs["node"]: states.TrialState.RUNNING}
+    report = fleet.report(fleet.region("A", trials, unfinished=unfinished))
+    bars = {bar.trial: bar for bar in timeline_of(report).bars}
+    assert bars[0].start == tried_twice["started"] + 35
+    assert report.finished is not None
+    assert bars[1].end == report.finished.timestamp()
+
+
+def test_trials_whose_jobs_told_nothing_have_no_timeline(tuned: Report) -> None:
+    assert timeline_of(tuned).bars == ()
+    assert "Timeline" not in render_page(tuned)
+
+
+def test_the_trials_table_has_each_jobs_machine_and_times(fleet: Fleet, tuned: Report) -> None:
+    report = fleet.report(fleet.region("A", ran(tuned_trials(4))))
+    titles = [title for title, _ in trial_columns(report, only(report))]
+    row = dict(zip(titles, (c.text for c in trial_rows(report, only(report))[3]), strict=True))
+    assert row["Started (UTC)"] == "20 Nov 02:01:00"
+    assert (row["Time"], row["CPU time"], row["Memory"]) == ("55 s", "2 min 50 s", "900 MB")
+    assert row["Machine"] == "slot1_1@node-1"
+    without = [title for title, _ in trial_columns(tuned, tuned.regions[0])]
+    assert "Machine" not in without
+    assert "Time" in without  # the trainer told it
+
+
+def test_an_outlier_takes_no_decimals_off_the_trials_table(fleet: Fleet) -> None:
+    trials = [trial(DEFAULTS, v, at=at) for at, v in enumerate([*BULK, -1234567.0])]
+    report = fleet.report(fleet.region("A", trials))
+    assert [row[2].text for row in trial_rows(report, only(report))][:2] == ["0.5000", "0.5100"]
+
+
+def test_regions_are_grouped_by_their_outcome(fleet: Fleet) -> None:
+    report = many_regions(fleet, 20, 10)
+    groups = {group.title: [at for at, _ in group.regions] for group in groups_of(report)}
+    assert groups["Failed or stopped"] == [9, 19]
+    assert groups["No result"] == [7]
+    assert len(groups["Published"]) == 17
+    assert list(groups) == ["Published", "Failed or stopped", "No result"]
+
+
+@pytest.mark.parametrize(
+    ("regions", "trials", "size"),
+    [(3, 20, 800_000), pytest.param(50, 50, 3_000_000, marks=pytest.mark.thorough)],
+)
+def test_the_page_is_small(fleet: Fleet, regions: int, trials: int, size: int) -> None:
+    assert len(render_page(many_regions(fleet, regions, trials)).encode()) < size
+
+
+def test_the_libraries_are_those_that_are_pinned_and_each_has_its_licence() -> None:
+    vendor = files("trialfleet.templates") / "report" / "vendor"
+    pinned = dict(
+        re.findall(r"([\w-]+)-([\d.]+)\.tgz$", (vendor / "packages.sha256").read_text(), re.M)
+    )
+    code = {name: (vendor / file).read_text() for name, file in
+            [("d3", "d3.min.js"), ("plot", "plot.umd.min.js")]}  # fmt: skip
+    for name, text in code.items():
+        assert f" v{pinned[name]} Copyright" in text.splitlines()[0]
+    licenses = {name for name in pinned if (vendor / f"{name}.LICENSE").is_file()}
+    assert licenses == set(pinned)
+
+
+def test_the_page_holds_the_licence_of_every_library(tuned: Report) -> None:
+    page = render_page(tuned)
+    for holder in ("Mike Bostock", "Observable, Inc.", "Mikola Lysenko", "Mapbox"):
+        assert re.search(rf"Copyright.*{re.escape(holder)}", page), holder

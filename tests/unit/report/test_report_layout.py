@@ -1,0 +1,161 @@
+"""How the report is laid out at a desktop's and a phone's width, in a real Chromium."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from tests.unit.report.report_browser import Browser
+from tests.unit.report.report_studies import DEFAULTS, SPACE, Fleet, ran, trial, tuned_trials
+from trialfleet.workflows.report import Report
+
+pytestmark = pytest.mark.browser
+
+WORDY = {
+    "maximum_learning_rate_after_warm_up": FloatDistribution(1e-7, 12.5, log=True),
+    "rows_per_batch_over_all_devices": IntDistribution(1024, 262_144, log=True),
+    "optimizer_with_its_options": CategoricalDistribution(
+        ["stochastic_gradient_descent_with_nesterov", "adam_with_decoupled_weight_decay", "a", "b"]
+    ),
+    "seed": IntDistribution(1_000_000, 9_999_999),
+    "layers": IntDistribution(1, 4),
+    "dropout": FloatDistribution(0.0, 0.5),
+}
+OVERLAPS = """
+    const found = [];
+    for (const svg of document.querySelectorAll(`[data-picture=${arguments[0]}] svg`)) {
+        const texts = [...svg.querySelectorAll('text')]
+            .filter(e => e.textContent && !e.closest('[aria-label=tip]') && e.checkVisibility())
+            .map(e => [e.querySelector('title')
+                ? e.lastChild.textContent : e.textContent, e.getBoundingClientRect()]);
+        const edge = svg.getBoundingClientRect();
+        for (const [at, [text, box]] of texts.entries()) {
+            if (box.left < edge.left - 1 || box.right > edge.right + 1) found.push([text, 'edge']);
+            for (const [other, its] of texts.slice(at + 1)) {
+                const across = Math.min(box.right, its.right) - Math.max(box.left, its.left);
+                const down = Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top);
+                if (across > 0 && down > 3) found.push([text, other]);
+            }
+        }
+    }
+    return found;
+"""
+PICTURES = [
+    "overview", "timeline", "history", "importance", "parallel", "contour", "curves", "slice"
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wordy(fleet: Fleet) -> Report:
+    """Long names, long choices, great numbers, and a parameter that some trials don't have."""
+    rng = random.Random(2)  # noqa: S311
+    trials = []
+    for at in range(30):
+        params: dict[str, Any] = {
+            "maximum_learning_rate_after_warm_up": 10 ** rng.uniform(-7, 1),
+            "rows_per_batch_over_all_devices": rng.randint(1024, 262_144),
+            "optimizer_with_its_options": rng.choice(
+                WORDY["optimizer_with_its_options"].choices  # type: ignore[attr-defined]
+            ),
+            "seed": rng.randint(1_000_000, 9_999_999),
+            "layers": rng.randint(1, 4),
+        }
+        params |= {"dropout": rng.uniform(0, 0.5)} if at % 2 else {}
+        value = 98_765.4 + 12_345.6 * rng.random()
+        metrics = {"test": -value}
+        trials.append(trial(params, value, at=at, baseline=at == 0, metrics=metrics))
+    ran(trials, slots=3)
+    for at, each in enumerate(trials):
+        host = f"ip-10-120-130-{at % 2}.eu-central-1.compute.internal"
+        each.user_attrs["job"] |= {"machine": host, "slot": f"slot1_{at}@{host}"}
+    metric = "validation_log_likelihood_per_row"
+    regions = [
+        fleet.region(name, trials, slug=f"r{at}")
+        for at, name in enumerate(["Saint-Pierre-et-Miquelon and beyond", "B", "C", "D"])
+    ]
+    return fleet.report(*regions, metric=metric)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wordy_space() -> Iterator[None]:
+    before = dict(SPACE)
+    SPACE.update(WORDY)
+    yield
+    SPACE.clear()
+    SPACE.update(before)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_text_of_a_picture_lies_on_another_or_leaves_it(
+    browser: Browser, wordy: Report, width: int
+) -> None:
+    browser.resize(width, 900)
+    browser.open(wordy)
+    browser.open_everything("details[open]")
+    ticks = "[data-picture=parallel] text"  # numbers are never cut, but written shorter
+    assert not [text for text in browser.texts(ticks) if re.search(r"\d…|…\d", text)]
+    wholes = [text for text in browser.texts("[data-picture=slice] text") if text in {"1.0", "4.0"}]
+    assert wholes == []
+    collisions = {name: browser.run(OVERLAPS, name) for name in PICTURES}
+    assert {name: found for name, found in collisions.items() if found} == {}
+    assert browser.complaints() == []
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_a_phone_shows_what_was_tuned_gained_and_its_state_and_the_rest_on_demand(
+    browser: Browser, fleet: Fleet, width: int
+) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
+        trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.65}),
+    ]
+    facts: dict[str, Any] = {"published": Path("/models/A/r"), "final": {"test": 0.6}}
+    browser.resize(width, 900)
+    browser.open(fleet.report(fleet.region("Åland Øst International", trials, slug="A", **facts)))
+    headers = (
+        "return [...document.querySelectorAll('#regions-table th[scope=col]')]"
+        ".filter(e => e.checkVisibility() && e.getBoundingClientRect().right <= innerWidth)"
+        ".map(e => e.innerText)"
+    )
+    assert browser.run(headers) == ["Region", "Tuned", "Gain", "Status"]
+    cells = (
+        "return [...document.querySelectorAll('#regions-table td')]"
+        ".filter(e => e.checkVisibility())"
+        ".map(e => [e.innerText, e.getBoundingClientRect().right])"
+    )
+    shown = browser.run(cells)
+    texts = ["0.6500", "\N{MINUS SIGN}0.0500", "published, worse than default"]
+    assert [text for text, _ in shown] == texts
+    assert max(right for _, right in shown) <= width
+    more = "document.querySelector('[data-more]')"
+    assert browser.run(f"return {more}.innerText") == "7 more columns"
+    browser.run(f"{more}.click()")
+    assert len(browser.run(cells)) == 10
+    assert browser.run(f"return [{more}.ariaExpanded, {more}.innerText]") == [
+        "true",
+        "Fewer columns",
+    ]
+    assert browser.run("return document.documentElement.scrollWidth") == width
+    browser.resize(1280, 900)
+    browser.wait(f"return !{more}.checkVisibility()")
+    assert len(browser.run(headers)) == 11
+
+
+def test_the_page_says_what_a_full_training_is_where_there_was_one(
+    browser: Browser, fleet: Fleet
+) -> None:
+    means = "Full training: the best settings trained once more on the full budget"
+    trained = fleet.region("A", ran(tuned_trials(3)), published=Path("/m/A/r"), final={"test": 0.6})
+    browser.open(fleet.report(trained))
+    assert means in browser.run("return document.querySelector('main').innerText")
+    titles = browser.run("return [...document.querySelectorAll('[title]')].map(e => e.title)")
+    assert sum(title.startswith(means) for title in titles) == 2
+    browser.open(fleet.report(fleet.region("B", tuned_trials(3))))
+    assert "Full training" not in browser.run("return document.body.innerText")

@@ -1,0 +1,76 @@
+"""The wall time of a run that was stopped and resumed, and of its regions."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.unit.report.report_studies import START, Fleet, only, tuned_trials
+from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.pauses import paused_within, pauses_of
+from trialfleet.workflows.report.views import header
+
+BEGIN = START.timestamp()
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("active", "signs", "pauses"),
+    [
+        ([], [0.0, 1e6], []),  # nothing is known of any DAGMan
+        ([(0, 100), (160, 200)], [], [(100, 160)]),
+        ([(0, 100), (159, 200)], [], []),  # HTCondor started it again
+        ([(0, 900), (10, 50), (700, 1000)], [], []),  # regions' DAGMans in that of the run
+        ([(500, 600), (0, 100), (10, 90)], [], [(100, 500)]),
+        ([(0, math.inf), (500, 600)], [], []),
+        ([(0, None), (500, math.inf)], [40.0, 90.0, 510.0], [(90, 500)]),
+        ([(0, None), (500, math.inf)], [], [(0, 500)]),
+        ([(0, None), (5, None), (500, math.inf)], [4.0, 90.0], [(90, 500)]),
+    ],
+)
+def test_a_pause_is_a_gap_in_which_no_dagman_executed(
+    active: list[tuple[float, float | None]],
+    signs: list[float],
+    pauses: list[tuple[float, float]],
+) -> None:
+    assert list(pauses_of(active, signs)) == pauses
+
+
+def test_only_the_part_of_a_pause_that_lies_within_counts() -> None:
+    assert paused_within([(10, 20), (30, 40)], 15, 32) == 7
+    assert paused_within([(10, 20)], 20, 30) == 0
+
+
+def test_a_resumed_runs_wall_time_leaves_the_pause_out_and_says_so(fleet: Fleet) -> None:
+    trials = tuned_trials(20)
+    for each in trials[10:]:  # asked for on the next morning
+        for name in ("datetime_start", "datetime_complete"):
+            setattr(each, name, getattr(each, name) + timedelta(hours=8))
+    pause = (BEGIN + 30, BEGIN + 8 * HOUR)
+    report = fleet.report(
+        fleet.region("A", trials),
+        created=datetime.fromtimestamp(BEGIN - 2 * HOUR, UTC),  # planned, not submitted yet
+        active=[(BEGIN - 60, pause[0]), (pause[1], math.inf)],
+        finished=datetime.fromtimestamp(pause[1] + 7800, UTC),
+    )
+    assert report.pauses == (pause,)
+    assert (report.wall_seconds, report.paused_seconds) == (90 + 7800, pause[1] - pause[0])
+    region = only(report)
+    first, last = trials[0].datetime_start, trials[-1].datetime_complete
+    assert first is not None
+    assert last is not None
+    assert region.wall_seconds == (last - first).total_seconds() - report.paused_seconds
+    assert region.paused_seconds == report.paused_seconds
+    tiles = {label: (value, under) for label, value, under in header(report)}
+    assert tiles["Wall time"] == ("2 h 11 min", "paused 7 h 59 min in between")
+    assert "(paused 7 h 59 min in between)" in render_page(report)
+    json.dumps(report.to_json(), allow_nan=False)
+
+
+def test_a_run_that_was_never_stopped_has_no_pause(fleet: Fleet) -> None:
+    report = fleet.report(fleet.region("A", tuned_trials(3)), active=[(BEGIN, math.inf)])
+    assert (report.pauses, report.paused_seconds) == ((), 0.0)
+    assert "paused" not in render_page(report).split("<main>")[1].split("<script>")[0]

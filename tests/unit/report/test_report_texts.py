@@ -1,0 +1,162 @@
+# ruff: noqa: RUF001 - minus, times and dash are what is tested
+"""How the report writes numbers, settings and durations, and its table for a terminal."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.unit.report.report_studies import DEFAULTS, Fleet, trial
+from trialfleet.workflows.report import Report, summary_table
+from trialfleet.workflows.report.formatting import (
+    alike,
+    column_decimals,
+    duration,
+    excerpt,
+    fixed,
+    number,
+    setting,
+    shortened,
+    signed,
+)
+from trialfleet.workflows.report.tables import trial_columns, trial_rows
+
+
+def printed(report: Report) -> str:
+    console = Console(file=StringIO(), width=130, color_system=None)
+    console.print(summary_table(report))
+    output = console.file
+    assert isinstance(output, StringIO)
+    return output.getvalue()
+
+
+def test_the_summary_has_a_row_per_region_with_its_numbers(tuned: Report) -> None:
+    lines = printed(tuned).splitlines()
+    row = next(line for line in lines if "JFK" in line)
+    region = tuned.regions[0]
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells[:3] == ["JFK", "30/30", "3"]
+    assert cells[3] == f"{region.objective.tuned:.4f}"
+    assert cells[4:6] == [f"{region.report.tuned:.4f}", f"{region.report.default:.4f}"]
+    assert cells[6] == f"+{region.report.gain:.4f}"
+    assert cells[7:] == ["39 s", "published"]
+
+
+def test_a_region_named_like_markup_is_printed_as_it_is(tuned: Report) -> None:
+    assert "[red]LGA" in printed(tuned)
+
+
+def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do(fleet: Fleet) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.71}),
+        trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.7}),
+    ]
+    healthy = fleet.region("B", [*trials[:1], trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.8})])
+    report = fleet.report(fleet.region("[b]A", trials, published=Path("/m")), healthy)
+    text = " ".join(printed(report).split())
+    assert "published, worse than default" in text
+    assert "[b]A: tuned is worse than default. By test, tuned settings reach 0.7000" in text
+    assert "Use the default settings until auc and test agree." in text
+    assert "B: tuned" not in text.replace("[b]A: tuned", "")
+    assert "worse" not in printed(fleet.report(healthy))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"), (float("nan"), "–"), (0.0, "0"), (0.00131234, "0.001312"), (0.5, "0.5"),
+        (1234567, "1,234,567"), (1234.5678, "1,235"), (-0.25, "−0.25"), (2.5e-7, "2.5 × 10⁻⁷"),
+        (1e300, "1 × 10³⁰⁰"), (10**400, "–"), (9.99996, "10"),
+    ],
+)  # fmt: skip
+def test_numbers_read_well(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("adam", "adam"), ("", '""'), (" ", '" "'), (True, "true"), (None, "null"), (64, "64"),
+     (1e-5, "1 × 10⁻⁵"), ([1, "é"], '[1, "é"]'), (10**400, str(10**400))],
+)  # fmt: skip
+def test_settings_read_as_they_are_written_in_a_study(value: Any, text: str) -> None:
+    assert setting(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "–"), (0.44, "0.4 s"), (9.96, "10 s"), (41.2, "41 s"), (59.7, "1 min 00 s"),
+     (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7500, "2 h 05 min"), (97200, "1 d 03 h")],
+)  # fmt: skip
+def test_durations_read_well(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([0.71234, 0.7, None], ["0.7123", "0.7000", "–"]),
+        ([0.999912, 0.999934], ["0.999912", "0.999934"]),
+        ([1234.5, 12.0], ["1,234", "12"]),
+        ([1e-9, 3.0], ["1 × 10⁻⁹", "3"]),
+        ([0.0, 0.0], ["0", "0"]),
+        ([-0.00001, 0.5], ["−1 × 10⁻⁵", "0.5"]),
+        ([-0.00001, 0.0], ["−1 × 10⁻⁵", "0"]),
+        ([5e-5, -5e-8], ["5 × 10⁻⁵", "−5 × 10⁻⁸"]),
+    ],
+)
+def test_a_columns_numbers_share_their_decimals(values: list[Any], texts: list[str]) -> None:
+    decimals = column_decimals(values)
+    assert [fixed(value, decimals) for value in values] == texts
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([0.001, 0.003878], ["0.001000", "0.003878"]),
+        ([0.0001, 4.7251e-6], ["1.000 × 10⁻⁴", "4.725 × 10⁻⁶"]),
+        ([0.9, 0.95, 0.0], ["0.90", "0.95", "0.00"]),
+        ([100.0, 250.0], ["100", "250"]),
+        ([1, 0.5], ["1.0", "0.5"]),
+        ([8192, 116812], ["8192", "116812"]),
+        ([1e300, 2.5, 0.0], ["1.0 × 10³⁰⁰", "2.5 × 10⁰", "0"]),
+        ([0.0], ["0"]),
+        ([True, "adam", 0.25, None], ["true", "adam", "0.25", "null"]),
+        ([], []),
+    ],
+)
+def test_a_parameters_values_share_their_precision(values: list[Any], texts: list[str]) -> None:
+    text = alike(values)
+    assert [text(value) for value in values] == texts
+
+
+def test_in_every_column_of_the_trials_numbers_have_the_same_form(tuned: Report) -> None:
+    region = tuned.regions[0]
+    titles = [title for title, _ in trial_columns(tuned, region)]
+    rows = trial_rows(tuned, region)
+    for title in ("auc", "test", "rate", "momentum"):
+        cells = [row[titles.index(title)].text for row in rows]
+        forms = {re.sub(r"\d+", lambda part: "0" * len(part[0]), text) for text in cells}
+        forms = {form.split(" × ")[0] for form in forms - {"", "–"}}
+        assert len({len(form.partition(".")[2]) for form in forms}) == 1, (title, cells)
+        scientific = {" × " in text for text in cells if text not in {"", "–"}}
+        assert len(scientific) == 1, (title, cells)
+
+
+def test_differences_have_a_sign_but_zero() -> None:
+    assert [signed(v, 4) for v in (0.0123, -0.004, 0.0, None, float("inf"))] == [
+        "+0.0123", "−0.0040", "0", "–", "–"
+    ]  # fmt: skip
+    assert signed(0.00001, 4) == "+1 × 10⁻⁵"  # a gain that the column's decimals would hide
+
+
+def test_long_texts_keep_both_ends() -> None:
+    assert shortened("a" * 50 + " \n b", 10) == "aaaaaa…a b"
+    cut = excerpt("first" + "x" * 5000 + "last", 300)
+    assert cut.startswith("first")
+    assert cut.endswith("last")
+    assert "4,709 characters" in cut

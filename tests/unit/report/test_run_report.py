@@ -1,0 +1,129 @@
+"""The report of a run as its FINAL node writes it: from the run's folder and its storage."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.conftest import MakeRun
+from tests.unit.study.study_texts import MINIMAL, error_of
+from trialfleet import Run
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.report import summary_table
+from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.scripts.report_node import write_report
+
+
+def tuned(run: Run, *results: Mapping[str, float]) -> RunFolder:
+    """The run's folder after trials with these metrics."""
+    folder = RunFolder(run.folder)
+    scripts = NodeScripts(folder)
+    for number, metrics in enumerate(results, start=1):
+        node = f"A.l1.t{number:02}"
+        assert scripts.handle(["ask", "A", node]).exit_code == 0
+        result = json.dumps({"status": "complete", "metrics": metrics})
+        folder.region("A").trial(node).result.write_text(result)
+        assert scripts.handle(["tell", "A", node, "0", "0", "1", "0"]).exit_code == 0
+    return folder
+
+
+BUDGET = {"trials": 2, "lanes": 1, "startup_trials": 2}
+DEFAULT, BEST = {"loss": 0.5, "accuracy": 0.5}, {"loss": 0.25, "accuracy": 0.75}
+
+
+def test_a_report_metric_that_goes_the_other_way_shows_its_gain_as_one(make_run: MakeRun) -> None:
+    run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
+    folder = tuned(run, DEFAULT, BEST)
+    report = write_report(folder, None)
+    told = json.loads(folder.report_data.read_text())
+    assert told["report_direction"] == "maximize"
+    assert told["regions"][0]["report"]["gain"] == 0.25
+    assert told["regions"][0]["objective"]["gain"] == 0.25
+    page = folder.report_page.read_text()
+    assert "by accuracy (higher is better); trials were chosen by loss (lower is better)" in page
+    assert "+0.25" in page
+    terminal = Console(file=io.StringIO(), width=160)
+    terminal.print(summary_table(report))
+    assert "+0.25" in terminal.file.getvalue()  # type: ignore[attr-defined]
+
+
+DAGMAN_LOG = """\
+000 (007.000.000) 2026-11-20 02:00:00.000 Job submitted from host: <127.0.0.1:22457>
+...
+001 (007.000.000) 2026-11-20 02:00:01.000 Job executing on host: <127.0.0.1:22457>
+...
+009 (007.000.000) 2026-11-20 02:30:00.000 Job was aborted.
+\tvia condor_rm (by user a)
+...
+000 (011.000.000) 2026-11-20 10:00:00.000 Job submitted from host: <127.0.0.1:22457>
+...
+001 (011.000.000) 2026-11-20 10:00:01.000 Job executing on host: <127.0.0.1:22457>
+...
+"""
+
+
+def test_the_wall_time_of_a_resumed_run_comes_from_its_dagmans_logs(make_run: MakeRun) -> None:
+    folder = tuned(make_run(budget=BUDGET), DEFAULT)
+    folder.dag_files.log.write_text(DAGMAN_LOG)
+    finished = datetime(2026, 11, 20, 10, 40).astimezone()  # logs have the machine's own time
+    report = write_report(folder, finished)
+    assert report.paused_seconds == 7.5 * 3600 + 1
+    assert report.wall_seconds == 40 * 60 - 1 + 30 * 60 - 1
+    assert json.loads(folder.report_data.read_text())["paused_seconds"] == report.paused_seconds
+
+
+def test_a_worse_model_in_force_is_told_with_the_way_back(make_run: MakeRun) -> None:
+    run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
+    folder = tuned(run, DEFAULT | {"accuracy": 0.9}, BEST)
+    models_folder = folder.root.parent / "models"
+    for name, day in (("before", 19), ("now", 20)):
+        (models_folder / name).mkdir(parents=True)
+        told = {"run": name, "created": f"2026-11-{day}T06:00:00+00:00"}
+        (models_folder / name / "provenance.json").write_text(json.dumps(told))
+    (models_folder / "latest").symlink_to("now")
+    files = folder.region("A")
+    files.published.write_text(json.dumps({"path": str(models_folder / "now"), "not_latest": None}))
+    files.best.root.mkdir(exist_ok=True)
+    files.best.result.write_text(json.dumps({"status": "complete", "metrics": BEST}))
+    report = write_report(folder, None)
+    command = f"trialfleet promote {models_folder / 'before'}"
+    assert report.regions[0].next_command == command
+    terminal = Console(file=io.StringIO(), width=400)
+    terminal.print(summary_table(report))
+    printed = terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert "".join(command.split()) in "".join(printed.split())  # a long path is folded
+
+
+def test_without_a_direction_of_its_own_the_report_metric_goes_as_the_objective(
+    make_run: MakeRun,
+) -> None:
+    folder = tuned(make_run(budget=BUDGET, report_metric="accuracy"), DEFAULT, BEST)
+    report = write_report(folder, None)
+    assert report.report_direction == "minimize"
+    assert report.regions[0].report.gain == -0.25
+    assert "by accuracy (lower is better)" in folder.report_page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("report_direction: maximize", "names no metric: give report_metric too"),
+        (
+            "report_metric: loss\nreport_direction: maximize",
+            "'loss' is the objective, which is to be minimized",
+        ),
+        ("report_metric: auc\nreport_direction: up", "'minimize' or 'maximize' (got 'up')"),
+    ],
+)
+def test_a_direction_that_means_nothing_is_refused(tmp_path: Path, lines: str, words: str) -> None:
+    (tmp_path / "go.sh").touch()
+    message = error_of(tmp_path, MINIMAL + lines + "\n")
+    at = 9 + lines.count("\n")
+    assert f"study.yaml:{at}: report_direction: " in message
+    assert words in message

@@ -1,0 +1,273 @@
+"""Which events a run has, and a study's days; the real pool's part is in tests/pool."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.workflows.alerts import run_events
+from trialfleet.workflows.alerts.run_events import RunEvents
+from trialfleet.workflows.dagman import watchers
+from trialfleet.workflows.dagman.job_queue import HeldJob
+from trialfleet.workflows.daily.digest import digest_table, tell_days
+from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.notify.event import Event
+from trialfleet.workflows.notify.outbox import Outbox
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.run.run import plan
+from trialfleet.workflows.status.spending import Spending
+from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.status import RunStatus
+from trialfleet.workflows.study.loading import load_study
+from trialfleet.workflows.study.notify import Channel
+
+NOTIFY = "notify: [{command: 'true'}]\n"
+MONEY = Spending(spent=8.5, cap=10.0, left=1.5, reserve=1.0, ended=None, trouble=None)
+
+
+class Scene:
+    """A planned run whose status the test sets."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (folder / "go.sh").write_text("exit 0\n")
+        study = load_study(write(folder, MINIMAL + NOTIFY))
+        self.folder = RunFolder(plan(study, run="r1", out=folder / "r1").folder)
+        self.clock = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.clock)
+        self.events = RunEvents(self.folder)
+        planned = self.events._reader.read()
+        running = replace(planned.regions[0], state=RunState.RUNNING, stage=Stage.TUNING)
+        regions = (running, replace(running, name="NO", slug="NO"))
+        self.status: RunStatus = replace(
+            planned, state=RunState.RUNNING, regions=regions, notice=None
+        )
+        monkeypatch.setattr(self.events._reader, "read", lambda: self.status)
+
+    def set(self, **changes: Any) -> None:
+        self.status = replace(self.status, **changes)
+
+    def region(self, **changes: Any) -> None:
+        first, *others = self.status.regions
+        self.set(regions=(replace(first, **changes), *others))
+
+    def kinds(self, after: float = 0.0) -> list[str]:
+        self.clock += after
+        return [event.kind for event in self.events.look()]
+
+
+@pytest.fixture
+def scene(work: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(work, monkeypatch)
+
+
+def test_a_run_that_goes_on_has_no_events(scene: Scene) -> None:
+    assert scene.kinds() == []
+    assert not scene.events.is_over
+    assert scene.folder.alerts.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_region_that_failed_is_told_with_its_reason_under_one_id(scene: Scene) -> None:
+    scene.region(stage=Stage.FAILED, reason="4 of 4 trials failed: exit code 1, at 12:03:04")
+    [event] = scene.events.look()
+    assert (event.kind, event.region, event.run) == ("region-failed", "A", "r1")
+    assert event.title == "demo r1: A: failed: 4 of 4 trials failed: exit code 1, at 12:03:04"
+    assert "trialfleet resume" in event.text
+    scene.region(reason="4 of 4 trials failed: exit code 1, at 12:03:09")
+    assert scene.events.look()[0].id == event.id  # other figures are no other event
+    scene.region(reason="its data is gone")
+    assert scene.events.look()[0].id != event.id
+
+
+def test_a_champion_that_was_kept_and_drift_are_told(scene: Scene) -> None:
+    verdict = {
+        "verdict": "kept",
+        "why": "worse by 0.3",
+        "metric": "loss",
+        "interval": None,
+        "champion": None,
+        "challenger": {"run": "r1", "metrics": {}},
+        "baseline": None,
+    }
+    scene.folder.region("A").verdict.write_text(json.dumps(verdict))
+    scene.region(published="/m/demo/A/r1", drift="loss 9, outside of its own past, 1 to 2")
+    kept, drift = scene.events.look()
+    assert (kept.kind, drift.kind) == ("champion-kept", "drift")
+    assert "worse by 0.3" in kept.title
+    assert "trialfleet promote" in kept.text
+    assert "outside of its own past" in drift.title
+    scene.folder.region("A").verdict.write_text(json.dumps({**verdict, "verdict": "promoted"}))
+    assert scene.kinds() == ["drift"]
+
+
+def test_money_is_told_at_80_percent_and_when_it_ends(scene: Scene) -> None:
+    scene.set(money=replace(MONEY, spent=7.9))
+    assert scene.kinds() == []
+    scene.set(money=MONEY)
+    [event] = scene.events.look()
+    assert event.title == "demo r1: 8.50 USD spent of 10.00, 1.50 left"
+    scene.set(money=replace(MONEY, spent=8.9))
+    assert scene.events.look()[0].id == event.id
+    scene.set(money=replace(MONEY, spent=9.9, ended="the cap is reached"))
+    assert scene.kinds() == ["budget-80", "budget-spent"]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"troubles": ("A: its DAGMan is gone",)},
+        {"notice": "no space: 3 MB are free"},
+        {"held": (HeldJob(job="7.0", node="A.l1.t01", reason="no such file"),)},
+        {"state": RunState.HELD},
+    ],
+    ids=["fault", "notice", "hold", "state"],
+)
+def test_a_trouble_is_told_when_it_has_lasted(scene: Scene, trouble: dict[str, Any]) -> None:
+    well = scene.status
+    scene.set(**trouble)
+    assert scene.kinds() == []
+    assert scene.kinds(after=run_events.LASTING - 1) == []
+    assert scene.kinds(after=1) == ["attention"]
+    scene.status = well
+    assert scene.kinds() == []
+    scene.set(**trouble)
+    assert scene.kinds(after=10) == []  # it has begun anew
+
+
+def test_a_run_s_end_is_told_but_not_that_a_person_stopped_it(scene: Scene) -> None:
+    scene.set(state=RunState.STOPPED)
+    assert scene.kinds() == []
+    assert scene.events.is_over
+    scene.set(state=RunState.FAILED)
+    scene.region(stage=Stage.PUBLISHED, best=0.25)
+    [end] = scene.events.look()
+    assert end.kind == "run-done"
+    assert end.title == "demo r1: failed: 1 of 2 regions have what was asked for"
+    assert end.text.splitlines()[0] == "A: published  loss 0.25"
+
+
+# -- days ------------------------------------------------------------------------------------------
+
+NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
+
+
+class Day:
+    """A study's folder of days, and who hears of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.heard = folder / "heard"
+        script = f"cat >> '{self.heard}'; echo >> '{self.heard}'"
+        self.channels = [Channel.model_validate({"command": ["sh", "-c", script]})]
+        self.folder = DailyFolder(folder)
+        self.journal = Journal(self.folder.journal)
+
+    def end(self, day: date, outcomes: Iterable[Outcome], ended: datetime = NOW) -> None:
+        listed = list(outcomes)
+        regions = tuple(one.region for one in listed)
+        attempt = Attempt(
+            date=day, attempt=1, run=str(day), regions=regions, started=ended, deadline=None
+        )
+        self.journal.begin(attempt)
+        self.journal.record(listed, ended)
+        self.journal.end(attempt, ended)
+
+    def tell(self) -> list[Event]:
+        before = self.heard.read_text() if self.heard.exists() else ""
+        assert tell_days("demo", self.channels, self.folder, self.journal, NOW, 0.0) == 0
+        told = self.heard.read_text().removeprefix(before) if self.heard.exists() else ""
+        return [Event.read(json.loads(line)) for line in told.splitlines()]
+
+
+def outcome(
+    day: date, region: str, ending: Ending, why: str = "", run: str | None = "r"
+) -> Outcome:
+    return Outcome(date=day, region=region, attempt=1, ending=ending, why=why, run=run)
+
+
+@pytest.fixture
+def day(tmp_path: Path) -> Day:
+    return Day(tmp_path)
+
+
+def test_a_day_is_told_once_as_a_table(day: Day) -> None:
+    today = NOW.date()
+    day.end(
+        today,
+        [
+            outcome(today, "Oslo", Ending.PUBLISHED),
+            outcome(today, "Rio", Ending.KEPT, "worse by 0.3"),
+            outcome(today, "São Paulo", Ending.FAILED, "no such file", run=None),
+        ],
+    )
+    failed, done = day.tell()
+    assert (failed.kind, done.kind) == ("region-failed", "day-done")
+    assert "backfill" in failed.text
+    assert done.title == "demo 2026-11-22: 1 published, 1 kept, 1 failed"
+    assert done.text.splitlines() == [
+        "São Paulo  failed     no such file",
+        "Rio        kept       worse by 0.3",
+        "Oslo       published",
+    ]
+    assert done.data["counts"] == {"published": 1, "kept": 1, "unchanged": 0, "failed": 1}
+    assert day.tell() == []
+
+
+def test_days_long_past_are_no_news(day: Day) -> None:
+    for back in (1, 30):
+        when = NOW - timedelta(days=back)
+        day.end(when.date(), [outcome(when.date(), "A", Ending.PUBLISHED)], when)
+    assert [event.data["date"] for event in day.tell()] == ["2026-11-21"]
+
+
+def test_nobody_who_wants_to_hear_costs_nothing(day: Day) -> None:
+    day.channels = []
+    assert day.tell() == []
+    assert not day.folder.alerts.exists()
+
+
+def test_a_table_of_no_regions_is_empty() -> None:
+    assert digest_table([]) == ""
+
+
+# -- the supervisor's part -------------------------------------------------------------------------
+
+
+def test_one_process_tells_of_a_run_until_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a program of the test's in the place of the one that looks at a run."""
+    (tmp_path / "told.py").write_text("import sys; open(sys.argv[1] + '/starts', 'a').write('x')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(watchers, "PROGRAM", "told")
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with_alerts, without = RunFolder(tmp_path / "r1"), RunFolder(tmp_path / "r2")
+    with_alerts.alerts.mkdir(parents=True)
+    without.root.mkdir()
+    keeper = watchers.Watchers()
+
+    def look(after: float) -> int:
+        clock[0] += after
+        left = keeper.look([with_alerts, without])
+        for process in keeper._processes.values():
+            process.wait()
+        return len(left)
+
+    def starts() -> int:
+        return len((with_alerts.root / "starts").read_text())
+
+    assert [look(0), look(5), starts()] == [1, 1, 1]  # it has ended, but just so
+    assert [look(watchers.AGAIN_SECONDS), starts()] == [0, 1]
+    with Outbox(with_alerts.alerts).alone(wait=False) as ours:
+        assert ours
+        assert [look(0), starts()] == [1, 1]  # somebody else tells of it
+    (tmp_path / "told.py").write_text("import sys; open(sys.argv[1] + '/starts', 'a'); exit(1)\n")
+    assert [look(0), look(watchers.AGAIN_SECONDS), look(1000)] == [1, 1, 1]

@@ -1,0 +1,110 @@
+"""When a run's trials are given up before its budget is: what counts as one failure, and whose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.run.test_causes import IMPORT, NO_MODULE, trial
+from trialfleet.errors import PoolError
+from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.scripts.giving_up import why_give_up
+
+LOG = """\
+000 (001.000.000) 2026-11-22 07:00:00 Job submitted from host: <127.0.0.1:1>
+...
+001 (001.000.000) 2026-11-22 07:00:01 Job executing on host: <127.0.0.1:1>
+\tSlotName: slot1_1@{machine}
+\tCondorScratchDir = "/execute/dir_1/scratch"
+...
+"""
+ENDED = """\
+012 (001.000.000) 2026-11-22 07:00:02 Job was held.
+\tits memory
+\tCode 1 Subcode 0
+...
+"""
+
+
+@pytest.fixture
+def region(tmp_path: Path) -> RegionFolder:
+    return RegionFolder(tmp_path)
+
+
+def ran(region: RegionFolder, **machines: str) -> None:
+    """Have trials executed, each on its machine."""
+    for node, machine in machines.items():
+        place = region.trial(node)
+        place.root.mkdir(parents=True, exist_ok=True)
+        place.log.write_text(LOG.format(machine=machine))
+        place.err.write_text("a traceback\n")
+
+
+def only() -> set[str]:
+    return {"one"}
+
+
+def test_three_trials_that_fail_alike_are_enough(region: RegionFolder) -> None:
+    ran(region, a="one", b="one", c="one")
+    failed = [trial("a", NO_MODULE), trial("b", NO_MODULE, begun=1)]
+    assert why_give_up([(failed, region)], only) is None
+    last = trial("c", NO_MODULE, begun=2, state="RUNNING")  # it would be tried again
+    why = why_give_up([([*failed, last], region)], only)
+    assert why == f"{NO_MODULE}; see {region.trial('c').err}"
+
+
+def test_three_attempts_at_one_trial_may_be_its_parameters(region: RegionFolder) -> None:
+    ran(region, a="one")
+    assert why_give_up([([trial("a", *[NO_MODULE] * 3)], region)], only) is None
+
+
+def test_a_trial_that_completed_or_failed_differently_keeps_all_going(region: RegionFolder) -> None:
+    ran(region, a="one", b="one", c="one", d="one")
+    failed = [trial(node, NO_MODULE) for node in "abc"]
+    assert why_give_up([(failed, region)], only)
+    assert why_give_up([([*failed, trial("d", state="COMPLETE")], region)], only) is None
+    assert why_give_up([([*failed, trial("d", IMPORT)], region)], only) is None
+
+
+def test_a_first_attempt_that_outlives_those_that_failed_is_waited_for(
+    region: RegionFolder,
+) -> None:
+    ran(region, a="one", b="one", c="one")
+    trials = [*(trial(node, NO_MODULE) for node in "abc"), trial("d", state="RUNNING")]
+    assert why_give_up([(trials, region)], only), "it waits in the queue"
+    ran(region, d="one")
+    assert why_give_up([(trials, region)], only) is None
+    log = region.trial("d").log
+    log.write_text(LOG.format(machine="one").replace("2026", "2126"))
+    assert why_give_up([(trials, region)], only), "it has just begun"
+    log.write_text(LOG.format(machine="one") + ENDED)
+    assert why_give_up([(trials, region)], only), "it has ended, and left nothing"
+    region.trial("d").result.write_text("{}")
+    assert why_give_up([(trials, region)], only) is None
+
+
+def test_regions_are_counted_together(tmp_path: Path) -> None:
+    looked_at = []
+    for name in "abc":
+        region = RegionFolder(tmp_path / name)
+        ran(region, **{name: "one"})
+        looked_at.append(([trial(name, NO_MODULE)], region))
+    assert why_give_up(looked_at, only)
+    assert why_give_up(looked_at[:2], only) is None
+
+
+def test_a_machine_that_fails_everything_is_not_the_trainers_fault(region: RegionFolder) -> None:
+    trials = [trial(node, NO_MODULE) for node in "abc"]
+    ran(region, a="one", b="one", c="one")
+    assert why_give_up([(trials, region)], lambda: {"one", "other"}) is None
+    ran(region, c="other")
+    assert why_give_up([(trials, region)], lambda: {"one", "other", "third"})
+
+
+def test_where_nobody_knows_the_machines_nothing_is_given_up(region: RegionFolder) -> None:
+    def away() -> set[str]:
+        raise PoolError("no collector")
+
+    ran(region, a="one", b="one", c="one")
+    assert why_give_up([([trial(node, NO_MODULE) for node in "abc"], region)], away) is None

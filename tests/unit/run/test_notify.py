@@ -1,0 +1,489 @@
+"""Telling people: what a study says of it, the outbox, and real servers at the other end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from email.message import EmailMessage
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.handlers import Message
+from aiosmtpd.smtp import AuthResult
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trialfleet.errors import StudyError
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
+from trialfleet.workflows.notify.event import Event, event_id
+from trialfleet.workflows.notify.outbox import Outbox, undelivered
+from trialfleet.workflows.notify.senders import SendError, message_of, send, slack_text
+from trialfleet.workflows.study.frozen import dump_frozen
+from trialfleet.workflows.study.loading import load_study
+from trialfleet.workflows.study.notify import KINDS, Channel, Mail
+
+SECRET = "s3cret-T0k3n"
+
+
+def event(number: int = 1, **more: Any) -> Event:
+    return Event(
+        **{
+            "id": event_id(number),
+            "kind": "region-failed",
+            "study": "demo",
+            "run": "r1",
+            "region": f"R{number}",
+            "title": f"demo r1: R{number}: failed: no such column",
+            "text": "1 of 4 trials completed.",
+            **more,
+        }
+    )
+
+
+def channel(**given: Any) -> Channel:
+    return Channel.model_validate(given)
+
+
+# -- the servers -----------------------------------------------------------------------------------
+
+
+class Hook:
+    """A web server that keeps what is posted to it."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+        self.ids: list[str] = []
+        self.answers: list[int] = []  # the next ones; 200 when there are no more
+        self.location = ""
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                code = hook.answers.pop(0) if hook.answers else 200
+                if code == 200:
+                    hook.got.append(json.loads(body))
+                    hook.ids.append(self.headers["Idempotency-Key"])
+                self.send_response(code)
+                if hook.location:
+                    self.send_header("Location", hook.location)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook/{SECRET}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    made = Hook()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+class Mailbox(Message):
+    """A mail server's handler that keeps the mails."""
+
+    def __init__(self) -> None:
+        super().__init__(EmailMessage)
+        self.mails: list[Any] = []
+
+    def handle_message(self, message: Any) -> None:
+        self.mails.append(message)
+
+
+class _Server(Controller):
+    """On a port that the kernel chooses, which aiosmtpd itself doesn't know of."""
+
+    def _trigger_server(self) -> None:
+        server: Any = self.server
+        self.port = server.sockets[0].getsockname()[1]
+        super()._trigger_server()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def mailbox() -> Iterator[tuple[Mailbox, str]]:
+    """A mail server that lets anybody in, and whoever logs in by the secret."""
+
+    def may(_server: Any, _session: Any, _envelope: Any, _mechanism: str, login: Any) -> AuthResult:
+        return AuthResult(success=login.password.decode() == SECRET, handled=False)
+
+    box = Mailbox()
+    server = _Server(box, hostname="127.0.0.1", port=0, authenticator=may, auth_require_tls=False)
+    server.start()
+    yield box, f"127.0.0.1:{server.port}"
+    server.stop()
+
+
+# -- the study -------------------------------------------------------------------------------------
+
+STUDY = """\
+name: demo
+regions: [A]
+objective: {metric: loss, direction: minimize}
+search_space: {x: {type: float, low: 0, high: 1}}
+trainer: {command: [python3, -c, pass]}
+notify:
+"""
+
+
+def written(folder: Path, notify: str) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(STUDY + notify)
+    return path
+
+
+def test_a_study_names_its_channels_with_absolute_paths(tmp_path: Path) -> None:
+    (tmp_path / "page.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "page.sh").chmod(0o755)
+    (tmp_path / "url").write_text("https://example.org/x\n")
+    study = load_study(
+        written(
+            tmp_path,
+            "  - {command: ./page.sh --now, events: region-failed}\n"
+            "  - {webhook: {url_file: url, shape: slack}, events: [drift, day-done]}\n"
+            "  - {mail: {to: team@example.org, server: 'localhost:2525'}}\n",
+        )
+    )
+    command, webhook, mail = study.notify
+    assert command.command == [str(tmp_path / "page.sh"), "--now"]
+    assert command.wanted(is_daily=False) == ("region-failed",)
+    assert webhook.webhook
+    assert webhook.webhook.url_file == str(tmp_path / "url")
+    assert mail.mail
+    assert (mail.mail.host, mail.mail.port) == ("localhost", 2525)
+    assert mail.wanted(is_daily=False) == KINDS
+    assert set(KINDS) - set(mail.wanted(is_daily=True)) == {"run-done"}
+    assert study.resolve(Path("/elsewhere")) == study
+
+
+@pytest.mark.parametrize(
+    ("notify", "wrong"),
+    [
+        ("  - {}\n", "notify.0: needs one of command, webhook and mail"),
+        ("  - {command: a, mail: {to: a@b.c}}\n", "needs one of command, webhook and mail"),
+        ("  - {command: no-such-program-of-ours}\n", "notify.0.command: 'no-such-program-of"),
+        ("  - {webhook: {}}\n", "needs one of url, url_file and url_env"),
+        ("  - {webhook: {url: 'ftp://x/y'}}\n", "must be a URL such as https://example.org"),
+        ("  - {webhook: {url: 'https://a:b@x/y'}}\n", "holds a password; put the URL into a"),
+        ("  - {webhook: {url: 'https://hooks.slack.com/s'}}\n", "such a URL is a password"),
+        ("  - {webhook: {url_file: nix}}\n", "nix' does not exist or can't be read"),
+        ("  - {webhook: {url_env: 'a-b'}}\n", "the name of an environment variable"),
+        ("  - {mail: {to: []}}\n", "must not be empty"),
+        ("  - {mail: {to: 'a b@c'}}\n", "must be a mail address such as team@example.org"),
+        ("  - {mail: {to: 'a@b\\nBcc: c@d'}}\n", "must be a mail address"),
+        ("  - {mail: {to: a@b.c, server: 'x:99999'}}\n", "has no such port"),
+        ("  - {mail: {to: a@b.c, user: me}}\n", "needs user with one of password_file"),
+        (
+            "  - {mail: {to: a@b.c, user: me, password_env: P, server: mail.example.org}}\n",
+            "none would send the password in the clear",
+        ),
+        ("  - {command: 'true', events: [regionfailed]}\n", "region-failed"),
+        ("  - {command: 'true', events: []}\n", "must not be empty"),
+    ],
+)
+def test_a_channel_that_can_not_work_is_refused_with_its_line(
+    tmp_path: Path, notify: str, wrong: str
+) -> None:
+    with pytest.raises(StudyError, match=r"study\.yaml:7: notify\.0") as caught:
+        load_study(written(tmp_path, notify))
+    assert wrong in str(caught.value)
+
+
+def test_a_url_with_a_password_is_never_told(tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as caught:
+        load_study(written(tmp_path, f"  - {{webhook: {{url: 'https://me:{SECRET}@x.org'}}}}\n"))
+    assert SECRET not in str(caught.value)
+
+
+# -- the ways --------------------------------------------------------------------------------------
+
+
+def test_a_webhook_gets_the_event_as_json(hook: Hook) -> None:
+    send(channel(webhook={"url": hook.url}), [event()])
+    assert hook.got == [event(at=Event.read(hook.got[0]).at).to_json()]
+    assert hook.ids == [event().id]
+
+
+def test_slack_gets_one_text_for_all_in_which_nothing_is_markup(hook: Hook) -> None:
+    odd = event(2, title="<!channel> & co", text="```\n<http://x|y>")
+    send(channel(webhook={"url": hook.url, "shape": "slack"}), [event(), odd])
+    [got] = hook.got
+    assert got["text"].startswith("*demo r1: R1: failed: no such column*\n```1 of 4 trials")
+    assert "&lt;!channel&gt; &amp; co" in got["text"]
+    assert got["text"].count("```") == 4
+    many = slack_text([event(n) for n in range(60)])
+    assert many.endswith("… and 35 more")
+
+
+@pytest.mark.parametrize(("code", "is_final"), [(500, False), (404, False), (413, True)])
+def test_an_answer_that_refuses_is_an_error_without_the_url(
+    hook: Hook, code: int, is_final: bool
+) -> None:
+    hook.answers = [code]
+    with pytest.raises(SendError, match=f"answered {code} ") as caught:
+        send(channel(webhook={"url": hook.url}), [event()])
+    assert caught.value.is_final is is_final
+    assert SECRET not in str(caught.value)
+
+
+def test_a_redirect_takes_the_event_nowhere_else(hook: Hook) -> None:
+    hook.answers, hook.location = [302], hook.url
+    with pytest.raises(SendError, match="answered 302"):
+        send(channel(webhook={"url": hook.url}), [event()])
+    assert hook.got == []
+
+
+def test_a_secret_is_read_anew_each_time_and_told_by_its_place(
+    hook: Hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "url"
+    by_file = channel(webhook={"url_file": str(file)})
+    with pytest.raises(SendError, match="url can't be read: No such file"):
+        send(by_file, [event()])
+    file.write_text("nonsense\n")
+    with pytest.raises(SendError, match="must be a URL such as"):
+        send(by_file, [event()])
+    file.write_text(f"\n{hook.url}\n# ours\n")
+    send(by_file, [event()])
+    by_variable = channel(webhook={"url_env": "HOOK_OF_OURS"})
+    with pytest.raises(SendError, match="the environment variable HOOK_OF_OURS is empty"):
+        send(by_variable, [event()])
+    monkeypatch.setenv("HOOK_OF_OURS", hook.url)
+    send(by_variable, [event()])
+    assert len(hook.got) == 2
+
+
+def test_a_server_that_is_away_is_an_error_without_the_url() -> None:
+    gone = channel(webhook={"url": f"http://127.0.0.1:9/{SECRET}"})
+    with pytest.raises(SendError, match=r"can't be reached: .*refused") as caught:
+        send(gone, [event()])
+    assert SECRET not in str(caught.value)
+
+
+def test_a_mail_holds_all_events_of_a_kind(mailbox: tuple[Mailbox, str]) -> None:
+    box, server = mailbox
+    to = ["team@example.org", "boss@example.org"]
+    both = [event(), event(2, text="São Paulo: 3 €")]
+    send(channel(mail={"to": to, "sender": "fleet@example.org", "server": server}), both)
+    [mail] = box.mails
+    assert mail["Subject"] == "[trialfleet] demo r1: R1: failed: no such column (and 1 more)"
+    assert (mail["From"], mail["To"]) == ("fleet@example.org", ", ".join(to))
+    assert "São Paulo: 3 €" in mail.get_payload(decode=True).decode()
+
+
+def test_a_mail_server_s_login(mailbox: tuple[Mailbox, str], tmp_path: Path) -> None:
+    box, server = mailbox
+    file = tmp_path / "password"
+    login = {"to": "a@b.c", "server": server, "user": "me", "password_file": str(file)}
+    file.write_text("wrong\n")
+    with pytest.raises(SendError, match=r"the server refuses the login of me$"):
+        send(channel(mail=login), [event()])
+    file.write_text(SECRET)
+    send(channel(mail=login), [event()])
+    assert len(box.mails) == 1
+
+
+def test_the_same_events_have_the_same_message_id() -> None:
+    mail = Mail.model_validate({"to": "a@b.c"})
+    ids = [
+        message_of(mail, events)["Message-ID"]
+        for events in ([event()], [event()], [event(2)], [event(), event(2)])
+    ]
+    assert ids[0] == ids[1] == f"<{event().id}@trialfleet>"
+    assert len(set(ids)) == 3
+
+
+@given(st.text(max_size=300))
+def test_no_title_breaks_a_mail_s_head(title: str) -> None:
+    mail = Mail.model_validate({"to": "a@b.c"})
+    message = message_of(mail, [event(title=title, text=title)])
+    head = message.as_bytes().partition(b"\n\n")[0]
+    names = [line.split(b":")[0] for line in head.splitlines() if line[:1] not in b" \t"]
+    assert sorted(set(names)) == sorted(set(names) & {n.encode() for n in message})
+
+
+def test_a_mail_server_that_is_away_is_an_error() -> None:
+    with pytest.raises(SendError, match=r"127\.0\.0\.1:9 can't be reached"):
+        send(channel(mail={"to": "a@b.c", "server": "127.0.0.1:9"}), [event()])
+
+
+def test_a_command_reads_the_event(tmp_path: Path) -> None:
+    program = tmp_path / "page.sh"
+    program.write_text('#!/bin/sh\ncat > "$1"\necho "$TRIALFLEET_EVENT $TRIALFLEET_REGION" >> "$1"')
+    program.chmod(0o755)
+    heard = tmp_path / "it's here"
+    send(channel(command=[str(program), str(heard)]), [event()])
+    content, words = heard.read_text().rsplit("}", 1)
+    assert json.loads(content + "}")["id"] == event().id
+    assert words == "region-failed R1\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "wrong"),
+    [("echo no pager >&2; exit 3", "ended with exit code 3: no pager"), ("exit 1", "without a")],
+)
+def test_a_command_that_fails_is_an_error(script: str, wrong: str) -> None:
+    with pytest.raises(SendError, match=wrong):
+        send(channel(command=["sh", "-c", script]), [event()])
+
+
+# -- the outbox ------------------------------------------------------------------------------------
+
+
+class Time:
+    """A clock that is set."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_event_goes_once_to_each_channel_that_wants_it(tmp_path: Path, hook: Hook) -> None:
+    wants = channel(webhook={"url": hook.url}, events=["region-failed"])
+    other = channel(command=["false"], events=["drift"])
+    outbox = Outbox(tmp_path)
+    for _ in range(3):
+        outbox.put([event(), event(2)], [wants, other], is_daily=False)
+        assert deliver(outbox, [wants, other]) == 0
+    assert [got["region"] for got in hook.got] == ["R1", "R2"]
+    assert [one.state for one in outbox.deliveries()] == ["sent", "sent"]
+    assert undelivered(tmp_path) == ()
+
+
+def test_what_does_not_arrive_is_sent_again_later_and_later(tmp_path: Path, hook: Hook) -> None:
+    hook.answers = [503] * 5
+    to_hook, clock, outbox = channel(webhook={"url": hook.url}), Time(), Outbox(tmp_path)
+    outbox.put([event()], [to_hook], is_daily=False)
+    tries = []
+    while deliver(outbox, [to_hook], clock):
+        [one] = outbox.waiting()
+        tries.append(one.due - clock.now)
+        assert undelivered(tmp_path) == (
+            "alerts by webhook 127.0.0.1: answered 503 Service Unavailable",
+        )
+        left = len(hook.answers)
+        clock.now = one.due - 0.1
+        deliver(outbox, [to_hook], clock)
+        assert len(hook.answers) == left  # not before its time
+        clock.now = one.due
+    assert tries == [FIRST_PAUSE * 2**n for n in range(5)]
+    assert hook.ids == [event().id]
+
+
+def test_a_channel_that_never_works_is_given_up_and_that_is_told(tmp_path: Path) -> None:
+    broken, clock, outbox = channel(command=["false"]), Time(), Outbox(tmp_path)
+    outbox.put([event()], [broken], is_daily=False)
+    while deliver(outbox, [broken], clock):
+        clock.now = outbox.waiting()[0].due
+    assert clock.now - 1000.0 > GIVEN_UP
+    [line] = undelivered(tmp_path)
+    assert line.endswith("ended with exit code 1: without a word (given up)")
+
+
+def test_a_broken_channel_is_tried_once_for_all_that_waits(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    broken = channel(command=["sh", "-c", f"echo >> '{count}'; exit 1"])
+    outbox = Outbox(tmp_path / "box")
+    outbox.put([event(n) for n in range(20)], [broken], is_daily=False)
+    assert deliver(outbox, [broken]) == 20
+    assert count.read_text() == "\n"
+
+
+def test_a_channel_that_was_taken_out_gets_nothing(tmp_path: Path, hook: Hook) -> None:
+    outbox = Outbox(tmp_path)
+    outbox.put([event()], [channel(webhook={"url": hook.url})], is_daily=False)
+    assert deliver(outbox, []) == 0
+    assert hook.got == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.run.test_notify import channel, event
+from trialfleet.workflows.notify import delivery, outbox as boxes
+
+kill_at, box, heard = int(sys.argv[1]), boxes.Outbox(Path(sys.argv[2])), sys.argv[3]
+to = [channel(command=["sh", "-c", f"echo $TRIALFLEET_EVENT_ID >> '{heard}'"])]
+lines = 0
+def trace(frame, what, arg):
+    global lines
+    if what == "line" and "workflows/notify" in frame.f_code.co_filename:
+        lines += 1
+        if lines == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return trace
+sys.settrace(trace)
+box.put([event(1), event(2)], to, is_daily=False)
+delivery.deliver(box, to)
+"""
+
+
+@pytest.mark.slow
+def test_killed_between_any_two_lines_each_event_arrives_once_or_twice(tmp_path: Path) -> None:
+    """Every line would be some 150 processes; every ninth, which no pattern of the code has."""
+    ids = {event(1).id, event(2).id}
+    for kill_at in range(1, 400, 9):
+        box, heard = tmp_path / f"box{kill_at}", tmp_path / f"heard{kill_at}"
+        words = [sys.executable, "-c", KILLED, str(kill_at), str(box), str(heard)]
+        died = subprocess.run(words, check=False, cwd=Path(__file__).parents[3])
+        subprocess.run([*words[:3], "0", *words[4:]], check=True, cwd=Path(__file__).parents[3])
+        got = heard.read_text().split()
+        assert set(got) == ids, kill_at
+        assert len(got) <= 3, kill_at  # one at most was sent and not noted
+        if died.returncode == 0:
+            break
+    assert died.returncode == 0, "the last one came to its end"
+    assert kill_at > 50, "the others were killed"
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def test_a_test_goes_to_every_channel_and_says_which_works(tmp_path: Path, hook: Hook) -> None:
+    (tmp_path / "url").write_text(hook.url)
+    path = written(tmp_path, "  - {webhook: {url_file: url}}\n  - {command: 'false'}\n")
+    done = CliRunner().invoke(main, ["notify", "test", str(path)])
+    assert done.exit_code == 1
+    first, second = done.output.splitlines()
+    assert first.endswith("url: sent")
+    assert second == "command false: 'false' ended with exit code 1: without a word"
+    assert "a test of its alerts" in hook.got[0]["title"]
+    assert SECRET not in done.output
+
+
+def test_a_study_without_channels_has_nothing_to_test(tmp_path: Path) -> None:
+    path = written(tmp_path, "  []\n")
+    done = CliRunner().invoke(main, ["notify", "test", str(path)])
+    assert done.exit_code == 2
+    assert "the study has no notify: list" in done.output
+
+
+def test_no_secret_stands_in_what_a_run_keeps(tmp_path: Path, hook: Hook) -> None:
+    from datetime import UTC, datetime
+
+    from trialfleet.workflows.study.frozen import FrozenStudy
+
+    (tmp_path / "url").write_text(hook.url)
+    study = load_study(written(tmp_path, "  - {webhook: {url_file: url}}\n"))
+    frozen = FrozenStudy(run="r", folder=str(tmp_path), created=datetime.now(UTC), study=study)
+    outbox = Outbox(tmp_path / "box")
+    outbox.put([event()], study.notify, is_daily=False)
+    deliver(outbox, study.notify)
+    kept = dump_frozen(frozen).encode() + (tmp_path / "box" / "outbox.db").read_bytes()
+    assert SECRET.encode() not in kept
+    assert os.fsencode(tmp_path / "url") in kept

@@ -1,0 +1,83 @@
+"""`trialfleet run --run-id` of a run that is there: nothing is planned or trained anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet import Run, plan
+from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.plan.pool_choices import PoolLook, settle
+from trialfleet.workflows.plan.run_ids import default_folder
+from trialfleet.workflows.study.loading import load_study
+
+
+@pytest.fixture
+def study(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(work)
+    (work / "go.sh").touch()
+    return write(work, MINIMAL)
+
+
+def run_again() -> Result:
+    return CliRunner().invoke(main, ["run", "study.yaml", "--run-id", "r1"])
+
+
+def end(run: Run) -> None:
+    files = RunFolder(run.folder)
+    files.dag_files.submit.touch()
+    for slug in ("A", "NO"):
+        write_json(files.region(slug).published, {"path": str(run.folder / "model")})
+
+
+def test_a_run_that_has_ended_is_shown(study: Path) -> None:
+    run = plan(study, run="r1")
+    end(run)
+    before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")}
+    shown = run_again()
+    assert shown.exit_code == 0, shown.output
+    assert "runs/demo/r1 is there already, and is done" in shown.output
+    assert "models  " in shown.output
+    assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")} == before
+
+
+def test_a_run_that_was_only_planned_is_submitted(study: Path) -> None:
+    plan(study, run="r1")
+    shown = run_again()
+    assert shown.exit_code == 1
+    assert "is there already" not in shown.output  # but no HTCondor is
+    assert "exists already" not in shown.output
+
+
+@pytest.mark.parametrize("python", ["", "python: python3\n"])
+def test_what_the_plan_decided_makes_it_no_other_study(study: Path, python: str) -> None:
+    study.write_text(MINIMAL.replace("accelerator: cpu\n", "") + python)
+    pool = PoolLook(on_this_machine=True, job_path=os.environ["PATH"])  # one of this machine's own
+    settled, notes = settle(load_study(study), pool)
+    assert (settled.accelerator, Path(str(settled.python)).is_absolute()) == ("cpu", True)
+    end(Run(write_plan(settled, run="r1", out=default_folder(settled, "r1"), notes=notes).root))
+    shown = run_again()
+    assert "runs/demo/r1 is there already, and is done" in shown.output, shown.stderr
+
+
+def test_another_python_makes_it_another_study(study: Path) -> None:
+    pool = PoolLook(on_this_machine=True, job_path=os.environ["PATH"])
+    settled, _ = settle(load_study(study), pool)
+    end(Run(write_plan(settled, run="r1", out=default_folder(settled, "r1")).root))
+    study.write_text(MINIMAL + "python: /usr/bin/another\n")
+    assert "before it was changed" in run_again().stderr
+
+
+def test_a_study_that_was_changed_is_not_taken_for_the_one_that_ran(study: Path) -> None:
+    end(plan(study, run="r1"))
+    study.write_text(MINIMAL.replace("epochs: 3", "epochs: 4"))
+    shown = run_again()
+    assert shown.exit_code == 2
+    assert "before it was changed; choose another --run-id" in shown.stderr

@@ -1,0 +1,83 @@
+"""The words for where runs, regions and trials stand, and their page."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.status.states import (
+    RunState,
+    Stage,
+    TrialState,
+    stage_of,
+    trial_state,
+    unfinished_state,
+)
+
+PAGE = (Path(__file__).parents[3] / "docs" / "states.md").read_text()
+
+
+@pytest.mark.parametrize("words", [RunState, Stage, TrialState])
+def test_the_page_has_every_word_and_no_other(words: type[StrEnum]) -> None:
+    section = PAGE.split(f"(`{words.__name__}`)")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (?!word|---)([a-z, ]+) \|", section, re.MULTILINE)
+    listed = {word for row in rows for word in row.split(", ")}
+    assert listed == set(words) - ({"waiting"} if words is RunState else set())
+
+
+@pytest.mark.parametrize("state", RunState)
+def test_every_state_of_a_region_has_a_word(state: RunState) -> None:
+    stages = {stage_of(state, phase, published=True) for phase in ("trials", "best", "publish")}
+    if state is RunState.RUNNING:
+        assert stages == {Stage.TUNING, Stage.TRAINING, Stage.PUBLISHING}
+    elif state is RunState.DONE:
+        assert stages == {Stage.PUBLISHED}
+        assert stage_of(state, "done", published=False) is Stage.TUNED
+    else:
+        assert stages == {Stage(state.value)}
+
+
+def test_only_what_goes_on_may_run_or_wait() -> None:
+    for region in RunState:
+        word = unfinished_state(region, running=True, held=False)
+        goes_on = region in {RunState.RUNNING, RunState.WAITING, RunState.HELD}
+        assert (word is TrialState.RUNNING) == goes_on
+    assert unfinished_state(RunState.RUNNING, running=False, held=False) is TrialState.QUEUED
+    assert unfinished_state(RunState.RUNNING, running=False, held=True) is TrialState.HELD
+    assert unfinished_state(RunState.STOPPED, running=False, held=True) is TrialState.INTERRUPTED
+
+
+def test_what_the_study_knows_comes_first() -> None:
+    running = {"n": TrialState.RUNNING}
+    assert trial_state("COMPLETE", "n", running) is TrialState.COMPLETE
+    assert trial_state("FAIL", "n", running) is TrialState.FAILED
+    assert trial_state("PRUNED", "n", running) is TrialState.PRUNED
+    assert trial_state("RUNNING", "n", running) is TrialState.RUNNING
+    assert trial_state("RUNNING", "asked since", running) is TrialState.QUEUED
+
+
+def test_the_page_has_the_exit_code_of_each_state() -> None:
+    section = PAGE.split("(`RunState`)")[1].split("\n## ")[0]
+    codes = dict(re.findall(r"^\| (\w+) \| .* \| ([01]) \|$", section, re.MULTILINE))
+    states = set(RunState) - {RunState.WAITING}
+    assert codes == {state.value: "0" if state.is_well else "1" for state in states}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_status_fails_where_nobody_knows_how_the_run_is(
+    make_run: MakeRun, options: list[str]
+) -> None:
+    run = make_run()
+    command = ["status", str(run.folder), *options]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    (run.folder / "study.dag.condor.sub").touch()  # it was submitted, and there is no HTCondor
+    done = CliRunner().invoke(main, command)
+    assert "unknown" in done.output
+    assert done.exit_code == 1
+    assert CliRunner().invoke(main, ["status", str(run.folder / "no"), *options]).exit_code == 2

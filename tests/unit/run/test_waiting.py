@@ -1,0 +1,55 @@
+"""Why trials wait that have a fleet of their own: what its autoscaler knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.plan.test_plan import make_study
+from trialfleet.workflows.dagman.health import IDLE
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.status.waiting import Waiting
+from trialfleet.workflows.study.frozen import load_frozen
+
+NOTE = "3 trial(s) ask for more than a node has, e.g. 1 GPU, 4 cpus, 900000 MB"
+TRIAL = {"JobStatus": IDLE, "JobUniverse": 5, "EnteredCurrentStatus": 0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    fleet = {"aws_regions": ["eu-west-1"]}
+    study = make_study(tmp_path, fleet=fleet, accelerator="gpu")
+    planned = write_plan(study, run="r1", out=tmp_path / "run")
+    planned.fleet_state.write_text(json.dumps({"run": "r1", "step": {"notes": [NOTE]}}))
+    return planned
+
+
+def queued(*ads: dict[str, Any], running: frozenset[str] = frozenset()) -> QueuedRun:
+    return QueuedRun(
+        root="1.0",
+        root_held=None,
+        running=running,
+        idle=frozenset(),
+        held=(),
+        regions=frozenset(),
+        ads=ads,
+    )
+
+
+def test_the_autoscalers_notes_are_told_while_trials_wait_and_none_runs(folder: RunFolder) -> None:
+    frozen = load_frozen(folder.study)
+    assert Waiting(folder, frozen).why(queued(TRIAL)) == (f"trials wait: {NOTE}",)
+    assert Waiting(folder, frozen).why(queued()) == ()
+    assert Waiting(folder, frozen).why(queued(TRIAL, running=frozenset({"A.l1.t01"}))) == ()
+
+
+def test_those_of_another_run_are_not(folder: RunFolder) -> None:
+    folder.fleet_state.write_text(json.dumps({"run": "r0", "step": {"notes": [NOTE]}}))
+    assert Waiting(folder, load_frozen(folder.study)).why(queued(TRIAL)) == ()

@@ -1,0 +1,194 @@
+"""A study file: what is accepted, and what it becomes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import make_url
+
+from tests.unit.study.study_texts import MINIMAL, REGIONS, error_of, with_line, write
+from trialfleet.render import needs_escape
+from trialfleet.workflows.names import TURNING
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
+from trialfleet.workflows.study.loading import load_study
+from trialfleet.workflows.study.paths import region_data
+from trialfleet.workflows.study.spec import Budget
+
+NOW = datetime(2026, 11, 23, 6, 0, 0, 123456, tzinfo=UTC)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "go.sh").write_text("exit 0\n")
+    return tmp_path
+
+
+def test_norway_is_a_region_and_not_false(folder: Path) -> None:
+    assert list(load_study(write(folder, MINIMAL)).region_table) == ["A", "NO"]
+
+
+def test_trainer_files_and_publish_folder_become_absolute(folder: Path) -> None:
+    study = load_study(write(folder, MINIMAL))
+    assert study.publish == str(folder / "models")
+    assert not isinstance(study.trainer, str)
+    assert study.trainer.files == [str(folder / "go.sh")]
+
+
+def test_data_is_found_by_region(folder: Path) -> None:
+    for region in ("A", "NO"):
+        (folder / f"{region}.npz").touch()
+    study = load_study(write(folder, MINIMAL + "data: '{region}.npz'\n"))
+    assert study.data_of("NO") == [str(folder / "NO.npz")]
+
+
+def test_data_urls_are_not_looked_for_here(folder: Path) -> None:
+    for name in ("id", "secret"):
+        (folder / name).touch()
+    keys = "s3: {access_key_id_file: id, secret_access_key_file: secret}\n"
+    study = load_study(write(folder, MINIMAL + keys + "data: s3://bucket/{region}/rows.npz\n"))
+    assert study.data_of("A") == ["s3://bucket/A/rows.npz"]
+    assert study.s3 is not None
+    assert study.s3.access_key_id_file == str(folder / "id")
+
+
+def test_a_glob_names_each_region_after_what_the_star_matched(folder: Path) -> None:
+    (folder / "data").mkdir()
+    for name in ("dest-BOS.npz", "dest-São Paulo.npz", "other.npz"):
+        (folder / "data" / name).touch()
+    text = with_line("regions: [A, NO]", "regions: {glob: data/dest-*.npz}")
+    study = load_study(write(folder, text))
+    assert list(study.region_table) == ["BOS", "São Paulo"]
+    assert study.data_of("BOS") == [str(folder / "data/dest-BOS.npz")]
+
+
+def test_a_region_overrides_parameters_and_budget(folder: Path) -> None:
+    text = with_line(
+        "regions: [A, NO]",
+        "regions:\n  A:\n  NO: {search_space: {epochs: 9}, budget: {trials: 7}, priority: 3}",
+    )
+    study = load_study(write(folder, text))
+    assert study.space_of("NO").constants() == {"epochs": 9}
+    assert study.space_of("A").constants() == {"epochs": 3}
+    assert (study.budget_of("A").trials, study.budget_of("NO").trials) == (20, 7)
+    assert study.budget_of("NO").lanes == study.budget_of("A").lanes
+
+
+def test_the_normal_form_is_a_study_that_resolves_to_itself(folder: Path) -> None:
+    study = load_study(write(folder, MINIMAL))
+    assert study.resolve(Path("/elsewhere")) == study
+
+
+REGION_NAMES = st.text(
+    st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters=TURNING),
+    min_size=1,
+    max_size=200,
+).filter(lambda name: name == name.strip())
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(names=st.lists(REGION_NAMES, min_size=1, max_size=5, unique=True))
+def test_a_frozen_study_reads_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "go.sh").touch()
+    study = load_study(write(folder, MINIMAL)).model_copy(update={"regions": list(names)})
+    frozen = FrozenStudy(run="r1", folder=str(folder), created=NOW, study=study.resolve(folder))
+    path = folder / "frozen.yaml"
+    path.write_text(dump_frozen(frozen), encoding="utf-8")
+    assert load_frozen(path) == frozen
+
+
+@pytest.mark.parametrize(
+    "text", ["python3 go.sh --name 'a b'", "['python3', 'go.sh', '--name', 'a b']"]
+)
+def test_a_command_is_a_line_or_a_list(folder: Path, text: str) -> None:
+    study = load_study(
+        write(folder, with_line("[sh, go.sh]", repr(text) if text[0] == "p" else text))
+    )
+    assert not isinstance(study.trainer, str)
+    assert study.trainer.command == ["python3", "go.sh", "--name", "a b"]
+
+
+@settings(deadline=None)
+@given(name=st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1))
+def test_a_url_has_the_regions_name_percent_encoded(name: str) -> None:
+    url = region_data(name, ["s3://bucket/a b/{region}.npz"], Path("/"), ("data",))[0]
+    assert url.startswith("s3://bucket/a%20b/")
+    assert unquote(url.rpartition("/")[2]) == f"{name}.npz"
+    assert url.isascii()
+    assert not set(url) & set(' ,"\\{}?#$')
+
+
+def test_a_region_may_be_called_glob(folder: Path) -> None:
+    text = with_line(REGIONS, "regions: {glob: {data: go.sh}}")
+    study = load_study(write(folder, text))
+    assert list(study.region_table) == ["glob"]
+    frozen = FrozenStudy(run="r1", folder=str(folder), created=NOW, study=study)
+    (folder / "frozen.yaml").write_text(dump_frozen(frozen))
+    assert load_frozen(folder / "frozen.yaml") == frozen
+
+
+@pytest.mark.parametrize("pattern", ["./data/*.npz", "data/../data/*.npz", "{folder}/data/*.npz"])
+def test_a_glob_may_be_written_any_way(tmp_path: Path, pattern: str) -> None:
+    folder = tmp_path / "[x]*"
+    (folder / "data").mkdir(parents=True)
+    for name in ("go.sh", "data/A[1].npz", "data/B.npz"):
+        (folder / name).touch()
+    pattern = pattern.replace("{folder}", str(tmp_path / "plain"))
+    (tmp_path / "plain").symlink_to(folder)
+    text = with_line(REGIONS, f"regions: {{glob: {pattern}}}")
+    assert list(load_study(write(folder, text)).region_table) == ["A[1]", "B"]
+
+
+def test_null_in_a_regions_budget_is_the_studys_figure(folder: Path) -> None:
+    own = "{trials: null, lanes: 2, startup_trials: null, hours: null, failures: null}"
+    text = with_line(REGIONS, f"regions: {{A: {{budget: {own}}}}}")
+    study = load_study(write(folder, text + "budget: {trials: 30, hours: 2}\n"))
+    assert study.budget_of("A") == Budget(trials=30, hours=2, lanes=2, startup_trials=5)
+
+
+def test_a_sqlite_storage_becomes_absolute(folder: Path) -> None:
+    study = load_study(write(folder, MINIMAL + "storage: sqlite:///a b?timeout=9\n"))
+    assert study.storage is not None
+    parsed = make_url(study.storage)
+    assert parsed.database == str(folder / "a b")
+    assert parsed.query == {"timeout": "9"}
+    assert study.resolve(Path("/elsewhere")) == study
+    message = error_of(folder, MINIMAL + "storage: sqlite:///nix/x.db\n")
+    assert ":9: storage: " in message
+
+
+def test_a_postgresql_storage_is_kept_as_it_is(folder: Path) -> None:
+    url = "postgresql+psycopg://u:p%40ss@h:5433/d?sslmode=require"
+    assert load_study(write(folder, MINIMAL + f"storage: {url}\n")).storage == url
+
+
+@pytest.mark.parametrize("expression", [r'regexp("a\.b", Machine)', 'Arch == "X86_64"', "Cpus > 2"])
+def test_an_expression_may_hold_quotes_and_backslashes(folder: Path, expression: str) -> None:
+    text = MINIMAL + f"resources: {{requirements: '{expression}'}}\n"
+    assert load_study(write(folder, text)).resources.requirements == expression
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a b", False),
+        ("$5 (five)", False),
+        ("a$", False),
+        ('"', True),
+        ("a\\", True),
+        ("$(A)", True),
+        ("$ENV(A)", True),
+        ("$INT(A,%d)", True),
+        ("a$$", True),
+    ],
+)
+def test_text_that_the_submit_language_reads_differently_is_known(text: str, escaped: bool) -> None:
+    assert needs_escape(text) is escaped

@@ -1,0 +1,140 @@
+"""`daily:` of a study file, and `{date}` in its data."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.study.study_texts import MINIMAL, error_of, with_line, write
+from trialfleet import plan
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
+from trialfleet.workflows.study.loading import load_day, load_study
+
+DAY = date(2026, 11, 22)
+DATED = MINIMAL + "data: 'data/{region}/{date}.npz'\n"
+
+
+@pytest.fixture
+def folder(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(work)
+    (work / "go.sh").write_text("exit 0\n")
+    return work
+
+
+def put(folder: Path, day: date, *regions: str) -> None:
+    for region in regions:
+        place = folder / "data" / region / f"{day}.npz"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+
+
+@pytest.mark.parametrize(
+    ("daily", "words"),
+    [
+        ("{}", ["daily.at", "required"]),
+        ("{at: noon}", ["daily.at", "from 0:00 to 23:59, such as 02:30", "'noon'"]),
+        ("{at: '24:00'}", ["daily.at", "'24:00'"]),
+        ("{at: 130}", ["daily.at", "must be a time of day"]),
+        ("{at: 02:30, zone: Europe/Olso}", ["daily.zone", "did you mean 'Europe/Oslo'"]),
+        ("{at: 02:30, zone: /etc/passwd}", ["daily.zone", "there is no time zone"]),
+        ("{at: 02:30, zone: ../../x}", ["daily.zone", "there is no time zone"]),
+        ('{at: 02:30, zone: "UTC\\nExecStart=x"}', ["daily.zone", "there is no time zone"]),
+        ("{at: 02:30, deadline: 6}", ["daily.deadline", "6h, 90m or 1h30m"]),
+        ("{at: 02:30, deadline: 0h}", ["daily.deadline", "longer than nothing"]),
+        ("{at: 02:30, missed: some}", ["daily.missed", "'latest', 'all' or 'none'"]),
+        ("{at: 02:30, unchanged: no}", ["daily.unchanged", "'skip' or 'train'"]),
+        ("{at: 02:30, when: x}", ["daily", "unknown key 'when'", "missed"]),
+        ("02:30", ["daily", "must be a table; its keys: at, zone, deadline, missed"]),
+    ],
+)
+def test_a_wrong_daily_is_told_with_its_place(folder: Path, daily: str, words: list[str]) -> None:
+    message = error_of(folder, MINIMAL + f"daily: {daily}\n")
+    for word in ["study.yaml:9: ", *words]:
+        assert word in message
+
+
+def test_a_day_needs_models(folder: Path) -> None:
+    message = error_of(folder, MINIMAL + "publish: none\ndaily: {at: 02:30}\n")
+    assert "study.yaml:9: publish: none leaves a day without models" in message
+
+
+def test_a_frozen_study_keeps_its_day(folder: Path) -> None:
+    put(folder, DAY, "A", "NO")
+    text = DATED + "daily: {at: 2:30, zone: UTC, deadline: 90m, missed: none}\n"
+    study = load_study(write(folder, text), DAY)
+    assert study.data_of("A") == [f"{folder}/data/A/{DAY}.npz"]
+    assert study.daily
+    assert study.daily.ends(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(
+        2026, 1, 1, 1, 30, tzinfo=UTC
+    )
+    run = plan(study, run="r1", day=DAY)
+    frozen = load_frozen(run.folder / "study.yaml")
+    assert (frozen.day and frozen.day.date, frozen.study.daily) == (DAY, study.daily)
+    assert dump_frozen(frozen) == (run.folder / "study.yaml").read_text()
+
+
+def test_regions_without_data_of_the_day_are_set_apart(folder: Path) -> None:
+    put(folder, DAY, "NO")
+    found = load_day(write(folder, DATED), DAY)
+    assert found.absent == {"A": f"{folder}/data/A/{DAY}.npz"}
+    assert found.study
+    assert list(found.study.region_table) == ["NO"]
+    assert f"{DAY}.npz' does not exist" in error_of_day(folder, DATED)
+
+
+def error_of_day(folder: Path, text: str) -> str:
+    write(folder, text)
+    return CliRunner().invoke(main, ["plan", "study.yaml", "--date", str(DAY)]).output
+
+
+def test_a_date_may_stand_wherever_a_region_may(folder: Path) -> None:
+    (folder / "own").mkdir()
+    (folder / "own" / f"{DAY}-A.npz").touch()
+    put(folder, DAY, "{date}")
+    regions = "regions: {A: {data: 'own/{date}-{region}.npz'}, '{date}': }"
+    study = load_study(write(folder, DATED.replace("regions: [A, NO]", regions)), DAY)
+    assert study.data_of("A") == [f"{folder}/own/{DAY}-A.npz"]
+    assert study.data_of("{date}") == [f"{folder}/data/{{date}}/{DAY}.npz"]
+
+
+def test_a_date_in_a_url_is_put_in(folder: Path) -> None:
+    keys = "s3: {access_key_id_file: go.sh, secret_access_key_file: go.sh}\n"
+    text = MINIMAL + keys + "data: s3://bucket/{date}/{region}.npz\n"
+    assert load_study(write(folder, text), DAY).data_of("A") == [f"s3://bucket/{DAY}/A.npz"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MINIMAL + "data: '{dat}.npz'\n", "{dat} is no placeholder (did you mean '{date}')"),
+        (with_line("[A, NO]", "{glob: 'data/{date}/*.npz'}"), "{date} may stand in data: alone"),
+    ],
+)
+def test_a_misplaced_or_misspelt_date_is_explained(folder: Path, text: str, words: str) -> None:
+    assert words in error_of(folder, text).replace("'?)", "')")
+
+
+def test_a_plan_is_of_today_or_of_the_day_that_is_given(folder: Path) -> None:
+    put(folder, DAY, "A", "NO")
+    write(folder, DATED + "daily: {at: 02:30, zone: UTC}\n")
+    today = datetime.now(UTC).date()
+    asked = CliRunner().invoke(main, ["plan", "study.yaml", "--date", "22.11.2026"])
+    assert "'22.11.2026' does not match the format '%Y-%m-%d'" in asked.output
+    asked = CliRunner().invoke(main, ["plan", "study.yaml", "--date", str(DAY), "--run-id", "r1"])
+    assert asked.exit_code == 0, asked.output
+    assert load_frozen(folder / "runs/demo/r1/study.yaml").day
+    if today != DAY:
+        assert f"{today}.npz" in CliRunner().invoke(main, ["plan", "study.yaml"]).output
+
+
+def test_a_region_without_data_lacks_none(folder: Path) -> None:
+    own = "regions: {A: {data: []}, NO: {data: 'data/NO/{date}.npz'}}"
+    put(folder, DAY, "NO")
+    found = load_day(write(folder, DATED.replace("regions: [A, NO]", own)), DAY)
+    assert found.absent == {}
+    assert found.study
+    assert found.study.data_of("A") == []

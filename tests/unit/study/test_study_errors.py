@@ -1,0 +1,333 @@
+"""What a wrong study file is told: file, line, key, value and choices, in words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.study.study_texts import MINIMAL, REGIONS, TRAINER, error_of, with_line, write
+from trialfleet.errors import InputError, StudyError
+from trialfleet.workflows.study.loading import load_study
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "go.sh").write_text("exit 0\n")
+    return tmp_path
+
+
+def test_missing_data_names_region_and_path(folder: Path) -> None:
+    message = error_of(folder, MINIMAL + "data: '{region}.npz'\n")
+    assert "region 'A'" in message
+    assert str(folder / "A.npz") in message
+
+
+def test_data_urls_without_keys_to_sign_them_are_refused(folder: Path) -> None:
+    message = error_of(folder, MINIMAL + "data: s3://bucket/{region}/rows.npz\n")
+    assert "s3://bucket/A/rows.npz" in message
+    assert "access_key_id_file" in message
+
+
+def test_a_glob_that_matches_nothing_is_an_error(folder: Path) -> None:
+    text = with_line("regions: [A, NO]", "regions: {glob: data/dest-*.npz}")
+    assert "no file matches" in error_of(folder, text)
+
+
+def test_an_override_that_breaks_the_space_names_the_region(folder: Path) -> None:
+    text = with_line("regions: [A, NO]", "regions: {A: {search_space: {x: 1.0}}}")
+    assert "region 'A'" in error_of(folder, text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("accelerator: cpu", "accelerator: tpu", [":8:", "accelerator", "'gpu' or 'cpu'", "'tpu'"]),
+        ("accelerator: cpu", "acelerator: cpu", [":8:", "did you mean 'accelerator'"]),
+        ("minimize}", "less}", [":3:", "objective.direction", "'minimize' or 'maximize'"]),
+        ("high: 1.0", "high: -1.0", [":5:", "search_space.x.high", "-1.0"]),
+        ("type: float", "type: floaty", [":5:", "search_space.x.type", "float, int, categorical"]),
+        ("files: [go.sh]", "fils: [go.sh]", [":7:", "trainer", "'fils'", "'files'"]),
+        ("files: [go.sh]", "files: ['a,b']", [":7:", "trainer.files", "comma"]),
+        ("name: demo", "name: de mo", [":1:", "name", "'de mo'"]),
+        ("name: demo\n", "", ["name", "required"]),
+        ("[A, NO]", "[A, A]", ["'A' is listed twice"]),
+        ("[A, NO]", '["A\\nJOB x y", B]', [":2:", "regions", "does not print"]),
+        ("[A, NO]", "[1, B]", [":2:", "regions.0", "in quotes (got 1)"]),
+        ("[sh, go.sh]", '["sh\\nqueue 9"]', [":7:", "trainer.command", "line break"]),
+    ],
+)
+def test_an_error_names_file_line_key_value_and_choices(
+    folder: Path, old: str, new: str, words: list[str]
+) -> None:
+    message = error_of(folder, with_line(old, new))
+    for word in [str(folder / "study.yaml"), *words]:
+        assert word in message
+
+
+def test_all_problems_are_told_at_once(folder: Path) -> None:
+    text = with_line("accelerator: cpu", "accelerator: tpu").replace("minimize", "less")
+    assert len(error_of(folder, text).splitlines()) == 2
+
+
+@pytest.mark.parametrize("expression", ["Memory >", "a b", "x\nqueue 2", "$(HOME)"])
+def test_requirements_must_be_a_classad_expression(folder: Path, expression: str) -> None:
+    text = MINIMAL + "resources: {requirements: " + repr(expression).replace("'", '"') + "}\n"
+    assert "resources.requirements" in error_of(folder, text)
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "a: [", "a: 1\na: 2\n", "\x00"])
+def test_what_is_no_table_is_refused_without_traceback(folder: Path, text: str) -> None:
+    with pytest.raises(StudyError, match=r"study\.yaml"):
+        load_study(write(folder, text))
+
+
+def test_a_file_that_is_missing_or_no_text_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.yaml"):
+        load_study(folder / "nowhere.yaml")
+    (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"binary\.yaml"):
+        load_study(folder / "binary.yaml")
+
+
+REGION_FORMS = [":2: regions: ", "a list", "a table", "glob"]
+GPUS = ["must be a whole number of GPUs, or 1/N of one for N trials on a GPU: 0.5, 0.25 or 1/3"]
+SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        # command, files, minutes
+        ("[sh, go.sh]", '"sh \'go.sh"', [":7: trainer.command: ", "No closing quotation"]),
+        ("[sh, go.sh]", '"sh go.sh\\nqueue 9"', [":7: trainer.command: ", "line break"]),
+        ("[sh, go.sh]", "[]", [":7: trainer.command: ", "a program and its arguments"]),
+        ("[sh, go.sh]", '""', [":7: trainer.command: ", "a program and its arguments"]),
+        ("[sh, go.sh]", "[sleep, 3]", [":7: trainer.command.1: ", "in quotes", "3"]),
+        ("files: [go.sh]", "minutes: 0.001", [":7: trainer.minutes: ", "a second", "0.001"]),
+        ("files: [go.sh]", "files: ['a\\']", [":7: trainer.files.0: ", "backslash"]),
+        ("files: [go.sh]", "files: ['$ENV(X)']", [":7: trainer.files.0: ", "macro", "$ENV(X)"]),
+        ("files: [go.sh]", "files: [$RANDOM(a]", [":7: trainer.files.0: ", "macro"]),
+        ("files: [go.sh]", "files: [a$$b]", [":7: trainer.files.0: ", "macro", "'a$$b'"]),
+        ("files: [go.sh]", "files: /", [":7: trainer.files: ", "'/' holds the study itself"]),
+        ("files: [go.sh]", "files: [..]", [":7: trainer.files.0: ", "holds the study itself"]),
+        (
+            "files: [go.sh]",
+            "files: [go.sh, nix]",
+            [":7: trainer.files.1: ", "/nix' does not exist"],
+        ),
+        ("files: [go.sh]", "files: 's3://a/b'", [":7: trainer.files: ", "is a URL"]),
+        (TRAINER, "trainer: tabulr", [":7: trainer: must be tabular, or a table", "'tabulr'"]),
+        (TRAINER, "trainer: [sh, go.sh]", [":7: trainer: must be tabular, or a table"]),
+        (TRAINER, "trainer: {comand: sh}", [":7: trainer: ", "did you mean 'command'?"]),
+        # regions
+        (REGIONS, "regions: false", [*REGION_FORMS, "False"]),
+        (REGIONS, "regions: A", [*REGION_FORMS, "'A'"]),
+        (REGIONS, "regions: []", REGION_FORMS),
+        (REGIONS, "regions: {}", REGION_FORMS),
+        (REGIONS, "regions:", REGION_FORMS),
+        (REGIONS, "regions: {glob: '*', data: x}", [":2: regions: ", "'data'", "valid keys: glob"]),
+        (REGIONS, "regions: {glob: }", [":2: regions.glob: ", "text"]),
+        (REGIONS, "regions: {glob: '*.*'}", [":2: regions.glob: ", "exactly one '*'", "'*.*'"]),
+        (REGIONS, "regions:\n  A: {budgt: }", [":3: regions.A: ", "did you mean 'budget'?"]),
+        (REGIONS, "regions: {A: 3}", [":2: regions.A: must be a table; its keys: data, ", "3"]),
+        (REGIONS, "regions:\n- A\n- B\n- A", [":5: regions.2: ", "'A' is listed twice"]),
+        (REGIONS, "regions:\n  1: {data: x}", [":3: regions.1: ", "put it in quotes", "1"]),
+        (REGIONS, "regions:\n  A:\n  1.5:", [":4: regions.1.5: ", "put it in quotes", "1.5"]),
+        (REGIONS, "regions: [true]", [":2: regions.0: ", "put it in quotes", "True"]),
+        # search space
+        ("x: {type: float, low: 0.0, high: 1.0}", "x: null", [":5: search_space.x: ", "None"]),
+        ("low: 0.0", "low: null", [":5: search_space.x.low: ", "None"]),
+        ("name: demo", "search_space: \nname: demo", ["duplicate key"]),
+        # in words
+        ("metric: loss", "metric: val loss", [":3: objective.metric: ", "val_auc", "'val loss'"]),
+        ("name: demo", "name: 2024", [":1: name: must be text; put it in quotes", "2024"]),
+        ("accelerator: cpu", "budget: 5", [":8: budget: must be a table; its keys: trials"]),
+        (
+            "accelerator: cpu",
+            "budget: {trials: 5, startup_trials: 50}",
+            [":8: budget.startup_trials: must be at most trials, which is 5", "50"],
+        ),
+        *(
+            ("accelerator: cpu", f"resources: {{{key}: {size}}}", [f":8: resources.{key}: ", *SIZE])
+            for key, size in [
+                ("memory", "2048"),
+                ("memory", "2gb"),
+                ("disk", "0GB"),
+                ("disk", "0.0 MB"),
+            ]
+        ),
+        *(
+            ("accelerator: cpu", f"resources: {{gpus: {gpus}}}", [":8: resources.gpus: ", *GPUS])
+            for gpus in ("0", "-1", "1.5", "0.3", "1/0", "1/17", "true", "all", ".nan", "0.01")
+        ),
+    ],
+)
+def test_one_mistake_is_one_error_in_words(
+    folder: Path, old: str, new: str, words: list[str]
+) -> None:
+    message = error_of(folder, with_line(old, new))
+    assert len(message.splitlines()) == 1
+    assert "pydantic" not in message
+    for word in [str(folder / "study.yaml"), *words]:
+        assert word in message
+
+
+SHARED = "resources: {{gpus: {gpus}}}\naccelerator: gpu\nfleet: {{aws_regions: [eu-west-1], {key}}}"
+
+
+def test_a_fleet_that_shares_gpus_otherwise_than_the_trials_ask_is_refused(folder: Path) -> None:
+    text = with_line("accelerator: cpu", SHARED.format(gpus="0.25", key="trials_per_gpu: 2"))
+    message = error_of(folder, text)
+    assert "study.yaml:10: fleet.trials_per_gpu: is 2, and resources.gpus asks for 4" in message
+    whole = with_line("accelerator: cpu", SHARED.format(gpus="2", key="trials_per_gpu: 2"))
+    assert "asks for 1 trial(s) on a GPU; leave it out" in error_of(folder, whole)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("'{region}.npz'", ["data: region 'A': ", "/A.npz' does not exist"]),
+        ("[go.sh, nix]", ["data.1: region 'A': ", "/nix' does not exist"]),
+        ("'{regoin}.npz'", ["data: ", "{regoin} is no placeholder", "did you mean '{region}'"]),
+        ("s3://bucket/{regoin}", ["data: ", "{regoin} is no placeholder"]),
+        ("s3://bucket/{region}", ["data: 's3://bucket/A' needs s3: "]),
+        ("http://host/{region}", ["data: http:// is not supported", "s3://BUCKET/KEY"]),
+        ("s3://", ["data: 's3://' names no object; write s3://BUCKET/KEY"]),
+        ("s3://bucket", ["data: 's3://bucket' names no object"]),
+        ("s3://bucket/", ["data: 's3://bucket/' names no object"]),
+        (".", ["data: ", "holds the study itself"]),
+        (f"{'é' * 190}.npz", ["data: ", "File name too long"]),
+    ],
+)
+def test_data_that_cant_be_used_names_line_and_key(
+    folder: Path, data: str, words: list[str]
+) -> None:
+    message = error_of(folder, MINIMAL + f"data: {data}\n")
+    assert message.startswith(f"{folder / 'study.yaml'}:9: ")
+    for word in words:
+        assert word in message
+
+
+def test_the_line_of_a_regions_own_data_is_named(folder: Path) -> None:
+    message = error_of(folder, with_line(REGIONS, "regions:\n  A:\n    data:\n    - nix"))
+    assert "study.yaml:5: regions.A.data.0: " in message
+
+
+def test_a_file_that_cant_be_read_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, _mode: Path(path).name != "go.sh")
+    assert ":7: trainer.files.0: " in (message := error_of(folder, MINIMAL))
+    assert "can't be read" in message
+
+
+@pytest.mark.parametrize("publish", ["go.sh", "go.sh/models/x"])
+def test_a_publish_folder_that_cant_be_made_is_refused(folder: Path, publish: str) -> None:
+    (folder / "go.sh").chmod(0o755)
+    message = error_of(folder, MINIMAL + f"publish: {publish}\n")
+    assert ":9: publish: " in message
+    assert "/go.sh': it is no folder" in message
+
+
+def test_a_publish_folder_that_cant_be_written_to_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda _path, mode: not mode & os.W_OK)
+    assert ":9: publish: " in (message := error_of(folder, MINIMAL + "publish: a/b\n"))
+    assert "you may not write there" in message
+
+
+def test_a_globs_file_that_cant_be_sent_is_told_in_our_words(folder: Path) -> None:
+    (folder / "a,b.npz").touch()
+    message = error_of(folder, with_line(REGIONS, "regions: {glob: '*.npz'}"))
+    assert ":2: regions.glob: " in message
+    assert "no comma" in message
+    assert "pydantic" not in message
+
+
+def test_data_beside_a_glob_is_refused(folder: Path) -> None:
+    message = error_of(folder, with_line(REGIONS, "regions: {glob: '*.sh'}") + "data: x\n")
+    assert ":9: data: " in message
+
+
+@pytest.mark.parametrize(
+    ("own", "place"),
+    [
+        (
+            "{a: {type: float, low: 0.0, high: 1.0, when: {y: [1]}}}",
+            ":3: regions.A.search_space.a.when.y: ",
+        ),
+        ("{x: 1.0}", ":3: regions.A.search_space: "),
+    ],
+)
+def test_an_override_that_breaks_the_space_is_told_in_our_words(
+    folder: Path, own: str, place: str
+) -> None:
+    message = error_of(folder, with_line(REGIONS, f"regions:\n  A: {{search_space: {own}}}"))
+    assert place in message
+    assert "region 'A'" in message
+    assert "pydantic" not in message
+
+
+def test_an_override_that_breaks_the_studys_own_entry_names_its_line(folder: Path) -> None:
+    conditional = "epochs: {type: int, low: 1, high: 3, when: {x: [0.5]}}"
+    text = with_line(REGIONS, "regions: {A: {search_space: {x: 1.0}}}")
+    message = error_of(folder, text.replace("epochs: 3", conditional))
+    assert ":6: search_space.epochs.when.x: region 'A': 'x' is a constant" in message
+
+
+def test_a_bare_value_of_a_condition_that_is_none_names_its_line(folder: Path) -> None:
+    conditional = "epochs: {type: int, low: 1, high: 3, when: {x: 7}}"
+    message = error_of(folder, MINIMAL.replace("epochs: 3", conditional))
+    assert ":6: search_space.epochs.when.x: 'x' never has the value 7" in message
+
+
+def test_startup_trials_of_a_region_are_at_most_its_trials(folder: Path) -> None:
+    budget = "budget: {trials: 9, startup_trials: 9}\n"
+    text = with_line(REGIONS, "regions:\n  A: {budget: {startup_trials: 10}}") + budget
+    assert ":3: regions.A.budget.startup_trials: must be at most trials, which is 9" in error_of(
+        folder, text
+    )
+    fewer = with_line(REGIONS, "regions: {A: {budget: {trials: 4}}}") + budget
+    assert load_study(write(folder, fewer)).budget_of("A").startup == 4
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("geheim", "is no URL"),
+        ("[geheim]", "is no URL"),
+        ('"postgresql+psycopg://u:geheim@h/d\\n"', "is no URL"),
+        ("postgresql+psycopg://u:geheim@h:port/d", "is no URL"),
+        ("postgresql+psycopg://u:geheim@h", "no database"),
+        ("postgresql://u:geheim@h/d", "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"),
+        ("mysql://u:geheim@h/d", "mysql:// is not supported"),
+        ("sqlite+aiosqlite:///geheim.db", "sqlite:///PATH"),
+        ("sqlite://geheim/x.db", "three slashes"),
+        ("sqlite://", "SQLite file on a disk"),
+        ("sqlite:///", "SQLite file on a disk"),
+        ("'sqlite:///:memory:'", "SQLite file on a disk"),
+        ("sqlite:///file:geheim?uri=true", "SQLite file on a disk"),
+    ],
+)
+def test_a_storage_that_cant_be_used_is_refused_without_its_password(
+    folder: Path, url: str, words: str
+) -> None:
+    message = error_of(folder, MINIMAL + f"storage: {url}\n")
+    assert ":9: storage: " in message
+    assert words in message
+    assert "geheim" not in message
+
+
+def test_a_password_is_in_no_message_of_a_doubled_key(folder: Path) -> None:
+    url = "storage: postgresql+psycopg://u:geheim@h/d\n"
+    message = error_of(folder, MINIMAL + url + url)
+    assert ":10: " in message
+    assert "geheim" not in message
+
+
+@pytest.mark.parametrize("expression", ['A == "$ENV(X)"', 'A == "$$(B)"', 'A == "$(B)"'])
+def test_an_expression_has_no_macro(folder: Path, expression: str) -> None:
+    message = error_of(folder, MINIMAL + f"resources: {{rank: '{expression}'}}\n")
+    assert ":9: resources.rank: " in message
+    assert "macro" in message or "expanded" in message

@@ -1,0 +1,251 @@
+"""Study files that are huge, deep, tangled or no files at all: refused at once, in one message."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.study.study_texts import MINIMAL, REGIONS, TRAINER, error_of, with_line, write
+from trialfleet.errors import InputError
+from trialfleet.workflows.study.loading import load_fleet, load_study
+from trialfleet.workflows.study.spec import Study
+
+# Each letter is twice the one before: 26 lines that stand for 67 million values.
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{chr(i + 1)}: &{chr(i + 1)} [*{chr(i)}, *{chr(i)}]\n" for i in range(ord("a"), ord("z"))
+)
+PARAMETER = "x: {type: float, low: 0.0, high: 1.0}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "go.sh").write_text("exit 0\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 5000,
+        "[" * 5000 + "]" * 5000,
+        "[" * 150 + "]" * 150,
+        "{a: " * 5000,
+        "\n- " + "- " * 900,
+    ],
+    ids=["open", "closed", "shallow", "tables", "dashes"],
+)
+def test_a_study_of_too_many_brackets_is_refused(folder: Path, value: str) -> None:
+    message = error_of(folder, MINIMAL + f"data: {value}\n")
+    assert "study.yaml:" in message
+    assert "32 levels deep" in message
+
+
+def test_a_study_that_is_no_regular_file_is_refused_unopened(folder: Path) -> None:
+    os.mkfifo(folder / "fifo")
+    for place, kind in [(folder / "fifo", "a pipe"), (Path("/dev/zero"), "a device")]:
+        with pytest.raises(InputError) as caught:
+            load_study(place)
+        assert str(caught.value) == f"{place}: is {kind}; a study is a regular file"
+    for load in (load_study, load_fleet):
+        with pytest.raises(InputError, match="is a folder; a study is a regular file"):
+            load(folder)
+
+
+@pytest.mark.parametrize("key", ["trainer: {command: sh, files: [PLACE]}", "data: PLACE"])
+@pytest.mark.parametrize("place", ["/dev/zero", "fifo"])
+def test_what_is_sent_along_is_a_file_or_a_folder(folder: Path, key: str, place: str) -> None:
+    os.mkfifo(folder / "fifo")
+    text = MINIMAL.replace(TRAINER + "\n", "") if key.startswith("trainer") else MINIMAL
+    message = error_of(folder, text + key.replace("PLACE", place) + "\n")
+    assert f"{place}' is neither a file nor a folder" in message
+
+
+def test_a_study_that_grows_too_large_is_refused_unread(folder: Path) -> None:
+    path = write(folder, MINIMAL)
+    with path.open("ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match="larger than 2,000,000 bytes"):
+        load_study(path)
+    assert "larger than 2,000,000 bytes" in error_of(folder, MINIMAL + "#" + "x" * 30_000_000)
+
+
+@pytest.mark.slow
+def test_a_study_has_ten_thousand_regions_at_most(folder: Path) -> None:
+    names = ", ".join(f"R{i}" for i in range(10_001))
+    message = error_of(folder, with_line(REGIONS, f"regions: [{names}]"))
+    assert ":2: regions: has 10,001 regions; a study has 10,000 at most" in message
+    assert len(message) < 400
+    table = "\n".join(f"  R{i}:" for i in range(10_001))
+    assert "has 10,001 regions" in error_of(folder, with_line(REGIONS, f"regions:\n{table}"))
+
+
+def test_a_glob_gives_ten_thousand_regions_at_most(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trialfleet.workflows.study.paths.MOST_REGIONS", 2)
+    for name in "abc":
+        (folder / f"{name}.npz").touch()
+    message = error_of(folder, with_line(REGIONS, "regions: {glob: '*.npz'}"))
+    assert ":2: regions.glob: has 3 regions; a study has 2 at most" in message
+
+
+class CountsLookUps(dict[str, object]):
+    """A table that counts how often it is gone through from its beginning."""
+
+    walks = 0
+
+    def items(self) -> object:  # type: ignore[override]
+        CountsLookUps.walks += 1
+        return super().items()
+
+
+def test_each_region_is_looked_up_without_going_through_all_of_them(folder: Path) -> None:
+    few = {f"R{i}": None for i in range(20)}
+    study = Study.model_validate(
+        {
+            "name": "demo",
+            "regions": few,
+            "objective": {"metric": "loss", "direction": "minimize"},
+            "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "trainer": {"command": ["sh", "go.sh"], "files": ["go.sh"]},
+            "accelerator": "cpu",
+        }
+    ).resolve(folder)
+    assert isinstance(study.regions, dict)
+    counted = study.model_copy(update={"regions": CountsLookUps(study.regions)})
+    CountsLookUps.walks = 0
+    for name in few:
+        counted.space_of(name)
+        counted.budget_of(name)
+        counted.data_of(name)
+    assert CountsLookUps.walks == 0
+
+
+class Counted(str):
+    """Text that counts how often it is compared."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.comparisons += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+
+def test_ten_thousand_choices_are_not_each_compared_with_each() -> None:
+    choices = [Counted(f"c{i}") for i in range(1_000)]
+    entry = {"type": "categorical", "choices": choices}
+    Counted.comparisons = 0
+    from trialfleet.optimizer.space import SearchSpace
+
+    SearchSpace.model_validate({"x": entry})
+    assert Counted.comparisons < 20_000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (LAUGHS, "more than 500,000 values"),
+        ("a: &a [*a]\n", "is a part of itself"),
+        ("a: &a {b: *a}\n", "is a part of itself"),
+        ("a: &a 1\nb: &a 2\n", "the anchor &a for the second time"),
+        ("a: !foo 1\n", "!foo"),
+        ("a: !!python/object:os.system x\n", "python/object:os.system"),
+        ("a: !foo {b: 1}\n", "!foo"),
+        ("!foo\na: 1\n", "!foo"),
+        ("a: !!bool maybe\n", "tag"),
+        ("a: !!str 5\n", "tag"),
+    ],
+)  # fmt: skip
+def test_what_yaml_has_beyond_plain_values_is_refused(folder: Path, text: str, words: str) -> None:
+    message = error_of(folder, text)
+    assert f"{folder}/study.yaml:" in message
+    assert words in message
+    assert len(message) < 500
+
+
+def test_a_tag_is_told_what_to_do(folder: Path) -> None:
+    message = error_of(folder, with_line("name: demo", "name: !secret demo"))
+    assert ":1: not YAML that a study may have: the tag '!secret'; write the value alone" in message
+
+
+def test_a_hundred_problems_are_told_in_part(folder: Path) -> None:
+    entries = "".join(f"  y{i}: {{type: flaot}}\n" for i in range(100))
+    message = error_of(folder, with_line("  epochs: 3\n", entries))
+    lines = message.splitlines()
+    assert len(lines) == 21
+    assert lines[-1].endswith("and 80 more problems")
+
+
+def test_a_message_stays_short_whatever_the_value(folder: Path) -> None:
+    long = "x" * 100_000
+    message = error_of(folder, with_line(TRAINER, f"trainer: {{command: [sh], files: '{long},'}}"))
+    assert len(message) < 1000
+    assert ":7: trainer.files: " in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (PARAMETER, "x: {type: float, min: 0.0, max: 1.0}", [":5:", "'min' (did you mean 'low'?)"]),
+        (PARAMETER, "x: {type: int, low: 0, max: 1}", [":5:", "'max' (did you mean 'high'?)"]),
+        (PARAMETER, "x: {type: categorical, values: [a]}", ["'values' (did you mean 'choices'?)"]),
+        ("type: float", "type: flaot", [":5: search_space.x.type: ", "(did you mean 'float'?)"]),
+        ("type: float", "type: double", [":5: search_space.x.type: ", "(did you mean 'float'?)"]),
+        ("high: 1.0}", "high: 1.0, when: {y: [1]}}", [
+            ":5: search_space.x.when.y: 'y' is no parameter of the space, and there is no other",
+        ]),
+        ("accelerator: cpu", "budget: {trials: true}", [
+            ":8: budget.trials: must be a whole number (got True)",
+        ]),
+        ("accelerator: cpu", "budget: {trials: '5'}", [
+            ":8: budget.trials: must be a whole number (got '5')",
+        ]),
+        ("accelerator: cpu", "budget: {trials: 1.5}", [
+            ":8: budget.trials: must be a whole number (got 1.5)",
+        ]),
+        ("accelerator: cpu", "budget: {hours: false}", [
+            ":8: budget.hours: must be a number (got False)",
+        ]),
+        ("accelerator: cpu", "seed: true", [":8: seed: must be a whole number (got True)"]),
+        ("accelerator: cpu", "retries: yes", [":8: retries: must be a whole number (got 'yes')"]),
+        ("high: 1.0", "high: 1.0, log: 1", [
+            ":5: search_space.x.log: must be true or false (got 1)",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_near_miss_is_told_what_was_meant(
+    folder: Path, old: str, new: str, words: list[str]
+) -> None:
+    message = error_of(folder, with_line(old, new))
+    assert len(message.splitlines()) == 1
+    for word in words:
+        assert word in message
+
+
+def test_what_a_terminal_would_act_on_is_escaped_in_every_message(folder: Path) -> None:
+    message = error_of(folder, with_line("name: demo", 'name: "a\\u202eb\\e[31m\\u2066"'))
+    assert message.isprintable()
+    assert "\\u202e" in message
+    key = error_of(folder, with_line("accelerator: cpu", '"a\\u202e": 1'))
+    assert key.isprintable()
+    (folder / "\u202eevil\x1b[31m").mkdir()
+    there = error_of(folder / "\u202eevil\x1b[31m", MINIMAL)
+    assert all(line.isprintable() for line in there.splitlines())
+    assert "\\u202eevil\\x1b[31m" in there
+
+
+def test_a_default_that_cant_be_used_is_told_by_its_key(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda _path, mode: not mode & os.W_OK)
+    message = error_of(folder, MINIMAL)
+    assert message == (
+        f"{folder}/study.yaml: publish: '{folder}/models' needs '{folder}': you may not write "
+        "there; name another folder with publish: …"
+    )

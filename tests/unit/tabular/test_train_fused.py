@@ -1,0 +1,346 @@
+"""The GPU's way of taking steps, on a CPU: the plain way's losses, and the same bits again.
+
+What needs a GPU, the capture above all, is in tests/gpu/test_trainer_gpu.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from tests.one_process import world_of_one
+from tests.unit.tabular.small_trials import (
+    losses_of,
+    make_sandbox,
+    make_table,
+    progress,
+    read_result,
+    run_here,
+    weights,
+    write_order,
+)
+from trialfleet.nodes import trial
+from trialfleet.nodes.kernels import plain
+from trialfleet.nodes.tabular import dataset, loader, settings, train
+from trialfleet.nodes.tabular.graph_steps import GraphSteps
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.steps import PlainSteps, Steps
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+
+SEED = 11
+# How far a loss may be from the plain way's, relatively, in any of the first 28 steps.
+FLOAT32 = 2e-6  # sums in another order: some units in the last of 24 bits
+BFLOAT16 = 5e-2  # products of factors with 8 bits; 0.025 was seen, in a square of small errors
+
+TASKS = ["binary", "multiclass", "regression"]
+
+
+def settings_of(**changes: Any) -> settings.Settings:
+    """The table's 200 training rows make 6 batches of 32 and one of 8."""
+    usual = {"hidden": 16, "batch_size": 32, "learning_rate": 0.01, "epochs": 4}
+    return settings.Settings.of(usual | changes)
+
+
+def load(folder: Path, task: str = "binary", without: tuple[str, ...] = ()) -> dataset.Dataset:
+    make_table(folder / "r.npz", task, without=without)
+    return dataset.load(trial.Trial(folder, {"data": ["r.npz"]}), settings.Settings())
+
+
+def network_of(data: dataset.Dataset, chosen: settings.Settings) -> Network:
+    torch.manual_seed(SEED)
+    return Network(data.columns, chosen)
+
+
+def plain_steps(data: dataset.Dataset, chosen: settings.Settings) -> Steps:
+    return PlainSteps(network_of(data, chosen), data, chosen, SEED)
+
+
+def resident(data: dataset.Dataset, chosen: settings.Settings) -> loader.Resident:
+    orders = loader.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+    return loader.Resident(data.train, orders)
+
+
+def fused_steps(
+    data: dataset.Dataset,
+    chosen: settings.Settings,
+    dtype: torch.dtype = torch.float32,
+    source: loader.Loader | None = None,
+    team: Ranks | None = None,
+) -> GraphSteps:
+    source = source or resident(data, chosen)
+    network = network_of(data, chosen)
+    return GraphSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, team=team)
+
+
+def assert_close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
+    first, *_, last = torch.split(theirs, 7)  # by epochs
+    assert last.mean() < 0.97 * first.mean()  # something is learned
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=0.0)
+
+
+# The plain way's losses
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.01), ("sgd", 0.3)])
+@pytest.mark.parametrize("task", TASKS)
+def test_in_float32_the_losses_are_those_of_the_plain_way(
+    tmp_path: Path, task: str, optimizer: str, rate: float
+) -> None:
+    data = load(tmp_path, task)
+    chosen = settings_of(optimizer=optimizer, learning_rate=rate, weight_decay=0.1)
+    ours = losses_of(fused_steps(data, chosen), data, chosen)
+    assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("without", "layers"), [((), 0), (("kind",), 2), (("kind",), 0), (("number", "constant"), 1)]
+)
+def test_columns_of_one_sort_and_a_linear_model_too(
+    tmp_path: Path, without: tuple[str, ...], layers: int
+) -> None:
+    data = load(tmp_path, "multiclass", without)
+    chosen = settings_of(layers=layers, weight_decay=0.1, learning_rate=0.03)
+    ours = losses_of(fused_steps(data, chosen), data, chosen)
+    assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), FLOAT32)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_in_bfloat16_they_are_near(tmp_path: Path, task: str) -> None:
+    data, chosen = load(tmp_path, task), settings_of()
+    ours = losses_of(fused_steps(data, chosen, torch.bfloat16), data, chosen)
+    assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), BFLOAT16)
+
+
+class SameDropout(nn.Module):
+    """Dropout by the mask that the kernels define, for the plain way."""
+
+    def __init__(self, layer: int, p: float) -> None:
+        super().__init__()
+        self.layer, self.p, self.step = layer, p, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        random = torch.tensor([SEED, self.step])
+        self.step += 1
+        return x * plain.kept(x.shape, random, self.layer, self.p) / (1 - self.p)
+
+
+def test_with_dropout_they_are_those_of_the_plain_way_by_the_same_mask(tmp_path: Path) -> None:
+    data, chosen = load(tmp_path), settings_of(dropout=0.4)
+    network = network_of(data, chosen)
+    for layer in range(chosen.layers):
+        network.layers[3 * layer + 2] = SameDropout(layer, chosen.dropout)
+    theirs = losses_of(PlainSteps(network, data, chosen, SEED), data, chosen)
+    assert_close(losses_of(fused_steps(data, chosen), data, chosen), theirs, FLOAT32)
+
+
+# The same bits
+
+
+def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(tmp_path: Path) -> None:
+    data, chosen = load(tmp_path), settings_of(dropout=0.2)
+    expected = losses_of(fused_steps(data, chosen), data, chosen)
+    step_bytes = data.train.bytes // len(data.train) * chosen.batch_size
+    for steps_at_once in (1, 2, 3, 7, 100):
+        orders = loader.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+        device = torch.device("cpu")
+        source = loader.Streamed(data.train, orders, device, steps_at_once * step_bytes)
+        assert source.steps == steps_at_once
+        found = losses_of(fused_steps(data, chosen, source=source), data, chosen)
+        assert torch.equal(found, expected), steps_at_once
+
+
+def test_the_ranks_parts_make_up_every_batch() -> None:
+    rows, batch = 23, 5
+    ranks = [loader.Orders(SEED, rows, batch, Ranks(rank, 3)) for rank in range(3)]
+    parts = [list(torch.split(orders.take(0), orders.sizes)) for orders in ranks]
+    whole = torch.split(loader.order_of(SEED, 0, rows), batch)
+    assert all(
+        torch.equal(torch.cat(step), all_) for *step, all_ in zip(*parts, whole, strict=True)
+    )
+    assert all(orders.batches == [len(batch) for batch in whole] for orders in ranks)
+
+
+def test_all_ranks_capture_the_same_batches_whatever_their_parts(tmp_path: Path) -> None:
+    """Of 67 rows and of the tail of 66 the first rank has 33: two graphs, as the second one has."""
+    data, chosen, found = load(tmp_path), settings_of(batch_size=67), []
+    for rank in range(2):
+        team = Ranks(rank, 2)
+        orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
+        steps = fused_steps(data, chosen, source=loader.Resident(data.train, orders), team=team)
+        found.append({batch: rows for batch, (rows, _) in steps._parts.items()})
+    assert found == [{67: 33, 66: 33}, {67: 34, 66: 33}]
+
+
+def test_a_rehearsal_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    data, chosen = load(tmp_path), settings_of(dropout=0.2)
+    expected = losses_of(fused_steps(data, chosen, torch.bfloat16), data, chosen)
+    steps = fused_steps(data, chosen, torch.bfloat16)
+    steps._rehearse(32)
+    steps._rehearse(8)
+    assert torch.equal(losses_of(steps, data, chosen), expected)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_looks_at_no_value_so_that_it_can_be_captured(
+    tmp_path: Path, optimizer: str, dtype: torch.dtype
+) -> None:
+    """By tensors without data: what waits for the device would ask them for a value."""
+    data, chosen = load(tmp_path, "multiclass"), settings_of(optimizer=optimizer, dropout=0.2)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        rows = data.train.empty(len(data.train), torch.device("cpu"))
+        without_values = dataclasses.replace(data, train=rows)
+        steps = fused_steps(without_values, chosen, dtype)
+        for rows_of_a_batch in (32, 8):
+            steps._rehearse(rows_of_a_batch)
+        with pytest.raises(DataDependentOutputException):
+            steps.loss_sum()
+
+
+def test_a_step_of_one_rank_of_two_looks_at_no_value_either(tmp_path: Path) -> None:
+    data, chosen, team = load(tmp_path), settings_of(dropout=0.2), Ranks(0, 2)
+    orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
+    with world_of_one(), FakeTensorMode(allow_non_fake_inputs=True):
+        rows = data.train.empty(len(data.train), torch.device("cpu"))
+        steps = fused_steps(data, chosen, torch.bfloat16, loader.Resident(rows, orders), team)
+        for rows_of_a_batch in (32, 8):
+            steps._rehearse(rows_of_a_batch)
+
+
+def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) -> None:
+    """Make the trainer take the GPU's way on this CPU, its rows streamed by so many bytes."""
+
+    def steps_of(
+        t: trial.Trial,
+        chosen: settings.Settings,
+        network: Network,
+        data: dataset.Dataset,
+        team: Ranks,
+    ) -> Steps:
+        orders = loader.Orders(t.seed, len(data.train), chosen.batch_size, team)
+        source: loader.Loader = loader.Resident(data.train, orders)
+        if chunk:
+            source = loader.Streamed(data.train, orders, torch.device("cpu"), chunk)
+        return GraphSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
+
+    monkeypatch.setattr(train, "steps_of", steps_of)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_interrupted_after_every_step_it_comes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, dtype: torch.dtype
+) -> None:
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    whole = shutil.copytree(sandbox, tmp_path / "whole")
+    params = {"dropout": 0.3, "epochs": 3, "optimizer": optimizer, "batch_size": 64}
+    write_order(whole, mode="final", params=params)
+    write_order(sandbox, mode="final", params=params | {"checkpoint_seconds": 0.0})
+    on_cpu(monkeypatch, dtype)
+    assert run_here(whole, monkeypatch) == 0
+    on_cpu(monkeypatch, dtype, chunk=2 * 64 * 20)
+    attempts = 0
+    while (code := run_here(sandbox, monkeypatch)) == 85:
+        attempts += 1
+    assert code == 0
+    assert attempts == 4 * 3
+    assert progress(sandbox) == progress(whole)
+    assert read_result(sandbox)["metrics"] == read_result(whole)["metrics"]
+    ours, theirs = weights(sandbox), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1000.0])
+def test_graphs_are_dropped_before_the_process_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """With a checkpoint or with a result: the process group's end would wait for them."""
+    closed: list[GraphSteps] = []
+
+    def close(steps: GraphSteps) -> None:
+        closed.append(steps)
+
+    monkeypatch.setattr(GraphSteps, "close", close)
+    on_cpu(monkeypatch, torch.float32)
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    write_order(sandbox, params={"checkpoint_seconds": seconds})
+    assert run_here(sandbox, monkeypatch) == (0 if seconds else 85)
+    assert len(closed) == 1
+
+
+def test_a_checkpoint_of_a_cpu_is_one_of_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    whole = shutil.copytree(sandbox, tmp_path / "whole")
+    write_order(whole)
+    assert run_here(whole, monkeypatch) == 0
+    write_order(sandbox, params={"checkpoint_seconds": 0.0})
+    ways = itertools.cycle([train.steps_of, None])
+    while True:
+        on_cpu(monkeypatch, torch.float32)
+        if way := next(ways):
+            monkeypatch.setattr(train, "steps_of", way)
+        if (code := run_here(sandbox, monkeypatch)) != 85:
+            break
+    assert code == 0
+    ours, theirs = read_result(sandbox)["metrics"], read_result(whole)["metrics"]
+    assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-5)
+
+
+# Refusing
+
+
+def test_bfloat16_is_refused_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    write_order(sandbox, params={"precision": "bfloat16"})
+    assert run_here(sandbox, monkeypatch) == 64
+    assert read_result(sandbox)["error"].startswith("precision is 'bfloat16'")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 GiB.",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_a_full_gpu_rejects_the_trial_in_a_capture_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def full(*_: object) -> None:
+        try:
+            raise RuntimeError(words)
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error in a capture")
+
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    write_order(sandbox)
+    monkeypatch.setattr(train, "steps_of", full)
+    assert run_here(sandbox, monkeypatch) == 64
+    assert "out of GPU memory" in read_result(sandbox)["error"]
+
+
+def test_another_error_of_the_gpu_is_no_rejection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    write_order(sandbox)
+    monkeypatch.setattr(train, "steps_of", broken)
+    monkeypatch.chdir(sandbox)
+    with pytest.raises(RuntimeError, match="illegal"):
+        train.main()
