@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -21,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.storm.audit import Audit
-from tests.storm.ground import enter_own_namespace
+from tests.storm.clock import enter_own_time
+from tests.storm.ground import INSIDE, enter_own_namespace
 from tests.storm.matrix import FAILED, Matrix, Row
 from tests.storm.storm import Settings, Storm
 from tests.storm.victims import KINDS
@@ -31,6 +33,8 @@ def main() -> None:
     """Raise a storm."""
     arguments = _arguments()
     enter_own_namespace()
+    if INSIDE in os.environ:
+        enter_own_time()
     signal.signal(signal.SIGTERM, _end_as_by_interrupt)
     folder = arguments.folder or _own_folder()
     folder.mkdir(parents=True)

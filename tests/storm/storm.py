@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.storm.audit import Audit
+from tests.storm.clock import Clock
 from tests.storm.ground import Ground
 from tests.storm.victims import KINDS, SHORT_LIVED, Victim, catch, victims
 from tests.storm.watch import Progress, missing, progress
@@ -27,12 +28,14 @@ from trialfleet.workflows.plan.folder import RunFolder
 TRAINER = Path(__file__).parent.parent / "pool" / "trainers" / "moody.py"
 CPUS = 8  # more than a small machine has: the jobs mostly sleep
 START_SECONDS = 180.0  # for a pool on a busy machine
-FROZEN_SECONDS, FULL_SECONDS, PROTECTED_SECONDS = 30.0, 40.0, 20.0
+FROZEN_SECONDS, FULL_SECONDS, PROTECTED_SECONDS, WRONG_SECONDS = 30.0, 40.0, 20.0, 30.0
+MOST_WRONG = 3600  # seconds, by which a clock is set ahead or back
 STILL_SECONDS = 300.0  # without any progress: it will not go on by itself
 STOPPED_SECONDS = 60.0  # the same of one that says that it has ended, but not well
 PERSONS = 3  # times that a run is helped before it is given up
 RECOVERY_SECONDS = 60.0  # after the last event, for all to run again
 SHARES = {"freeze": 0.03, "crash": 0.01, "restart": 0.01, "fill": 0.01, "protect": 0.01}
+SHARES["clock"] = 0.02
 
 RATES = {"master": 0.2}  # of a kind's deaths; a master's takes the whole pool with it
 
@@ -74,6 +77,7 @@ class Storm:
         self._random = random.Random(self.settings.seed)  # noqa: S311 - no secret
         self.pool = Pool(self.folder / "pool", cpus=CPUS)
         self.ground = Ground(self.folder / "runs")
+        self.clock = Clock()
         self._log = (self.folder / "storm.log").open("a", buffering=1)
         self._later: list[tuple[float, str, Callable[[], None]]] = []
         self._begin = time.monotonic()
@@ -354,6 +358,15 @@ class Storm:
             self._tell("run's folder read-only")
             self.ground.protect()
             self._in(PROTECTED_SECONDS, "run's folder writable", self.ground.allow)
+
+    def _clock(self) -> None:
+        """The machine's clock is set wrong, by seconds or by up to an hour; NTP sets it right."""
+        size = self._random.choice([-1, 1]) * round(MOST_WRONG ** self._random.random())
+        if self.clock.can_be_set and not self.clock.wrong:
+            self.events["clock"] += 1
+            self._tell(f"clock {size:+} s")
+            self.clock.set(size)
+            self._in(WRONG_SECONDS, "clock right", lambda: self.clock.set(0))
 
     def _is_spoilt(self) -> bool:
         return any("disk" in what or "folder" in what for _, what, _ in self._later)
