@@ -47,6 +47,7 @@ def main() -> None:
         regions=arguments.regions,
         trials=arguments.trials,
         mean=arguments.mean,
+        clocks=arguments.clocks,
     )
     storm = Storm(folder, settings, _say)
     is_clean = False
@@ -98,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--regions", type=int, default=41, help="of each run")
     parser.add_argument("--trials", type=int, default=6, help="of each region")
     parser.add_argument("--mean", type=float, default=1.5, help="seconds between two events")
+    parser.add_argument("--clocks", type=float, default=0.02, help="share of events that set it")
     parser.add_argument("--folder", type=Path, help="a new folder, not under /tmp")
     parser.add_argument(
         "--matrix", action="store_true", help="kill each kind once in each phase of a region"

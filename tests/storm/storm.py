@@ -35,7 +35,6 @@ STOPPED_SECONDS = 60.0  # the same of one that says that it has ended, but not w
 PERSONS = 3  # times that a run is helped before it is given up
 RECOVERY_SECONDS = 60.0  # after the last event, for all to run again
 SHARES = {"freeze": 0.03, "crash": 0.01, "restart": 0.01, "fill": 0.01, "protect": 0.01}
-SHARES["clock"] = 0.02
 
 RATES = {"master": 0.2}  # of a kind's deaths; a master's takes the whole pool with it
 
@@ -52,6 +51,7 @@ class Settings:
         regions: of each run.
         trials: of each region.
         mean: seconds between two events on average.
+        clocks: the share of events that set the clock.
     """
 
     kills: int
@@ -59,6 +59,7 @@ class Settings:
     regions: int
     trials: int
     mean: float
+    clocks: float
 
 
 @dataclass
@@ -106,7 +107,8 @@ class Storm:
             if self._stands_still():
                 self._lull()
             self._pass(self._random.expovariate(1 / self.settings.mean))
-            names, weights = zip(*SHARES.items(), strict=True)
+            shares = {**SHARES, "clock": self.settings.clocks}
+            names, weights = zip(*shares.items(), strict=True)
             name = self._random.choices(["kill", *names], [1 - sum(weights), *weights])[0]
             getattr(self, f"_{name}")()
 
