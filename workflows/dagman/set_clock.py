@@ -2,8 +2,9 @@
 
 Its daemons keep their appointments by the wall clock. Set back by ten minutes, they do for ten
 minutes nothing that isn't asked of them: no job is matched or started, no DAGMan looks at its log.
-A new schedd keeps none of the former's appointments and starts the DAGMans anew; running jobs go on
-meanwhile. The other daemons make theirs anew when they read their configuration again.
+A new schedd keeps none of the former's appointments and starts the DAGMans anew, and a new
+negotiator matches at once; running jobs go on meanwhile. The other daemons make their appointments
+anew when they read their configuration again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from trialfleet.infra.pool.connection import connect, use
 
 NOTICED_SECONDS = 20.0  # set back by less, the daemons go on as soon as anybody could help
 _ANSWER_SECONDS = 60.0
-_COMMANDS = (["condor_restart", "-fast", "-schedd"], ["condor_reconfig"])
+_COMMANDS = (
+    ["condor_restart", "-fast", "-schedd"],
+    ["condor_restart", "-fast", "-negotiator"],
+    ["condor_reconfig"],
+)
 
 
 class ClockWatch:
