@@ -36,9 +36,9 @@ from trialfleet.infra.fleet.scaling.decision import (
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.memory import Watch, room_of, usual_room
 from trialfleet.infra.fleet.scaling.money import Stop
-from trialfleet.infra.fleet.scaling.wall_clock import SETTLED_SECONDS, WallClock
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
 RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left

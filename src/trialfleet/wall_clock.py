@@ -1,24 +1,34 @@
-"""The manager's wall clock, which somebody may set: NTP after a start, a person, a virtual machine.
+"""A wall clock that somebody may set: NTP after a start, a person, a virtual machine.
 
-By a clock that jumped ahead, every node would seem to have been silent or idle, and every dollar to
-have been spent, for as long as it jumped. What AWS and the pool have noted by the former time is
-renewed within two minutes; until then the time to go by is the former one, carried on by a clock
-that nobody sets, and nothing is to be decided by the age of anything.
+By a clock that jumped ahead, every node would seem to have been silent or idle, every dollar to
+have been spent, every deadline to be over, for as long as it jumped. Where it is soon set right,
+nothing of that may come true. So the time to go by is the former one for a while, carried on by a
+clock that nobody sets; what others have noted by the former time is renewed meanwhile.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 SET = timedelta(seconds=30)  # from one look to the next, no clock that is kept right gains so much
-SETTLED_SECONDS = 120.0  # the collector has forgotten by then what daemons said before
+SETTLED_SECONDS = 120.0  # by then HTCondor's collector has forgotten what daemons said before
+
+
+def real_time() -> datetime:
+    """Return the time in UTC."""
+    return datetime.now(UTC)
 
 
 class WallClock:
     """Tells the time, and whether the clock was set just now."""
 
-    def __init__(self, clock: Callable[[], datetime], ticks: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], datetime] = real_time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Begin by trusting the clock.
 
         Args:
