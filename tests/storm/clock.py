@@ -41,11 +41,25 @@ def _furnished() -> Path:
     """The file by which the clock of all that is started from now on can be set."""
     _run("mount", "-t", "tmpfs", "trialfleet-storm", str(_PLACE))
     file, library = _PLACE / "clock", _PLACE / "wrong_clock.so"
+    make(file, library)
+    _preload(library)
+    return file
+
+
+def make(file: Path, library: Path) -> None:
+    """Make a clock that goes right, and the library that has a process go by it.
+
+    Args:
+        file: by which the clock is set.
+        library: to be preloaded.
+
+    Raises:
+        OSError: there is no C compiler.
+        CalledProcessError: it fails.
+    """
     file.write_bytes(bytes(_COUNT.size + SETTINGS * _SETTING.size))
     define = f'-DCLOCK_FILE="{file}"'
     _run("cc", "-shared", "-fPIC", "-O2", define, "-o", str(library), str(SOURCE))
-    _preload(library)
-    return file
 
 
 def _preload(library: Path) -> None:

@@ -1,0 +1,39 @@
+"""A manager whose clock was set back: its supervisor may have HTCondor go on."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.lab.lab import Lab
+from tests.fleet.lab.project import Project
+
+pytestmark = pytest.mark.thorough
+ANEW = """
+from trialfleet.workflows.dagman.set_clock import make_appointments_anew
+make_appointments_anew()
+"""
+DAEMONS = {"condor_collector", "condor_negotiator", "condor_schedd"}
+
+
+def test_the_managers_user_may_have_its_daemons_make_their_appointments_anew(
+    project: Project, lab: Lab
+) -> None:
+    before = daemons(project)
+    assert set(before) == DAEMONS
+    project.run(shlex.join([sys.executable, "-c", ANEW]))
+    lab.wait_for(lambda: set(daemons(project)) == DAEMONS, "the daemons")
+    after = daemons(project)
+    assert after["condor_schedd"] != before["condor_schedd"]
+    assert after["condor_negotiator"] != before["condor_negotiator"]
+    assert after["condor_collector"] == before["condor_collector"]
+
+
+def daemons(project: Project) -> dict[str, str]:
+    """The numbers of the manager's processes, by their names."""
+    lines = project.manager.run("ps -eo pid=,args=").stdout.splitlines()
+    found = {Path(program).name: pid for pid, program, *_ in map(str.split, lines)}
+    return {name: pid for name, pid in found.items() if name in DAEMONS}
