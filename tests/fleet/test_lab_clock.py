@@ -13,8 +13,19 @@ from tests.fleet.lab.project import Project
 
 pytestmark = pytest.mark.thorough
 ANEW = """
-from trialfleet.workflows.dagman.set_clock import make_appointments_anew
-make_appointments_anew()
+import logging, time
+from pathlib import Path
+from trialfleet.workflows.dagman.set_clock import ClockWatch
+logging.basicConfig(level=logging.INFO)
+watch = ClockWatch(Path("clock.json"))
+watch.look(9000.0, 10.0)
+for seconds in range(30):  # what was away just now is told again
+    watch.look(6000.0 + seconds, 10.0 + seconds)
+    if not watch._left:
+        break
+    time.sleep(1)
+else:
+    raise SystemExit(f"{watch._left} failed")
 """
 DAEMONS = {"condor_collector", "condor_negotiator", "condor_schedd"}
 

@@ -2,72 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from trialfleet.errors import PoolError
-from trialfleet.workflows.dagman import supervisor
 from trialfleet.workflows.dagman.set_clock import ClockWatch
 
 NOW, TICK = 1_800_000_000.0, 5_000.0
+COMMANDS = [["restart", "schedd"], ["restart", "negotiator"], ["reconfig"]]
+
+
+class HTCondor:
+    """What is told to HTCondor, of whose daemons some are away."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.told: list[str] = []
+        self.away: set[str] = set()
+
+    def watch(self) -> ClockWatch:
+        """A new supervisor's."""
+        return ClockWatch(self.file, commands=lambda: COMMANDS, run=self._run)
+
+    def _run(self, command: Sequence[str]) -> None:
+        if command[-1] in self.away:
+            raise PoolError(f"{command[-1]} is away")
+        self.told.append(command[-1])
+
+
+ALL = ["schedd", "negotiator", "reconfig"]
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    watch = ClockWatch(tmp_path / "clock.json")
-    assert watch.set_back(NOW, TICK) == 0  # nobody knows how it was set before
-    watch.note(NOW, TICK)
-    return tmp_path / "clock.json"
+def htcondor(tmp_path: Path) -> HTCondor:
+    here = HTCondor(tmp_path / "clock.json")
+    here.watch().look(NOW, TICK)
+    assert here.told == []  # nobody knows how it was set before
+    return here
 
 
 @pytest.mark.parametrize(
-    ("moved", "back"),
-    [(0, 0), (-5, 0), (-20, 20), (-3600, 3600), (3600, 0), (0.3, 0)],
+    ("moved", "told"),
+    [(0, []), (-5, []), (-20, ALL), (-3600, ALL), (3600, []), (0.3, [])],
 )
-def test_only_a_clock_that_was_set_back_is_noticed(file: Path, moved: float, back: float) -> None:
-    assert ClockWatch(file).set_back(NOW + 60 + moved, TICK + 60) == back
+def test_only_a_clock_that_was_set_back_is_noticed(
+    htcondor: HTCondor, moved: float, told: list[str]
+) -> None:
+    htcondor.watch().look(NOW + 60 + moved, TICK + 60)
+    assert htcondor.told == told
 
 
-def test_a_clock_that_is_set_right_again_was_set_back(file: Path) -> None:
-    watch = ClockWatch(file)
-    watch.note(NOW + 3600, TICK)
-    assert watch.set_back(NOW + 30, TICK + 30) == 3600
-    watch.note(NOW + 30, TICK + 30)
-    assert watch.set_back(NOW + 35, TICK + 35) == 0
+def test_a_clock_that_is_set_right_again_was_set_back_once(htcondor: HTCondor) -> None:
+    watch = htcondor.watch()
+    watch.look(NOW + 3600, TICK)
+    for seconds in range(30, 60, 5):
+        watch.look(NOW + seconds, TICK + seconds)
+    htcondor.watch().look(NOW + 60, TICK + 60)
+    assert htcondor.told == ALL
 
 
-def test_a_start_of_the_machine_is_no_set_clock(file: Path) -> None:
-    assert ClockWatch(file).set_back(NOW - 9000, 10.0) == 0
+def test_a_start_of_the_machine_is_no_set_clock(htcondor: HTCondor) -> None:
+    htcondor.watch().look(NOW - 9000, 10.0)
+    assert htcondor.told == []
 
 
 @pytest.mark.parametrize("content", ["", "[", "[1]", "{}", "[1, null]", '["x", 2]'])
-def test_a_torn_note_counts_as_none(file: Path, content: str) -> None:
-    file.write_text(content)
-    watch = ClockWatch(file)
-    assert watch.set_back(NOW - 9000, TICK + 1) == 0
-    watch.note(NOW, TICK)
-    assert watch.set_back(NOW - 9000, TICK + 1) > 0
+def test_a_torn_note_counts_as_none(htcondor: HTCondor, content: str) -> None:
+    htcondor.file.write_text(content)
+    watch = htcondor.watch()
+    watch.look(NOW - 9000, TICK + 1)
+    assert htcondor.told == []
+    watch.look(NOW - 9900, TICK + 2)
+    assert htcondor.told == ALL
 
 
 def test_a_note_that_can_not_be_written_is_remembered_all_the_same(tmp_path: Path) -> None:
-    watch = ClockWatch(tmp_path / "missing" / "clock.json")
-    watch.note(NOW, TICK)
-    assert watch.set_back(NOW - 100, TICK) == 100
+    htcondor = HTCondor(tmp_path / "missing" / "clock.json")
+    watch = htcondor.watch()
+    watch.look(NOW, TICK)
+    watch.look(NOW - 100, TICK)
+    assert htcondor.told == ALL
 
 
-def test_htcondor_is_told_until_it_has_heard(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [PoolError("HTCondor is away"), None]
-    told = []
+def test_only_the_daemons_that_were_away_are_told_again(htcondor: HTCondor) -> None:
+    watch = htcondor.watch()
+    htcondor.away = {"negotiator"}
+    for seconds in (0, 5, 10):
+        watch.look(NOW - 600 + seconds, TICK + seconds)
+    assert htcondor.told == ["schedd", "reconfig"]
+    htcondor.away.clear()
+    for seconds in (15, 20):
+        watch.look(NOW - 600 + seconds, TICK + seconds)
+    assert htcondor.told == ["schedd", "reconfig", "negotiator"]
 
-    def tell() -> None:
-        told.append(len(answers))
-        if answer := answers.pop(0):
-            raise answer
 
-    monkeypatch.setattr(supervisor, "make_appointments_anew", tell)
-    watch = ClockWatch(file)
-    watch.note(4e9, 0.0)  # set back since
-    for _ in range(4):
-        supervisor._look_at_clock(watch)
-    assert told == [2, 1]
+def test_they_are_told_until_they_would_go_on_by_themselves(htcondor: HTCondor) -> None:
+    watch = htcondor.watch()
+    htcondor.away = set(ALL)
+    for seconds in range(0, 700, 5):
+        watch.look(NOW - 600 + seconds, TICK + seconds)
+    htcondor.away.clear()
+    watch.look(NOW + 100, TICK + 700)
+    assert htcondor.told == []

@@ -28,7 +28,7 @@ from trialfleet.files import read_json, write_json
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
 from trialfleet.workflows.dagman.mend import BusyError, alone, mend
-from trialfleet.workflows.dagman.set_clock import ClockWatch, make_appointments_anew
+from trialfleet.workflows.dagman.set_clock import ClockWatch
 from trialfleet.workflows.plan.folder import RunFolder
 
 LOOK_SECONDS = 5.0
@@ -167,7 +167,7 @@ def supervise(state: Path) -> None:
     supervisor, known = Supervisor(mend_alone), _Known(state / "runs.json")
     watch = ClockWatch(state / "clock.json")
     while True:
-        _look_at_clock(watch)
+        watch.look(time.time(), time.monotonic())
         try:
             ads = job_queue.query("TrialfleetFolder =!= undefined", PROJECTION)
         except PoolError as error:
@@ -179,19 +179,6 @@ def supervise(state: Path) -> None:
                 run.root for run in supervisor.look(runs, ads, time.time(), time.monotonic())
             )
         time.sleep(LOOK_SECONDS)
-
-
-def _look_at_clock(watch: ClockWatch) -> None:
-    """Have HTCondor go on where it waits because the clock was set back."""
-    wall, tick = time.time(), time.monotonic()
-    if back := watch.set_back(wall, tick):
-        try:
-            make_appointments_anew()
-        except PoolError as error:
-            log.info("the clock was set back by %.0f s; HTCondor: %s", back, error)
-            return  # it is tried again
-        log.warning("the clock was set back by %.0f s: HTCondor was told to go on", back)
-    watch.note(wall, tick)
 
 
 def _is_ours(folder: Path) -> bool:
