@@ -43,4 +43,5 @@ def region_slug(name: str) -> str:
         return name
     ascii_form = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9_]+", "-", ascii_form).strip("-_")[:30].rstrip("-_") or "region"
-    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    content = name.encode("utf-8", "surrogatepass")  # a word typed in another encoding is looked up
+    return f"{readable}-{hashlib.sha256(content).hexdigest()[:8]}"

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 # An "@" in any URL but an S3 object's: user and password, and perhaps more of it behind a "?".
 _WITH_PASSWORD = re.compile(
-    r"\b((?!s3:)[A-Za-z][A-Za-z0-9+.-]*:/{1,2}+)"  # a path has one slash of it
+    r"((?<![A-Za-z])(?!s3:)[A-Za-z][A-Za-z0-9+.-]*:/{1,2}+"  # a path has one slash of it
+    r"|(?<!:)//(?=[^\s:@/]*:))"  # its scheme, or a part of that, was lost
     r"(?!(USER:PASSWORD|[^\s:@/]*:\*\*\*)@[^\s@]*(\s|$))"  # as SQLAlchemy hides it
     r"\S*@[^\s'\"]*"
 )

@@ -12,7 +12,7 @@ import os
 import shutil
 import unicodedata
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from random import Random
 
@@ -21,9 +21,13 @@ from click.testing import CliRunner
 
 from tests.fuzz import generate
 from trialfleet.errors import TrialfleetError, printable
+from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
+from trialfleet.workflows.daily.day import Work
+from trialfleet.workflows.daily.missed import DAY, EARLY, days_to_do, due_day, next_start
+from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.names import TURNING
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
@@ -31,8 +35,9 @@ from trialfleet.workflows.report import render_page
 from trialfleet.workflows.run.run import plan
 from trialfleet.workflows.scripts.outcome import Complete, judge
 from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
-from trialfleet.workflows.study.loading import load_fleet
+from trialfleet.workflows.study.loading import load_day, load_fleet
 from trialfleet.workflows.study.loading import load_study as load
 from trialfleet.workflows.study.spec import Study
 
@@ -41,24 +46,60 @@ MOST_NODES = 60  # of a plan that is written: each is a folder
 RETURN_CODES = [0, 0, 0, 0, 1, 64, 85, -9, -1001, -2, 2**40]
 
 # Commands that reach beyond the folder where the case runs: their arguments are read, no more.
-OUTSIDE = {"run", "submit", "stop", "resume", "pool", "fleet", "manager"}
+OUTSIDE = {
+    "run",
+    "submit",
+    "stop",
+    "resume",
+    "pool",
+    "fleet",
+    "manager",
+    "daily install",  # systemd's units, or a job of HTCondor
+    "daily remove",
+}
 
 
 def study(random: Random, folder: Path) -> None:
     """A study file: read, frozen, read back; planned and reported on where it is small."""
     path = folder / "study.yaml"
     path.write_bytes(generate.study(random))
+    day = date.fromisoformat(generate.DAY)
     try:
-        found = load(path)
+        found = load(path, day)
     except TrialfleetError as error:
         assert_clear(str(error), names="study.yaml")
+        _read_for_a_day(path, day, None)
         return
+    _read_for_a_day(path, day, found)
+    if found.daily:
+        _days_follow_each_other(found.daily, generate.moment(random))
     frozen = FrozenStudy(run="r1", folder=str(folder), created=datetime.now(UTC), study=found)
     (folder / "frozen.yaml").write_text(dump_frozen(frozen), encoding="utf-8")
     assert load_frozen(folder / "frozen.yaml") == frozen, "the frozen study reads otherwise"
     assert found.resolve(Path("/elsewhere")) == found, "the normal form resolves to another"
     if graph_of(found).node_count <= MOST_NODES:
         _planned(found, folder)
+
+
+def _read_for_a_day(path: Path, day: date, expected: Study | None) -> None:
+    """A day reads the study as a plan does, but that regions without data are left out."""
+    try:
+        found = load_day(path, day)
+    except TrialfleetError as error:
+        if expected is not None:
+            raise AssertionError("a plan reads it, a day does not") from error
+        assert_clear(str(error), names="study.yaml")
+        return
+    if not found.absent:
+        assert found.study == expected, "a day reads it otherwise than a plan"
+
+
+def _days_follow_each_other(daily: Daily, now: datetime) -> None:
+    due = due_day(daily, now)
+    assert daily.begins(due) <= now + EARLY < daily.begins(due + 2 * DAY)
+    assert next_start(daily, now) > now
+    assert days_to_do(daily, {due - 3 * DAY}, now)[-1] == due
+    assert days_to_do(daily, {due}, now) == [due]
 
 
 def _planned(found: Study, folder: Path) -> None:
@@ -69,7 +110,9 @@ def _planned(found: Study, folder: Path) -> None:
         assert_clear(str(error))
         assert not out.exists(), "a plan that failed left a part of itself"
         return
-    assert run.study == found, "the plan froze another study"
+    left = {"accelerator": "auto", "python": None}  # … to the plan, which asks the pool
+    chosen = {k: getattr(run.study, k) for k, open_ in left.items() if getattr(found, k) == open_}
+    assert run.study == found.model_copy(update=chosen), "the plan froze another study"
     assert_safe(printable(plan_text(run)))
     if found.storage and found.storage.startswith("postgresql"):
         private = (out / "study.yaml").stat().st_mode & 0o077
@@ -134,22 +177,41 @@ def _things(folder: Path, random: Random) -> None:
     """What the arguments may name; `..` is still in the case's own folder."""
     here = folder / "here"
     (here / "runs" / "demo").mkdir(parents=True)
-    _furnish(here)
+    furnish(here)
     (here / "study.yaml").write_bytes(generate.study(random))
     (here / "fleet.yaml").write_bytes(generate.fleet(random))
+    (here / "daily.yaml").write_text(json.dumps(generate.DAILY))  # JSON is YAML
     if generate.chance(random):  # half the time is spent here
         plan(
             Study.model_validate(generate.SMALL).resolve(here), run="r1", out=here / "runs/demo/r1"
         )
+        for run in ("r1", "r2"):
+            _publish(here / "models/demo/A" / run)
 
 
-def _furnish(folder: Path) -> None:
+def _publish(model: Path) -> None:
+    """A model as a run leaves it, with what is needed to find it and go back to it."""
+    model.mkdir(parents=True)
+    origin = {"study": "demo", "run": model.name, "created": f"{generate.DAY}T00:00:00+00:00"}
+    write_json(model / "provenance.json", origin)
+    write_json(model / "card.json", {**origin, "region": "A", "metrics": {"loss": 0.5}})
+    promote(model)
+
+
+def furnish(folder: Path) -> None:
     """Files that studies name."""
+    days = folder / "days" / generate.DAY
+    days.mkdir(parents=True)
     (folder / "data").mkdir()
     for name in ("go.sh", "data/a.npz", "data/A.npz", "data/NO.npz", "rows.csv"):
         (folder / name).write_text("a,b\n1,2\n")
+    for region in generate.DAILY["regions"]:
+        (days / f"{region}.npz").write_text(region)
     rows = [f"{i % 9},{'ab'[i % 2]}\n" for i in range(60)]
     (folder / "table.csv").write_text("".join(["x,y\n", *rows]))
+    parts = ["train", "train", "validation", "test"]
+    rows = [f"{i % 9},{'ab'[i % 2]},{i},{parts[i % 4]}\n" for i in range(60)]
+    (folder / "parts.csv").write_text("".join(["x,y,z,part\n", *rows]))
     for name in ("data/São Paulo.npz", "data/the other.npz"):
         (folder / name).touch()
     os.mkfifo(folder / "fifo")
@@ -169,10 +231,34 @@ def _arguments(random: Random) -> list[str]:
     options = [name for parameter in command.params for name in parameter.opts if name[0] == "-"]
     words = [*options, "--help", "--nix", "-x", "--json", "--", "runs/demo/r1", "study.yaml"]
     words += ["fleet.yaml", "runs", "new", "rows.csv", "data", "A", "first", "1", "-1", "r1"]
+    words += ["daily.yaml", generate.DAY, "demo", "demo/A", "models/demo/A/r2", "r2"]
     odd = [text for text in generate.TEXTS if "\0" not in text and text[:1] != "/"]
     odd += ["/dev/zero", "/dev/null", "/dev/null/x", "/proc/nix", "\udcff"]
     more = [random.choice(random.choice([words, words, odd])) for _ in range(random.randrange(5))]
-    return [*names, *more]
+    return [*names, *(_likely(random, command) if generate.chance(random) else []), *more]
+
+
+LIKELY = {  # by the name of an argument or of a required option
+    "study": ["study.yaml", "daily.yaml", "daily.yaml"],
+    "run": ["r1", "runs/demo/r1"],
+    "names": ["r1"],
+    "region": ["A", "demo/A"],
+    "models": ["models/demo/A/r1"],
+    "model": ["A"],
+    "rows": ["rows.csv"],
+    "first": [generate.DAY, "2026-11-21"],
+    "last": [generate.DAY, "2026-11-23"],
+}
+
+
+def _likely(random: Random, command: click.Command) -> list[str]:
+    """What a person would give the command first."""
+    words: list[str] = []
+    for parameter in command.params:
+        if known := LIKELY.get(parameter.name or ""):
+            option = parameter.opts[-1:] if parameter.opts[0][0] == "-" else []
+            words += [*option, random.choice(known)]
+    return words
 
 
 def assert_clear(message: str, names: str = "") -> None:
@@ -204,14 +290,17 @@ def run_case(kind: str, seed: int, number: int, folder: Path) -> None:
     """Run one case in a new folder, which is removed if it went well."""
     folder.mkdir(parents=True)
     if kind == "study":
-        _furnish(folder)
+        furnish(folder)
     CASES[kind](Random(f"{seed} {kind} {number}"), folder)  # noqa: S311 - no secret
     os.chdir("/")
     shutil.rmtree(folder)
 
 
 def keep_inside() -> None:
-    """Let commands that reach beyond their folder read their arguments and do nothing."""
+    """Let commands that reach beyond their folder read their arguments and do nothing.
+
+    A day that has to wait for a pool gives up: none ever comes here.
+    """
 
     def close(command: click.Command) -> None:
         if isinstance(command, click.Group):
@@ -220,5 +309,13 @@ def keep_inside() -> None:
         else:
             command.callback = lambda **_: None
 
-    for name in OUTSIDE:
-        close(main.commands[name])
+    def give_up(_: Work, error: Exception) -> None:
+        raise error
+
+    for names in OUTSIDE:
+        command: click.Command = main
+        for name in names.split():
+            assert isinstance(command, click.Group), names
+            command = command.commands[name]
+        close(command)
+    setattr(Work, "_wait_for_what_is_away", give_up)  # noqa: B010 - no type checker allows it

@@ -9,6 +9,7 @@ import copy
 import io
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -30,9 +31,17 @@ FLEET: dict[str, Any] = {
     "needs": {"gpus": 1, "gpu_memory": "16GB", "architecture": "x86_64"},
     "spot": {"share": 0.5, "ceiling": 0.8},
     "nodes": {"min": 0, "max": 4},
-    "price_cap": {"hour": 8, "run": 60.5},
+    "price_cap": {"hour": 8, "run": 60.5, "reserve": 0.1},
     "trials_per_gpu": 1,
-    "probe": {"bandwidth_share": 0.5, "launch_microseconds": 30},
+    "probe": {
+        "bandwidth_share": 0.5,
+        "launch_microseconds": 30,
+        "launch_rate": 2e4,
+        "bandwidth": 300,
+        "pool_share": 0.9,
+        "host_share": 0.5,
+        "ecc_uncorrected": 0,
+    },
     "idle_minutes": 10,
     "lease_minutes": 60,
     "ami": {"eu-west-1": "ami-0123456789abcdef0", "us-east-1": "ami-0123456789abcdef1"},
@@ -53,20 +62,40 @@ SMALL: dict[str, Any] = {
     "trainer": {"command": "sh go.sh", "files": ["go.sh"]},
     "accelerator": "cpu",
 }
+DAY = "2026-11-22"
+DAILY: dict[str, Any] = {
+    **SMALL,
+    "data": "days/{date}/{region}.npz",
+    "daily": {
+        "at": "02:30",
+        "zone": "Europe/Oslo",
+        "deadline": "1h30m",
+        "missed": "all",
+        "unchanged": "skip",
+    },
+}
 PASSWORD = "pa55wort"
 STUDIES: list[dict[str, Any]] = [
     SMALL,
     {**SMALL, "regions": {"glob": "data/*.npz"}, "publish": "models", "seed": 3, "retries": 0},
     {**SMALL, "publish": "none"},
     {**SMALL, "gate": {"metric": "auc", "direction": "maximize", "tolerance": 0.01}},
+    {**SMALL, "gate": {"confidence": 0.9, "baseline": False}, "python": "/usr/bin/python3"},
+    DAILY,
+    {**DAILY, "daily": {"at": "9:05", "missed": "none", "unchanged": "train"}, "gate": {}},
     {
         **SMALL,
         "regions": {
             "A": None,
-            "São Paulo": {"data": ["data/a.npz"], "priority": 3, "budget": {"trials": 2}},
+            "São Paulo": {
+                "data": ["data/a.npz"],
+                "priority": 3,
+                "budget": {"trials": 2, "startup_trials": 1, "failures": 1},
+            },
             "the other": {"search_space": {"epochs": 9}, "budget": {"hours": 2, "lanes": 1}},
         },
         "search_space": SPACE,
+        "budget": {"trials": 4, "startup_trials": 2, "failures": 0},
         "data": ["data/{region}.npz"],
         "report_metric": "auc",
         "report_direction": "maximize",
@@ -89,6 +118,20 @@ STUDIES: list[dict[str, Any]] = [
         },
         "objective": {"metric": "val_auc", "direction": "maximize"},
         "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
+    },
+    {
+        **SMALL,
+        "trainer": "tabular",
+        "data": ["table.csv"],
+        "target": "x",
+        "table": {"task": "regression", "split": {"random": [0.5, 0.25, 0.25]}},
+    },
+    {
+        **SMALL,
+        "trainer": "tabular",
+        "data": "parts.csv",
+        "target": "y",
+        "table": {"columns": {"z": "ignore"}, "split": {"column": "part"}},
     },
     {
         **SMALL,
@@ -117,6 +160,7 @@ TEXTS = [
     f"postgresql+psycopg://u:{PASSWORD}@h/d?x={PASSWORD}", f"postgresql+psycopg://u:a@{PASSWORD}@h",
     f"mysql://u:{PASSWORD}@h/d", "2024-01-01", "10GB", "0GB", "1e999GB", "float", "flaot", "glob",
     "latest", "parent", "eu-west-1", "g5.xlarge", "ami-00000000", "Memory >", "((", "sh 'a",
+    DAY, "{date}", "data/{date}/{region}", "24:00", "2:30", "0h0m", "999h", "none", "UTC", "../UTC",
 ]  # fmt: skip
 NUMBERS = [
     0, 1, -1, 2, 3, 17, 101, 1001, 10_000, 10_001, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, 0.5,
@@ -166,6 +210,11 @@ def value(random: Random) -> Any:
     if kind == 6:
         return [value(random) for _ in range(random.randrange(4))]
     return {str(random.choice(TEXTS)): value(random) for _ in range(random.randrange(3))}
+
+
+def moment(random: Random) -> datetime:
+    """A time of the next years, with the days on which clocks are set among them."""
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=random.randrange(10**7))
 
 
 def chance(random: Random, of: float = 0.5) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -20,17 +21,27 @@ import platformdirs
 from rich.console import Console
 from rich.table import Table
 
+from tests.fleet.lab.namespaces import why_none
 from tests.storm.audit import Audit
-from tests.storm.ground import enter_own_namespace
+from tests.storm.clock import enter_own_time
+from tests.storm.disk import INSIDE, enter_own_namespace
+from tests.storm.embedded import Embedded
+from tests.storm.ground import Ground, Settings
+from tests.storm.lab import LabGround
 from tests.storm.matrix import FAILED, Matrix, Row
-from tests.storm.storm import Settings, Storm
+from tests.storm.storm import Storm
 from tests.storm.victims import KINDS
 
 
 def main() -> None:
     """Raise a storm."""
     arguments = _arguments()
-    enter_own_namespace()
+    if not arguments.lab:
+        enter_own_namespace()
+        if INSIDE in os.environ:
+            enter_own_time()
+    elif why_none():
+        sys.exit(f"no lab: {why_none()}")
     signal.signal(signal.SIGTERM, _end_as_by_interrupt)
     folder = arguments.folder or _own_folder()
     folder.mkdir(parents=True)
@@ -43,16 +54,16 @@ def main() -> None:
         regions=arguments.regions,
         trials=arguments.trials,
         mean=arguments.mean,
+        clocks=arguments.clocks,
     )
-    storm = Storm(folder, settings, _say)
+    ground: Ground = LabGround(folder, settings) if arguments.lab else Embedded(folder, settings)
+    storm = Storm(folder, settings, ground, _say)
     is_clean = False
     try:
         storm.rage()
         is_clean = storm.audit.is_clean
     finally:
-        storm.pool.down(grace=0)
-        if not is_clean:
-            storm.ground.keep(folder / "runs-kept")
+        ground.down(None if is_clean else folder / "runs-kept")
     _print(storm, as_json=arguments.json)
     if not is_clean:
         sys.exit(f"the evidence is in {folder}")
@@ -94,9 +105,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--regions", type=int, default=41, help="of each run")
     parser.add_argument("--trials", type=int, default=6, help="of each region")
     parser.add_argument("--mean", type=float, default=1.5, help="seconds between two events")
+    parser.add_argument("--clocks", type=float, default=0.02, help="share of events that set it")
     parser.add_argument("--folder", type=Path, help="a new folder, not under /tmp")
     parser.add_argument(
         "--matrix", action="store_true", help="kill each kind once in each phase of a region"
+    )
+    parser.add_argument(
+        "--lab", action="store_true", help="over the fleet's lab; kills are events of any kind"
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
     return parser.parse_args()
@@ -141,6 +156,7 @@ def _rows(storm: Storm) -> list[tuple[str, str]]:
         ("longest time without progress", f"{storm.longest_standstill:.0f} s"),
         *((f"mended: {what}", str(count)) for what, count in sorted(audit.mends.items())),
         *((f"event: {what}", str(count)) for what, count in sorted(storm.events.items())),
+        *((f"left out: {what}", "-") for what in storm.ground.left_out),
     ]
 
 
@@ -159,6 +175,7 @@ def _plain(storm: Storm) -> dict[str, Any]:
         **storm.audit.to_json(),
         "seed": storm.settings.seed,
         "events": dict(storm.events),
+        "left_out": list(storm.ground.left_out),
         "recovery_seconds": storm.recovery,
         "longest_standstill_seconds": storm.longest_standstill,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,15 @@ class Audit:
         self._add_models(run)
         self.trainings += sum(_executions(log) for log in trial_logs(run.folder))
         self.mends.update(f"{mend['remedy']}: {_kind(mend['what'])}" for mend in status.mends)
+
+    def merge(self, other: Mapping[str, Any]) -> None:
+        """Add the audit of another run, as `to_json` gives it."""
+        for name, value in other.items():
+            mine = getattr(self, name)
+            if isinstance(mine, Counter):
+                mine.update(value)
+            else:
+                setattr(self, name, mine + value)
 
     def needed(self, what: str) -> None:
         """Note that a person was needed."""

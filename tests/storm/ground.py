@@ -1,83 +1,98 @@
-"""Where a storm's run lies: a small disk of its own, which can be filled up."""
+"""What a storm rages over: a pool, one run after another in it, and all that may befall them."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
+from typing import Protocol
 
-INSIDE = "TRIALFLEET_STORM_INSIDE"  # set in the mount namespace
-DISK_MB = 512
-
-
-def enter_own_namespace() -> None:
-    """Become this program in a mount namespace of its own, where that is allowed."""
-    if INSIDE in os.environ or shutil.which("unshare") is None:
-        return
-    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    prefix = ["unshare", *as_root, "--mount", "--propagation", "private", "--"]
-    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0:
-        os.environ[INSIDE] = "1"
-        os.execvp(prefix[0], [*prefix, sys.executable, "-m", "tests.storm", *sys.argv[1:]])  # noqa: S606
+from tests.storm.audit import Audit
+from tests.storm.watch import Progress, Seen
 
 
-class Ground:
-    """The folder of the storm's runs."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How bad a storm is.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._ballast = root / "ballast"
-        self._modes: dict[Path, int] = {}
-        root.mkdir()
-        self.is_small = INSIDE in os.environ
-        if self.is_small:
-            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "trialfleet-storm"]
-            subprocess.run([*mount, root], check=True)
+    Attributes:
+        kills: processes to kill; in the lab, events of any kind.
+        seed: of the order of events; which process is there to be killed is the machine's word.
+        regions: of each run.
+        trials: of each region.
+        mean: seconds between two events on average.
+        clocks: the share of events that set the clock.
+    """
 
-    def fill(self) -> None:
-        """Fill the disk to its last byte."""
-        with self._ballast.open("wb", buffering=0) as ballast:
-            for size in (1 << 20, 1 << 12):
-                try:
-                    while True:
-                        ballast.write(b"\0" * size)
-                except OSError:
-                    continue
-
-    def empty(self) -> None:
-        """Give the room back."""
-        self._ballast.unlink(missing_ok=True)
-
-    def protect(self) -> None:
-        """Let nothing be made, renamed, removed or opened for writing.
-
-        By modes: a disk can't be mounted read-only while files are open, and the pool's processes,
-        in a user namespace of root's or a plain user's, have no privilege that overrides them.
-        """
-        for path in [self.root, *sorted(self.root.rglob("*"))]:
-            try:
-                if not path.is_symlink():
-                    self._modes.setdefault(path, path.stat().st_mode)
-                    path.chmod(self._modes[path] & ~0o222)
-            except FileNotFoundError:
-                continue
-
-    def allow(self) -> None:
-        """Take that back."""
-        for path, mode in self._modes.items():
-            try:
-                path.chmod(mode)
-            except FileNotFoundError:
-                continue
-        self._modes = {}
-
-    def keep(self, place: Path) -> None:
-        """Copy what a storm leaves here to where it outlives the namespace."""
-        if self.is_small:
-            shutil.copytree(self.root, place, symlinks=True, ignore=_without_sockets)
+    kills: int
+    seed: int
+    regions: int
+    trials: int
+    mean: float
+    clocks: float
 
 
-def _without_sockets(folder: str, names: list[str]) -> set[str]:
-    return {name for name in names if (Path(folder) / name).is_socket()}
+@dataclass(frozen=True, kw_only=True)
+class Strike:
+    """Something that befell the pool.
+
+    Attributes:
+        what: in words.
+        counts: the names by which it is counted.
+        lasts: seconds until its end.
+        ends: what is done then.
+        ended: that in words.
+    """
+
+    what: str
+    counts: tuple[str, ...]
+    lasts: float = 0.0
+    ends: Callable[[], None] = lambda: None
+    ended: str = ""
+
+
+class Ground(Protocol):
+    """A pool with a run in it.
+
+    Attributes:
+        shares: how often which event is, as a part of all; the rest are kills.
+        left_out: events that can't be had here, and why.
+        look_seconds: between two looks at the run.
+        recovery_seconds: after the last event, for all to run again.
+    """
+
+    shares: Mapping[str, float]
+    left_out: Sequence[str]
+    look_seconds: float
+    recovery_seconds: float
+
+    def up(self) -> None:
+        """Bring the pool up."""
+
+    def tend(self) -> Sequence[str]:
+        """Do what happens by itself on a machine; return what was done, in words."""
+
+    def strike(self, event: str, random: Random) -> Strike | None:
+        """Have something befall the pool; None where nothing is there that it could."""
+
+    def plan(self, number: int) -> None:
+        """Plan the run of this number."""
+
+    def submit(self) -> None:
+        """Hand it to HTCondor; PoolError while that is away."""
+
+    def resume(self) -> None:
+        """Do what a person does with a run that doesn't go on; PoolError as `submit`."""
+
+    def look(self, before: Progress) -> Seen:
+        """Return how the run stands; what can't be read now is as it was before."""
+
+    def missing(self) -> list[str]:
+        """Return what does not run of what should; empty where all does."""
+
+    def close(self, audit: Audit) -> None:
+        """Audit the run that is over; it is removed if nothing was found."""
+
+    def down(self, kept: Path | None) -> None:
+        """End everything; what the runs left is copied to a folder, if one is named."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.storm.audit import Audit
-from tests.storm.storm import CPUS, START_SECONDS, TRAINER, Say
+from tests.storm.embedded import CPUS, START_SECONDS, TRAINER
+from tests.storm.storm import Say
 from tests.storm.victims import KINDS, victims
 from tests.storm.watch import Progress, missing, progress
 from trialfleet import PoolError, Run, RunState, Study, TrialfleetError, plan

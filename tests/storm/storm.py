@@ -1,69 +1,37 @@
-"""The storm itself: processes killed at random moments, and what else befalls a machine."""
+"""The storm itself: events at random moments, calm at last, and what became of the runs."""
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tests.storm.audit import Audit
-from tests.storm.ground import Ground
-from tests.storm.victims import KINDS, SHORT_LIVED, Victim, catch, victims
-from tests.storm.watch import Progress, missing, progress
-from trialfleet import PoolError, Run, RunState, Study, TrialfleetError, plan
-from trialfleet.infra.pool.connection import use
-from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.dagman.mend import mends
-from trialfleet.workflows.plan.folder import RunFolder
+from tests.storm.ground import Ground, Settings, Strike
+from tests.storm.watch import Progress, Seen
+from trialfleet import PoolError, TrialfleetError
 
-TRAINER = Path(__file__).parent.parent / "pool" / "trainers" / "moody.py"
-CPUS = 8  # more than a small machine has: the jobs mostly sleep
 START_SECONDS = 180.0  # for a pool on a busy machine
-FROZEN_SECONDS, FULL_SECONDS, PROTECTED_SECONDS = 30.0, 40.0, 20.0
 STILL_SECONDS = 300.0  # without any progress: it will not go on by itself
 STOPPED_SECONDS = 60.0  # the same of one that says that it has ended, but not well
+LULL_SECONDS = 60.0  # without an event, for a run to go on that stood still
 PERSONS = 3  # times that a run is helped before it is given up
-RECOVERY_SECONDS = 60.0  # after the last event, for all to run again
-SHARES = {"freeze": 0.03, "crash": 0.01, "restart": 0.01, "fill": 0.01, "protect": 0.01}
-
-RATES = {"master": 0.2}  # of a kind's deaths; a master's takes the whole pool with it
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How bad a storm is.
-
-    Attributes:
-        kills: processes to kill.
-        seed: of the order of events; which process is there to be killed is the machine's word.
-        regions: of each run.
-        trials: of each region.
-        mean: seconds between two events on average.
-    """
-
-    kills: int
-    seed: int
-    regions: int
-    trials: int
-    mean: float
+NOTHING = Seen(progress=Progress(), is_done=False, has_ended=False, said="", mends=0)
 
 
 @dataclass
 class Storm:
-    """A storm over runs in a pool of its own, in a folder of its own."""
+    """A storm over runs; it notes what befell them in a log of its own."""
 
     folder: Path
     settings: Settings
+    ground: Ground
     say: Say
     audit: Audit = field(default_factory=Audit)
     events: Counter[str] = field(default_factory=Counter)
@@ -72,13 +40,11 @@ class Storm:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.settings.seed)  # noqa: S311 - no secret
-        self.pool = Pool(self.folder / "pool", cpus=CPUS)
-        self.ground = Ground(self.folder / "runs")
         self._log = (self.folder / "storm.log").open("a", buffering=1)
-        self._later: list[tuple[float, str, Callable[[], None]]] = []
+        self._later: list[tuple[float, Strike]] = []
         self._begin = time.monotonic()
-        self._run: Run | None = None
-        self._progress = Progress()
+        self._is_run = False
+        self._seen = NOTHING
         self._since = time.monotonic()  # of the last progress
         self._next_look = 0.0
 
@@ -86,35 +52,41 @@ class Storm:
 
     def rage(self) -> None:
         """Do all of it: runs under events until the kills are spent; then calm; then the audit."""
-        self.pool.up(seconds=START_SECONDS)
-        use(self.pool.environment())
+        self.ground.up()
         while self.events["kill"] < self.settings.kills:
             self._start_run()
             self._under_events()
-            if not self._is_over():
+            if not self._seen.is_done:
                 self._calm()
                 self.recovery = self._until_all_runs()
             self._until_the_end()
             self._close_run()
 
     def _under_events(self) -> None:
-        while self.events["kill"] < self.settings.kills and not self._is_over():
+        while self.events["kill"] < self.settings.kills and not self._seen.is_done:
             if self._stands_still():
                 self._lull()
             self._pass(self._random.expovariate(1 / self.settings.mean))
-            names, weights = zip(*SHARES.items(), strict=True)
+            names, weights = zip(*self.ground.shares.items(), strict=True)
             name = self._random.choices(["kill", *names], [1 - sum(weights), *weights])[0]
-            getattr(self, f"_{name}")()
+            if strike := self.ground.strike(name, self._random):
+                self._note(strike)
+
+    def _note(self, strike: Strike) -> None:
+        self.events.update(strike.counts)
+        self._tell(strike.what)
+        if strike.lasts:
+            self._later.append((time.monotonic() + strike.lasts, strike))
 
     def _lull(self) -> None:
         """Leave a run alone that nothing came of for long; help it if it does not go on."""
         self.events["lull"] += 1
         self._tell("a lull")
         self._calm()
-        before, end = self._progress, time.monotonic() + RECOVERY_SECONDS
-        while self._progress == before and time.monotonic() < end:
+        before, end = self._seen.progress, time.monotonic() + LULL_SECONDS
+        while self._seen.progress == before and time.monotonic() < end:
             self._pass(1.0)
-        if self._progress == before and missing(self.pool, self._run):
+        if self._seen.progress == before and self.ground.missing():
             self._help()
         self._since = time.monotonic()
 
@@ -125,87 +97,44 @@ class Storm:
 
     def _until_all_runs(self) -> float:
         begin = time.monotonic()
-        while lacking := missing(self.pool, self._run):
+        while lacking := self.ground.missing():
             self._pass(0.5)
             if time.monotonic() - begin > STILL_SECONDS:
                 break
         seconds = time.monotonic() - begin
         self._tell(f"{seconds:.1f} s after the last event all runs again")
-        if seconds > RECOVERY_SECONDS:
+        if seconds > self.ground.recovery_seconds:
             self.audit.needed(f"after {seconds:.0f} s not all runs again: {'; '.join(lacking)}")
         return seconds
 
     def _until_the_end(self) -> None:
         """Wait until the run is done; where it stands still, be the person that it needs."""
         for _ in range(PERSONS):
-            while not self._is_over() and not self._stands_still():
+            while not self._seen.is_done and not self._stands_still():
                 self._pass(1.0)
-            if self._is_over():
+            if self._seen.is_done:
                 return
             self._help()
 
-    def _is_over(self) -> bool:
-        if self._run is None:
-            return True
-        try:
-            return self._progress.reported and self._run.status().state is RunState.DONE
-        except TrialfleetError:
-            return False
-
     def _stands_still(self) -> bool:
-        assert self._run is not None, "a run goes on"
         seconds = time.monotonic() - self._since
-        if seconds < STOPPED_SECONDS:
-            return False
-        try:
-            has_stopped = self._run.status().ended
-        except TrialfleetError:
-            has_stopped = False
-        return has_stopped or seconds > STILL_SECONDS
+        return seconds > (STOPPED_SECONDS if self._seen.has_ended else STILL_SECONDS)
 
     def _help(self) -> None:
-        assert self._run is not None, "a run goes on"
-        self.audit.needed(f"{self._run.folder}: {self._what_it_says()}")
+        self.audit.needed(f"run {self.audit.runs + 1}: nothing happened; {self._seen.said}")
         self._tell(self.audit.evidence[-1])
         self._since = time.monotonic()
         with suppress(TrialfleetError):
-            self._run.resume()
-
-    def _what_it_says(self) -> str:
-        assert self._run is not None, "a run goes on"
-        try:
-            status = self._run.status()
-        except TrialfleetError as error:
-            return str(error)
-        return f"{status.state}, nothing happened; {'; '.join(status.troubles) or 'no trouble'}"
+            self.ground.resume()
 
     # --- Runs -------------------------------------------------------------------------------------
 
     def _start_run(self) -> None:
         number = self.audit.runs + 1
-        study = Study.model_validate(self._study()).resolve(self.ground.root)
-        self._run = plan(study, run=f"s{number}", out=self.ground.root / f"s{number}")
-        self._progress, self._since = Progress(), time.monotonic()
+        self.ground.plan(number)
+        self._is_run, self._seen, self._since = True, NOTHING, time.monotonic()
         self._tell(f"run {number} begins")
-        self._retrying(self._run.submit, self._run.resume)
-
-    def _study(self) -> dict[str, Any]:
-        return {
-            "name": "storm",
-            "regions": [f"R{number:03}" for number in range(self.settings.regions)],
-            "objective": {"metric": "loss", "direction": "minimize"},
-            "search_space": {
-                "x": {"type": "float", "low": 0.0, "high": 1.0},
-                "steps": 4,
-                "seconds": 0.2,
-                "save_every": 1,
-            },
-            "budget": {"trials": self.settings.trials, "lanes": 2},
-            "trainer": {"command": ["python3", TRAINER.name], "files": [str(TRAINER)]},
-            "resources": {"memory": "100MB", "disk": "20MB"},
-            "accelerator": "cpu",
-            "retries": 5,
-        }
+        self._retrying(self.ground.submit, self.ground.resume)
 
     def _retrying(self, first: Callable[[], object], then: Callable[[], object]) -> None:
         """Submitting is a person's act, who tries again while HTCondor is away."""
@@ -222,26 +151,23 @@ class Storm:
                 return
 
     def _close_run(self) -> None:
-        assert self._run is not None, "a run has ended"
         found = len(self.audit.evidence)
-        self.audit.add(self._run)
+        self._is_run = False
+        self.ground.close(self.audit)
         for what in self.audit.evidence[found:]:
             self._tell(what)
-        if len(self.audit.evidence) == found:
-            shutil.rmtree(self._run.folder)  # room for the next
-        self._run = None
 
     # --- Time -------------------------------------------------------------------------------------
 
     def _pass(self, seconds: float) -> None:
-        """Let time pass: what is due is done, a machine's systemd lives, progress is told."""
+        """Let time pass: what is due ends, a machine's systemd lives, progress is told."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
             for item in [item for item in self._later if item[0] <= now]:
                 self._later.remove(item)
-                self._tell(item[1])
-                item[2]()
+                self._tell(item[1].ended)
+                item[1].ends()
             if now >= self._next_look:
                 self._look()
             if time.monotonic() >= until:
@@ -249,111 +175,27 @@ class Storm:
             time.sleep(max(0.0, min(0.2, until - time.monotonic())))
 
     def _look(self) -> None:
-        self._next_look = time.monotonic() + 1.0
-        if not self.pool.is_up():
-            self._up()
-        if self._run is None:
-            return
-        before = self._progress
-        self._progress = progress(self._run, before)
-        now = time.monotonic()
-        self.longest_standstill = max(self.longest_standstill, now - self._since)
-        if self._progress != before:
-            self._since = now
-        self.say(self._line())
+        for line in self.ground.tend():
+            self._tell(line)
+        if self._is_run:
+            before = self._seen.progress
+            self._seen = self.ground.look(before)
+            now = time.monotonic()
+            self.longest_standstill = max(self.longest_standstill, now - self._since)
+            if self._seen.progress != before:
+                self._since = now
+            self.say(self._line())
+        self._next_look = time.monotonic() + self.ground.look_seconds
 
     def _line(self) -> str:
-        of = self.settings
-        assert self._run is not None, "a run goes on"
+        of, progress = self.settings, self._seen.progress
         return (
             f"{time.monotonic() - self._begin:5.0f} s  kills {self.events['kill']}/{of.kills}"
-            f"  run {self.audit.runs + 1}: trials {self._progress.told}/{of.regions * of.trials}"
-            f"  published {self._progress.published}/{of.regions}"
-            f"  mends {len(mends(RunFolder(self._run.folder)))}"
+            f"  run {self.audit.runs + 1}: trials {progress.told}/{of.regions * of.trials}"
+            f"  published {progress.published}/{of.regions}"
+            f"  mends {self._seen.mends}"
             f"  still {time.monotonic() - self._since:.0f} s"
         )
 
     def _tell(self, what: str) -> None:
         self._log.write(f"{time.strftime('%H:%M:%S')} {what}\n")
-
-    def _in(self, seconds: float, what: str, action: Callable[[], None]) -> None:
-        self._later.append((time.monotonic() + seconds, what, action))
-
-    # --- Events -----------------------------------------------------------------------------------
-
-    def _kill(self) -> None:
-        order = {kind: self._random.expovariate(RATES.get(kind, 1.0)) for kind in KINDS}
-        kinds = sorted(KINDS, key=order.__getitem__)
-        found = next(filter(None, map(self._of_kind(), kinds)), [])
-        if not found:  # the pool is down
-            return
-        victim = self._random.choice(found)
-        with suppress(ProcessLookupError):
-            os.kill(victim.pid, signal.SIGKILL)
-            self.events["kill"] += 1
-            self.events[victim.kind] += 1
-            self._tell(f"killed {victim.kind} ({victim.pid})")
-
-    def _of_kind(self) -> Callable[[str], list[Victim]]:
-        """Return what gives the processes of a kind, looked for once; a short-lived is caught."""
-        alive = victims(self.pool.condor_config)
-
-        def of_kind(kind: str) -> list[Victim]:
-            if kind in SHORT_LIVED and alive:
-                return catch(self.pool.condor_config, kind)
-            return [victim for victim in alive if victim.kind == kind]
-
-        return of_kind
-
-    def _freeze(self) -> None:
-        found = victims(self.pool.condor_config)
-        if not found:
-            return
-        kind = self._random.choice(sorted({victim.kind for victim in found}))
-        victim = self._random.choice([one for one in found if one.kind == kind])
-
-        def thaw() -> None:
-            with suppress(ProcessLookupError):
-                os.kill(victim.pid, signal.SIGCONT)
-
-        with suppress(ProcessLookupError):
-            os.kill(victim.pid, signal.SIGSTOP)
-            self.events["freeze"] += 1
-            self._tell(f"stopped {victim.kind} ({victim.pid})")
-            self._in(FROZEN_SECONDS, f"{victim.kind} ({victim.pid}) goes on", thaw)
-
-    def _crash(self) -> None:
-        """The machine dies and comes back."""
-        self.events["crash"] += 1
-        self._tell("killed the whole pool")
-        self.pool.down(grace=0)
-
-    def _restart(self) -> None:
-        self.events["restart"] += 1
-        self._tell("pool down")
-        self.pool.down()
-
-    def _up(self) -> None:
-        """What systemd does on a real machine."""
-        try:
-            self.pool.up(seconds=START_SECONDS)
-            self._tell("pool up")
-        except PoolError as error:
-            self._tell(f"pool up: {error}")
-
-    def _fill(self) -> None:
-        if self.ground.is_small and not self._is_spoilt():
-            self.events["full disk"] += 1
-            self._tell("disk full")
-            self.ground.fill()
-            self._in(FULL_SECONDS, "disk has room", self.ground.empty)
-
-    def _protect(self) -> None:
-        if not self._is_spoilt():
-            self.events["read-only folder"] += 1
-            self._tell("run's folder read-only")
-            self.ground.protect()
-            self._in(PROTECTED_SECONDS, "run's folder writable", self.ground.allow)
-
-    def _is_spoilt(self) -> bool:
-        return any("disk" in what or "folder" in what for _, what, _ in self._later)

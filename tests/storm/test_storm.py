@@ -1,25 +1,93 @@
-"""A small storm, as `make storm` raises large ones."""
+"""Small storms, as `make storm` raises large ones."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.fleet.lab.namespaces import why_none
+from tests.storm import clock
+
 REPOSITORY = Path(__file__).parents[2]
+# Prints what the time of day is, how old a file seems to be, and how long a wait was.
+LOOK = """
+import os, sys, time
+began = time.monotonic()
+time.sleep(0.5)
+print(time.time(), time.time() - os.stat(sys.argv[1]).st_mtime, time.monotonic() - began)
+"""
 
 
-@pytest.mark.pool
-@pytest.mark.timeout(900)  # a busy machine; some two minutes on a quiet one
-def test_no_crash_leaves_a_run_stuck() -> None:
-    storm = ["--kills", "30", "--seed", "1", "--regions", "4", "--trials", "4", "--mean", "1"]
+def storm(*arguments: str) -> dict[str, object]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.storm", *storm],
+        [sys.executable, "-m", "tests.storm", *arguments, "--json"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-2000:]}"
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.pool
+@pytest.mark.timeout(900)  # a busy machine; some two minutes on a quiet one
+def test_no_crash_leaves_a_run_stuck() -> None:
+    storm("--kills", "30", "--seed", "1", "--regions", "4", "--trials", "4", "--mean", "1")
+
+
+@pytest.mark.pool
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_no_clock_that_is_set_leaves_a_run_stuck() -> None:
+    size = ("--regions", "4", "--trials", "6", "--mean", "3")
+    found = storm("--kills", "10", "--seed", "4", "--clocks", "0.5", *size)
+    events, left_out = found["events"], found["left_out"]
+    assert isinstance(events, dict)
+    assert isinstance(left_out, list)
+    assert events.get("clock") or any("clock" in event for event in left_out)
+
+
+@pytest.mark.fleet
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(bool(why_none()), reason=f"no lab: {why_none()}")
+def test_no_cut_and_no_lost_machine_leaves_a_run_stuck() -> None:
+    size = ("--regions", "2", "--trials", "3", "--mean", "8")
+    storm("--lab", "--kills", "6", "--seed", "1", *size)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_wrong_clock_is_wrong_for_files_as_a_machines_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, library = tmp_path / "clock", tmp_path / "wrong_clock.so"
+    clock.make(file, library)
+    monkeypatch.setenv(clock.FILE, str(file))
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.touch()
+    time.sleep(2)  # the clock is set to whole seconds
+    clock.Clock().set(600)
+    after.touch()
+    ages = {}
+    for place in (before, after):
+        told = subprocess.run(
+            [sys.executable, "-c", LOOK, place],
+            env={**os.environ, "LD_PRELOAD": str(library)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        now, ages[place], waited = map(float, told.stdout.split())
+        assert now == pytest.approx(time.time() + 600, abs=60)  # a busy machine
+        assert 0.5 <= waited < 60
+    assert ages[before] > 600
+    assert ages[after] < 60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,10 @@ KINDS: dict[str, Matches] = {
     "script": _argument("optimizer/client.py"),
     "trainer": _argument("moody.py"),
 }
+FLEET_KINDS = KINDS | {
+    "autoscaler": _argument("trialfleet.workflows.scripts.fleet_node"),
+    "agent": _argument("trialfleet.nodes.agent"),
+}
 SHORT_LIVED = frozenset({"publish", "report", "script"})
 
 
@@ -108,6 +112,15 @@ def _among(pids: list[int], config: Path, kinds: frozenset[str]) -> Iterator[Vic
 
 def _kind(words: list[str], folder: Path, kinds: frozenset[str]) -> str | None:
     cwd = str((folder / "cwd").readlink()) if any("condor_dagman" in word for word in words) else ""
-    return next(
-        (kind for kind, matches in KINDS.items() if kind in kinds and matches(words, cwd)), None
-    )
+    return kind_of(words, cwd, {kind: KINDS[kind] for kind in KINDS if kind in kinds})
+
+
+def kind_of(words: list[str], cwd: str, kinds: Mapping[str, Matches] = KINDS) -> str | None:
+    """Return the kind of a process; None if it is of no kind.
+
+    Args:
+        words: its command line.
+        cwd: the folder where it works.
+        kinds: those that it may be of.
+    """
+    return next((kind for kind, matches in kinds.items() if matches(words, cwd)), None)

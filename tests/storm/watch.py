@@ -10,13 +10,33 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests.storm.victims import victims
-from trialfleet import PoolError, Run, TrialfleetError
+from trialfleet import PoolError, Run, RunState, TrialfleetError
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import RUNNING, faults, is_dagman
+from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.plan.folder import RunFolder
 
 TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL')"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A run as it stands, seen from outside.
+
+    Attributes:
+        progress: how far it is.
+        is_done: whether it has ended as it should.
+        has_ended: whether it has ended at all.
+        said: what its status says, in words; of what is out of reach, why.
+        mends: how often the supervisor has mended it.
+    """
+
+    progress: Progress
+    is_done: bool
+    has_ended: bool
+    said: str
+    mends: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +67,23 @@ def progress(run: Run, before: Progress) -> Progress:
     )
 
 
+def seen(run: Run, before: Progress) -> Seen:
+    """Return how a run stands; what can't be read now is as it was before."""
+    now = progress(run, before)
+    mended = len(mends(RunFolder(run.folder)))
+    try:
+        status = run.status()
+    except TrialfleetError as error:
+        return Seen(progress=now, is_done=False, has_ended=False, said=str(error), mends=mended)
+    return Seen(
+        progress=now,
+        is_done=now.reported and status.state is RunState.DONE,
+        has_ended=status.ended,
+        said=f"{status.state}; {'; '.join(status.troubles) or 'no trouble'}",
+        mends=mended,
+    )
+
+
 def _told(database: Path) -> int:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as study:
@@ -70,17 +107,27 @@ def missing(pool: Pool, run: Run | None) -> list[str]:
     lacking = ["no supervisor"] if "supervisor" not in kinds else []
     if run is None or _is_over(run):
         return lacking
+    processes = sum(victim.kind.startswith("dagman") for victim in alive)
+    return [*lacking, *missing_of_run(run, processes)]
+
+
+def missing_of_run(run: Run, processes: int | None = None) -> list[str]:
+    """Return what does not run of a run that is not over.
+
+    Args:
+        run: the run.
+        processes: how many DAGMans there are; None where nobody counts them.
+    """
     try:
         queued = job_queue.look_up(RunFolder(run.folder))
     except PoolError as error:
-        return [*lacking, str(error)]
+        return [str(error)]
     found = faults(RunFolder(run.folder), queued.ads, time.time())
-    lacking += [str(fault) for fault in found if fault.is_sure]  # of 41 regions one always changes
+    lacking = [str(fault) for fault in found if fault.is_sure]  # of 41 regions one always changes
     if queued.root is None:
         return [*lacking, "no DAGMan job in the queue"]
     jobs = sum(is_dagman(ad) and ad["JobStatus"] == RUNNING for ad in queued.ads)
-    processes = sum(victim.kind.startswith("dagman") for victim in alive)
-    if processes < jobs:
+    if processes is not None and processes < jobs:
         lacking.append(f"{processes} DAGMan processes for {jobs} jobs")
     return lacking
 

@@ -228,7 +228,8 @@ def _between(now: float, then: float) -> float:
 def _of_absence(folder: RunFolder) -> list[Fault]:
     """A graph that no job of the queue runs, although nobody stopped it and it isn't over."""
     if _is_over(folder):  # but for the report, perhaps
-        found = _lost([(folder.dag_files, None)])
+        cut_off = None if folder.report_page.exists() else _cut_off(folder)
+        found = cut_off or _lost([(folder.dag_files, None)])
     else:
         found = _cut_off(folder) or _lost(_graphs(folder)) or _gave_up(folder)
     if found is None:

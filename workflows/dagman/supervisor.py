@@ -13,6 +13,7 @@ import fcntl
 import logging
 import math
 import os
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -27,6 +28,7 @@ from trialfleet.files import read_json, write_json
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
 from trialfleet.workflows.dagman.mend import BusyError, alone, mend
+from trialfleet.workflows.dagman.set_clock import ClockWatch
 from trialfleet.workflows.dagman.watchers import Watchers
 from trialfleet.workflows.plan.folder import RunFolder
 
@@ -164,7 +166,9 @@ def supervise(state: Path) -> None:
         state: a folder of this supervisor's own, where it keeps which runs there are.
     """
     supervisor, known, watchers = Supervisor(mend_alone), _Known(state / "runs.json"), Watchers()
+    watch = ClockWatch(state / "clock.json")
     while True:
+        watch.look(time.time(), time.monotonic())
         try:
             ads = job_queue.query("TrialfleetFolder =!= undefined", PROJECTION)
         except PoolError as error:
@@ -223,6 +227,7 @@ def supervise_alone(state: Path) -> None:
     Raises:
         InputError: the folder can't be made or written.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_master hands condor_reconfig on so
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Literal
 
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import Assignment, RegionSettings, RegionStudy
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
+from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
@@ -36,13 +36,16 @@ class RegionStudies:
         regions: the regions' graphs, by slug.
     """
 
-    def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
+    def __init__(
+        self, folder: RunFolder, frozen: FrozenStudy, clock: WallClock | None = None
+    ) -> None:
         self.folder = folder
         self.frozen = frozen
         self.study = frozen.study
         self.storage = open_storage(storage_url(folder, frozen.study))
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
         self._opened: dict[str, RegionStudy] = {}
+        self._clock = clock or WallClock()
 
     def forget(self) -> None:
         """Read the studies anew: somebody else has written them."""
@@ -61,6 +64,7 @@ class RegionStudies:
                 study_name(self.study, self.frozen.run, region.name),
                 self.study.space_of(region.name),
                 self._settings(region),
+                now=lambda: self._clock.now().timestamp(),
             )
         return self._opened[slug]
 
@@ -104,7 +108,7 @@ class RegionStudies:
         """Why no trial may begin any more, if so: nothing pays for it, or the day is over."""
         day = self.frozen.day
         return spending.refusal(self.folder, "tune") or (
-            day.refusal(datetime.now(UTC)) if day else None
+            day.refusal(self._clock.now()) if day else None
         )
 
     def go_on(self, slug: str) -> None:

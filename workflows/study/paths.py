@@ -118,13 +118,23 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
 
 
 def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
-    """Return the first path of a region's data that isn't there; a URL is not looked for."""
+    """Return the first path of a region's data that isn't there; a URL is not looked for.
+
+    One that can't be looked at isn't there either: the other regions' day goes on.
+    """
     paths = [
         (folder / pattern.replace(PLACEHOLDER, region)).absolute()
         for pattern in patterns
         if not pattern.startswith(URL_PREFIXES)
     ]
-    return next((str(path) for path in paths if not path.exists()), None)
+    return next((str(path) for path in paths if not _is_there(path)), None)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, a folder that may not be read
+        return False
 
 
 def _object_url(url: str, keys: Keys) -> str:

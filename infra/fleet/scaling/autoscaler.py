@@ -7,6 +7,7 @@ that doesn't need it: no node ends, and none lives on, for a call that went wron
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ from trialfleet.infra.fleet.scaling.money import Stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
 RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left
@@ -104,6 +106,7 @@ class Connections:
         end: removes what ends of a run from the queue; returns how many jobs.
         drain: asks a node to drain; returns why that could not be.
         clock: the time, in UTC.
+        ticks: seconds of a clock that nobody sets.
     """
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
@@ -116,6 +119,7 @@ class Connections:
         )
     )
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ticks: Callable[[], float] = time.monotonic
 
 
 class Autoscaler:
@@ -145,7 +149,8 @@ class Autoscaler:
         """
         self._aws, self._fleet, self._ways = aws, fleet, ways
         self._run, self._progress = run, unfailing(progress)
-        self._began = ways.clock()
+        self._clock = WallClock(ways.clock, ways.ticks)
+        self._began = self._clock.now()
         self._watch = Watch(self._began)
         self._listing = Listing(aws, fleet)
         self._books = Books(aws, fleet, run, self._began, planned)
@@ -166,12 +171,14 @@ class Autoscaler:
             FleetError: AWS refuses or can't be reached.
             PoolError: the pool does not answer.
         """
-        now = self._ways.clock()
+        now = self._clock.now()
         listed, unheard = self._listing.look()
         living = self._watch.living(listed, now)
         troubles = [*self._renew_leases(living, now), *map(str, unheard)]
         if len(unheard) == len(self._fleet.aws_regions):
             raise unheard[0]
+        if self._clock.is_set:
+            return self._only_waited(living, troubles, now)
         troubles.append(self._books.note(listed, now))
         view = self._look()
         candidates, unavailable = self._candidates(now)
@@ -204,6 +211,22 @@ class Autoscaler:
             stopped=stop.reason if stop else "",
             ended=ended,
             notes=(*filter(None, troubles), *decision.reasons, *lines),
+        )
+
+    def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
+        """Return a step without a decision, because the clock was just set."""
+        self._watch.blinded()
+        view = self._look()
+        note = f"the clock was set: for {SETTLED_SECONDS:.0f} s nodes neither come nor go"
+        return Step(
+            at=now,
+            nodes={},
+            waiting=view.demand.waiting,
+            running=view.demand.running,
+            price_per_hour=sum(instance.price or 0.0 for instance in living),
+            spent=self._books.spent(now),
+            since=self._books.since,
+            notes=(*troubles, note),
         )
 
     # --- Looking ----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class World:
         self.account = account
         self.fleet = fleet(**{"zones": ["eu-west-1a"], **changes})
         self.now = datetime.now(UTC)
+        self.ticks = 0.0
         self.pool: dict[str, PoolNode] = {}
         self.waiting = 0
         self.waiting_since: datetime | None = None
@@ -67,9 +68,15 @@ class World:
             end=self._end,
             drain=self._drain,
             clock=lambda: self.now,
+            ticks=lambda: self.ticks,
         )
 
     def later(self, *, minutes: float) -> None:
+        self.now += timedelta(minutes=minutes)
+        self.ticks += 60 * minutes
+
+    def set_clock(self, *, minutes: float) -> None:
+        """Set the manager's clock, so that it shows so much more, or less."""
         self.now += timedelta(minutes=minutes)
 
     def living(self) -> list[Instance]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.unit.report.report_studies import region_source, report_source
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.errors import OptimizerError, TrialfleetError
+from trialfleet.errors import OptimizerError, TrialfleetError, printable
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.report import build_report
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -103,6 +103,25 @@ def test_a_study_and_what_it_is_frozen_as_show_no_password(
     changed = folder / "frozen.yaml"
     changed.write_text(f"run: 1\nfolder: {folder}\nstudy: {{storage: '{url}', nix: {url}}}\n")
     shows_nothing(told(lambda: load_frozen(changed)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x86_mysql://u:geheim@h/d64",
+        "16Gmysql://u:geheim@h/dB",
+        "10mysql://u:geheim@h/d.0.0.1:9618",
+        "po//u:a@geheim@h16GB",
+        "//u:geheim@h",
+    ],
+)
+def test_a_url_that_was_pasted_into_a_word_shows_no_password(text: str) -> None:
+    assert "geheim" not in printable(f"must be text (got {text!r})")
+
+
+@pytest.mark.parametrize("text", ["s3://b/a@b:c", "/a//b@c", "http://h/p", "a:b@c", "//b/c:d"])
+def test_what_holds_no_password_is_shown(text: str) -> None:
+    assert printable(text) == text
 
 
 def test_a_storage_out_of_reach_says_where_and_why() -> None:

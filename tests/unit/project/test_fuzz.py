@@ -6,16 +6,19 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests import fuzz
+from tests.docs.keys import sections
 from tests.fuzz import generate
 from tests.fuzz.__main__ import place
-from tests.fuzz.check import CASES, assert_clear, assert_safe
+from tests.fuzz.check import CASES, assert_clear, assert_safe, furnish
+from trialfleet.workflows.study.loading import load_study
 
 ROOT = Path(fuzz.__file__).parents[2]
 
@@ -25,6 +28,27 @@ def test_the_same_seed_gives_the_same_bytes(make: Callable[[Random], bytes]) -> 
     first = [make(Random(i)) for i in range(50)]  # noqa: S311 - no secret
     assert first == [make(Random(i)) for i in range(50)]  # noqa: S311
     assert len(set(first)) > 25
+
+
+def test_every_key_of_a_study_is_generated() -> None:
+    generated = set(keys_in([generate.STUDIES, generate.FLEET]))
+    keys = {key for section in sections().values() for key in section.get("properties", {})}
+    assert sorted(keys - generated) == []
+
+
+def keys_in(tree: object) -> Iterator[str]:
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        yield key
+        yield from keys_in(value)
+    for value in tree if isinstance(tree, list) else ():
+        yield from keys_in(value)
+
+
+@pytest.mark.parametrize("text", [*map(json.dumps, generate.STUDIES)])
+def test_what_is_generated_is_a_study_before_it_is_changed(text: str, tmp_path: Path) -> None:
+    furnish(tmp_path)
+    (tmp_path / "study.yaml").write_text(text)
+    load_study(tmp_path / "study.yaml", date.fromisoformat(generate.DAY))
 
 
 @pytest.mark.slow

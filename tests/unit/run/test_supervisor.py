@@ -197,7 +197,18 @@ def test_a_run_that_is_over_is_not_submitted_again(folder: RunFolder) -> None:
     write_json(folder.submission, {"region": None, "handed_over": False})
     folder.region("A").published.write_text("{}")
     folder.region("A").dag_files.lock.touch()  # of a job that ran again after its end
+    folder.report_page.touch()
     assert faults(folder, [], NOW) == []
+
+
+def test_a_run_that_lacks_its_report_alone_is_submitted_where_that_was_cut_off(
+    folder: RunFolder,
+) -> None:
+    folder.region("A").published.write_text("{}")
+    assert faults(folder, [], NOW) == []  # a person stopped it, perhaps
+    write_json(folder.submission, {"region": None, "handed_over": False})
+    fault = only(faults(folder, [], NOW))
+    assert (fault.remedy, "cut off" in fault.what) == (Remedy.SUBMIT, True)
 
 
 def test_a_run_whose_dagman_was_lost_before_its_report_is_submitted_again(

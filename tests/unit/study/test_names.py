@@ -25,6 +25,10 @@ def test_a_name_that_a_dag_would_misread_is_changed(name: str) -> None:
     assert region_slug(name) != name
 
 
+def test_a_word_of_the_command_line_that_is_no_utf_8_has_a_slug_too() -> None:
+    assert re.fullmatch(r"region-[0-9a-f]{8}", region_slug("\udcff"))
+
+
 @given(name=NAMES)
 def test_every_slug_is_plain_ascii_and_short(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,39}", region_slug(name))

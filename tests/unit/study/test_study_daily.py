@@ -91,6 +91,12 @@ def error_of_day(folder: Path, text: str) -> str:
     return CliRunner().invoke(main, ["plan", "study.yaml", "--date", str(DAY)]).output
 
 
+def test_data_with_a_name_that_no_file_can_have_is_absent(folder: Path) -> None:
+    put(folder, DAY, "A", "NO")
+    text = DATED.replace("{date}", "{date}" + "x" * 300)
+    assert set(load_day(write(folder, text), DAY).absent) == {"A", "NO"}
+
+
 def test_a_date_may_stand_wherever_a_region_may(folder: Path) -> None:
     (folder / "own").mkdir()
     (folder / "own" / f"{DAY}-A.npz").touch()

@@ -1,0 +1,108 @@
+"""A clock that is set back is noticed, by a supervisor that was killed meanwhile, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from trialfleet.errors import PoolError
+from trialfleet.workflows.dagman.set_clock import ClockWatch
+
+NOW, TICK = 1_800_000_000.0, 5_000.0
+COMMANDS = [["restart", "schedd"], ["restart", "negotiator"], ["reconfig"]]
+
+
+class HTCondor:
+    """What is told to HTCondor, of whose daemons some are away."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.told: list[str] = []
+        self.away: set[str] = set()
+
+    def watch(self) -> ClockWatch:
+        """A new supervisor's."""
+        return ClockWatch(self.file, commands=lambda: COMMANDS, run=self._run)
+
+    def _run(self, command: Sequence[str]) -> None:
+        if command[-1] in self.away:
+            raise PoolError(f"{command[-1]} is away")
+        self.told.append(command[-1])
+
+
+ALL = ["schedd", "negotiator", "reconfig"]
+
+
+@pytest.fixture
+def htcondor(tmp_path: Path) -> HTCondor:
+    here = HTCondor(tmp_path / "clock.json")
+    here.watch().look(NOW, TICK)
+    assert here.told == []  # nobody knows how it was set before
+    return here
+
+
+@pytest.mark.parametrize(
+    ("moved", "told"),
+    [(0, []), (-5, []), (-20, ALL), (-3600, ALL), (3600, []), (0.3, [])],
+)
+def test_only_a_clock_that_was_set_back_is_noticed(
+    htcondor: HTCondor, moved: float, told: list[str]
+) -> None:
+    htcondor.watch().look(NOW + 60 + moved, TICK + 60)
+    assert htcondor.told == told
+
+
+def test_a_clock_that_is_set_right_again_was_set_back_once(htcondor: HTCondor) -> None:
+    watch = htcondor.watch()
+    watch.look(NOW + 3600, TICK)
+    for seconds in range(30, 60, 5):
+        watch.look(NOW + seconds, TICK + seconds)
+    htcondor.watch().look(NOW + 60, TICK + 60)
+    assert htcondor.told == ALL
+
+
+def test_a_start_of_the_machine_is_no_set_clock(htcondor: HTCondor) -> None:
+    htcondor.watch().look(NOW - 9000, 10.0)
+    assert htcondor.told == []
+
+
+@pytest.mark.parametrize("content", ["", "[", "[1]", "{}", "[1, null]", '["x", 2]'])
+def test_a_torn_note_counts_as_none(htcondor: HTCondor, content: str) -> None:
+    htcondor.file.write_text(content)
+    watch = htcondor.watch()
+    watch.look(NOW - 9000, TICK + 1)
+    assert htcondor.told == []
+    watch.look(NOW - 9900, TICK + 2)
+    assert htcondor.told == ALL
+
+
+def test_a_note_that_can_not_be_written_is_remembered_all_the_same(tmp_path: Path) -> None:
+    htcondor = HTCondor(tmp_path / "missing" / "clock.json")
+    watch = htcondor.watch()
+    watch.look(NOW, TICK)
+    watch.look(NOW - 100, TICK)
+    assert htcondor.told == ALL
+
+
+def test_only_the_daemons_that_were_away_are_told_again(htcondor: HTCondor) -> None:
+    watch = htcondor.watch()
+    htcondor.away = {"negotiator"}
+    for seconds in (0, 5, 10):
+        watch.look(NOW - 600 + seconds, TICK + seconds)
+    assert htcondor.told == ["schedd", "reconfig"]
+    htcondor.away.clear()
+    for seconds in (15, 20):
+        watch.look(NOW - 600 + seconds, TICK + seconds)
+    assert htcondor.told == ["schedd", "reconfig", "negotiator"]
+
+
+def test_they_are_told_until_they_would_go_on_by_themselves(htcondor: HTCondor) -> None:
+    watch = htcondor.watch()
+    htcondor.away = set(ALL)
+    for seconds in range(0, 700, 5):
+        watch.look(NOW - 600 + seconds, TICK + seconds)
+    htcondor.away.clear()
+    watch.look(NOW + 100, TICK + 700)
+    assert htcondor.told == []

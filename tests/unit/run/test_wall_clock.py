@@ -1,0 +1,80 @@
+"""What goes by the time of day goes by the former one for a while after the clock was set."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from tests.conftest import MakeRun
+from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.scripts.region_studies import RegionStudies
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.frozen import load_frozen
+
+BEGAN = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+class Machine:
+    """A machine's clocks, of which one can be set."""
+
+    def __init__(self) -> None:
+        self.tick = 0.0
+        self.wrong = timedelta()
+        self.clock = WallClock(lambda: self.right + self.wrong, lambda: self.tick)
+
+    @property
+    def right(self) -> datetime:
+        return BEGAN + timedelta(seconds=self.tick)
+
+    def after(self, seconds: float) -> datetime:
+        """The time that is gone by so many seconds later."""
+        self.tick += seconds
+        return self.clock.now()
+
+
+@pytest.mark.parametrize("hours", [-1, 1, 24])
+def test_a_clock_that_is_set_right_again_is_never_gone_by_while_it_is_wrong(hours: float) -> None:
+    machine = Machine()
+    assert machine.after(500) == machine.right
+    machine.wrong = timedelta(hours=hours)
+    for _ in range(6):
+        assert machine.after(5) == machine.right
+        assert machine.clock.is_set
+    machine.wrong = timedelta()
+    for _ in range(60):
+        assert machine.after(5) == machine.right
+    assert not machine.clock.is_set
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_stays_as_it_was_set_is_gone_by_in_the_end(hours: float) -> None:
+    machine = Machine()
+    machine.wrong = timedelta(hours=hours)
+    assert machine.after(5) == machine.right
+    assert machine.after(SETTLED_SECONDS) == machine.right + machine.wrong
+
+
+def test_a_clock_that_is_kept_right_bit_by_bit_is_gone_by() -> None:
+    machine = Machine()
+    for _ in range(100):
+        machine.wrong += timedelta(seconds=2)
+        assert machine.after(60) == machine.right + machine.wrong
+
+
+def test_a_clock_that_is_wrong_for_a_moment_ends_no_day(make_run: MakeRun) -> None:
+    machine = Machine()
+    folder = RunFolder(make_run().folder)
+    day = RunsDay(date=date(2026, 11, 22), deadline=BEGAN + timedelta(minutes=30))
+    frozen = load_frozen(folder.study).model_copy(update={"day": day})
+    studies = RegionStudies(folder, frozen, machine.clock)
+    assert studies.over() is None
+    machine.wrong = timedelta(hours=1)
+    machine.tick += 10
+    assert studies.over() is None
+    machine.wrong = timedelta()
+    machine.tick += 30
+    assert studies.over() is None
+    machine.tick += 1800
+    assert "the day's deadline" in (studies.over() or "")

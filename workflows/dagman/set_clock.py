@@ -1,0 +1,130 @@
+"""A clock that is set back makes HTCondor stand still; this has it go on.
+
+Its daemons keep their appointments by the wall clock. Set back by ten minutes, they do for ten
+minutes nothing that isn't asked of them: no job is matched or started, no DAGMan looks at its log.
+A new schedd keeps none of the former's appointments and starts the DAGMans anew, and a new
+negotiator matches at once; running jobs go on meanwhile. The other daemons make their appointments
+anew when they read their configuration again.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+from trialfleet.files import read_json
+from trialfleet.infra.pool.connection import connect, use
+
+NOTICED_SECONDS = 20.0  # set back by less, the daemons go on as soon as anybody could help
+_ANSWER_SECONDS = 60.0
+_SCHEDD = ("condor_restart", "-fast", "-schedd")
+_NEGOTIATOR = ("condor_restart", "-fast", "-negotiator")
+_OTHERS = ("condor_reconfig",)
+
+log = logging.getLogger(__name__)
+Command = Sequence[str]
+
+
+class ClockWatch:
+    """Notices that the wall clock was set back, also between one supervisor and the next."""
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        commands: Callable[[], Sequence[Command]] | None = None,
+        run: Callable[[Command], None] | None = None,
+    ) -> None:
+        """Go on from what the former supervisor noted.
+
+        Args:
+            file: of this watch's own; it need not exist.
+            commands: returns what has this machine's HTCondor go on; a test names others.
+            run: runs one of them; PoolError where that fails.
+        """
+        self._file = file
+        self._commands, self._run = commands or _commands_here, run or _run
+        self._left: list[Command] = []
+        self._until = 0.0
+        self._ahead, self._tick = self._read()
+
+    def look(self, wall: float, tick: float) -> None:
+        """Have HTCondor go on if the clock was set back since the last look.
+
+        What fails is tried again at the next, until HTCondor would go on by itself.
+
+        Args:
+            wall: the time in unix seconds.
+            tick: seconds since the machine's start, which nobody sets.
+        """
+        if back := self._set_back(wall, tick):
+            if not self._left:
+                log.warning("the clock was set back by %.0f s: HTCondor is told to go on", back)
+                self._left, self._until = list(self._commands()), tick + back
+            self._left = [command for command in self._left if not self._done(command)]
+            if self._left and tick < self._until:
+                return
+        self._left = []
+        self._note(wall, tick)
+
+    def _set_back(self, wall: float, tick: float) -> float:
+        """By how many seconds; 0 if it wasn't."""
+        if self._ahead is None or tick < self._tick:  # the machine was started since
+            return 0.0
+        back = self._ahead - (wall - tick)
+        return back if back >= NOTICED_SECONDS else 0.0
+
+    def _done(self, command: Command) -> bool:
+        try:
+            self._run(command)
+        except PoolError as error:
+            log.info("%s", error)
+            return False
+        return True
+
+    def _note(self, wall: float, tick: float) -> None:
+        self._ahead, self._tick = wall - tick, tick
+        with suppress(OSError):  # a full disk: this process remembers it
+            self._file.write_text(f"[{self._ahead!r}, {tick!r}]")  # torn, it counts as none
+
+    def _read(self) -> tuple[float | None, float]:
+        try:
+            ahead, tick = map(float, read_json(self._file))
+        except (OSError, ValueError, TypeError):
+            return None, 0.0
+        return ahead, tick
+
+
+def _commands_here() -> list[Command]:
+    """What has the daemons of this machine go on; a negotiator elsewhere has its own clock."""
+    import htcondor2
+
+    with suppress(PoolError):  # else what this process was started with tells
+        use(connect())
+    daemons = str(htcondor2.param.get("DAEMON_LIST", "")).replace(",", " ").split()
+    return [_SCHEDD, *([_NEGOTIATOR] if "NEGOTIATOR" in daemons else []), _OTHERS]
+
+
+def _run(command: Command) -> None:
+    use(connect())
+    program = shutil.which(command[0])
+    if program is None:
+        raise PoolError(f"{command[0]} is not on PATH: HTCondor's tools are not installed here")
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PoolError(f"{command[0]} had no answer in {_ANSWER_SECONDS:.0f} s") from error
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise PoolError(f"{' '.join(command)} exits {done.returncode}: {said}")
