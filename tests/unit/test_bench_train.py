@@ -20,11 +20,7 @@ CEILINGS = roofline.Ceilings(bandwidth=1e10, flops=1e11, launch=1e-6)
 EAGER_WAYS = {name: way for name, way in rivals.WAYS.items() if name != "compiled"}
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "WINDOW", 0.01)
-    monkeypatch.setattr(bench, "WINDOWS", 2)
-    monkeypatch.setattr(bench, "LIMIT", 1.0)
+HASTY = bench.Pace(window=0.01, windows=2, limit=1.0)
 
 
 @pytest.mark.parametrize("make", EAGER_WAYS.values(), ids=EAGER_WAYS.keys())
@@ -84,7 +80,7 @@ def test_the_rows_of_an_eager_loop_lie_on_the_device_in_the_order_of_ours() -> N
 
 def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in rivals.WAYS if name != "compiled"]
-    found = bench.measure_workload(SMALL, CPU, names, CEILINGS, torch.float32)
+    found = bench.measure_workload(SMALL, CPU, names, CEILINGS, torch.float32, HASTY)
     bench.print_workload(found, bench.GOALS["cpu"])
     said = capsys.readouterr().out
     assert "(c) eager, resident rows" in said
