@@ -47,7 +47,7 @@ def test_the_way_and_a_further_round_are_counted() -> None:
     not (shutil.which("nvcc") and shutil.which("cuobjdump")), reason="needs nvcc and cuobjdump"
 )
 def test_dropout_leaves_room_for_memory() -> None:
-    """A warp's 256 values of bfloat16 move 1 KB: 223 cycles of a scheduler by an H200's data sheet."""
+    """A warp moves 1 KB for 256 values of bfloat16: 223 cycles by the data sheet of an H200."""
     listing = sass.listing(CUDA / "activation.cu", "sm_90")
     rounds = [
         kernel.round("0x2daee0ad")
