@@ -406,6 +406,16 @@ def test_the_npp_of_torchs_cuda_is_taken_and_else_any(site: Path) -> None:
     assert npp.load("12.8").wheel == "nvidia-npp-cu12 12.0.0.30"
 
 
+def test_without_a_wheel_the_toolkits_npp_is_taken(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_npp(site, "no-wheel", "1", "lib64/libnpps.so.13", "size_t")
+    monkeypatch.setattr(npp, "TOOLKIT", site / "lib64")
+    assert npp.load("13.0").wheel == str(site / "lib64" / "libnpps.so.13")
+    with pytest.raises(npp.NppError, match="nvidia-npp-cu12"):
+        npp.load("12.8")
+
+
 @pytest.mark.parametrize(
     ("cuda", "wheel"), [("12.8", "nvidia-npp-cu12"), ("13.0", "nvidia-npp"), (None, "nvidia-npp")]
 )
@@ -413,6 +423,7 @@ def test_without_npp_the_wheel_to_install_is_named(
     cuda: str | None, wheel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(npp, "library_of", lambda _wheel: None)
+    monkeypatch.setattr(npp, "TOOLKIT", Path("no-such-folder"))
     with pytest.raises(npp.NppError, match=f"pip install {wheel}$"):
         npp.load(cuda)
 

@@ -36,7 +36,7 @@ class Fused:
     ours: Call
     plain: Callable[..., object]
     arguments: tuple[Any, ...]  # of `plain`
-    torchs_own: Call | None = None  # a fused one that torch ships itself
+    torchs_own: tuple[str, Call] | None = None  # a fused one that torch ships itself
 
     def implementations(self) -> dict[str, Callable[[], Call]]:
         """Return what makes each implementation's call."""
@@ -45,9 +45,9 @@ class Fused:
             "compile": lambda: partial(freshly_compiled(self.plain), *self.arguments),
             "eager": lambda: partial(self.plain, *self.arguments),
         }
-        own = self.torchs_own
-        if own is not None:
-            made["torch.optim"] = lambda: own
+        if self.torchs_own is not None:
+            name, call = self.torchs_own
+            made[name] = lambda: call
         return made
 
 
@@ -121,6 +121,33 @@ def activation(s: Scale) -> Fused:
         ours=partial(torch.ops.trialfleet.bias_relu_dropout, x, bias, rng, 0, DROPPED),
         plain=plain,
         arguments=(x, bias),
+    )
+
+
+def linear(s: Scale) -> Fused:
+    """A hidden layer without dropout: a matrix product of cuBLAS's, then bias and ReLU.
+
+    cuBLASLt does both at once, if the bias is of the product's type: whether that is worth it.
+    """
+    x, weight = s.random(s.rows, s.width), s.random(s.width, s.width) / s.width**0.5
+    bias, rng = s.random(s.width, dtype=torch.float32), torch.tensor([1, 2], device=s.device)
+    narrow = bias.to(s.dtype)
+
+    def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ops.bias_relu_dropout(functional.linear(x, weight), bias, 0.0, rng, 0)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.relu(functional.linear(x, weight) + bias.to(x.dtype))
+
+    epilogue = torch.ops.aten._addmm_activation.default
+    return Fused(
+        name="linear, bias_relu_dropout",
+        shape=f"{s.rows} x {s.width}",
+        bytes=2 * x.nbytes + weight.nbytes,
+        ours=partial(ours, x, weight, bias),
+        plain=plain,
+        arguments=(x, weight, bias),
+        torchs_own=("cuBLASLt", partial(epilogue, narrow, x, weight.t())),
     )
 
 
@@ -234,12 +261,14 @@ class Parameters:
         """How many numbers in how many tensors."""
         return f"{self.bytes // 4} in {len(self.weights)}"
 
-    def trained_by(self, optimizer: Callable[..., torch.optim.Optimizer], **options: Any) -> Call:
+    def trained_by(
+        self, optimizer: Callable[..., torch.optim.Optimizer], **options: Any
+    ) -> tuple[str, Call]:
         """Return the step of torch's own optimiser in its fused form."""
         parameters = [nn.Parameter(w) for w in self.weights]
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        return optimizer(parameters, lr=1e-6, fused=True, **options).step
+        return "torch.optim", optimizer(parameters, lr=1e-6, fused=True, **options).step
 
 
 def adamw(s: Scale) -> Fused:
@@ -376,6 +405,7 @@ def gather_backward(s: Scale) -> Fused:
 FUSED: tuple[Callable[[Scale], Fused], ...] = (
     activation,
     activation_backward,
+    linear,
     cross_entropy,
     binary_cross_entropy,
     squared_error,
