@@ -16,6 +16,9 @@
 # make bench   what the parts cost, as ratios within one run
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
+# make gpu          everything that a GPU has to show, within nine minutes, by $(PYTHON) as it is: no .venv
+#              DRY=1   the same on a processor; OUT=FOLDER for gpu.json; without make: python3 -m tests.gpu
+# make gpu-report FILE=build/gpu/gpu.json   writes tests/bench/BENCHMARKS.md from that
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -27,7 +30,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
 DEMO ?= demo
 
-.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-kernels bench-train docs docs-reference release clean
+.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-kernels bench-train gpu gpu-report docs docs-reference release clean
 .DEFAULT_GOAL := check
 
 demo: $(VENV)/ready
@@ -79,6 +82,12 @@ bench-kernels: $(VENV)/ready
 
 bench-train: $(VENV)/ready
 	$(BIN)/python -m tests.bench.train
+
+gpu:
+	$(PYTHON) -m tests.gpu $(if $(DRY),--dry) --out $(or $(OUT),build/gpu)/gpu.json
+
+gpu-report: $(VENV)/ready
+	$(BIN)/python -m tests.gpu.report $(FILE)
 
 # The lock has a hash for every file but torch's: which build of it is right depends on the machine.
 $(VENV)/ready: pyproject.toml requirements.lock constraints.txt infra/install_torch.py infra/pip_progress.py

@@ -96,6 +96,17 @@ def mean_squared_error(outputs: Tensor, target: Tensor) -> Tensor:
     return loss
 
 
+def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one of the losses above, by its name, and its gradient by the outputs.
+
+    Past autograd, whose product of that gradient with the loss's own would be a launch.
+    """
+    loss: Tensor
+    gradient: Tensor
+    loss, gradient = getattr(_kernels, name)(outputs.detach(), target)
+    return loss, gradient
+
+
 def gather_embed(
     numeric: Tensor,
     categorical: Tensor,

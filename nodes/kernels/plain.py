@@ -60,14 +60,16 @@ def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tenso
 def kept(shape: torch.Size, rng: Tensor, layer: int, p: float) -> Tensor:
     """Return dropout's mask, true where an element stays.
 
-    Element i has word i % 4 of the block with the counter (i // 4, layer, step), as the kernels do.
+    Element i has half i % 8, the lower half of each word first, of the block with the counter
+    (i // 8, layer, step), as the kernels do.
     """
     elements = shape.numel()
-    block = torch.arange((elements + 3) // 4, device=rng.device)
+    block = torch.arange((elements + 7) // 8, device=rng.device)
     seed, step = rng.unbind()
     counter = [block & WORD, block >> 32, torch.full_like(block, layer), (step & WORD) + block * 0]
     words = torch.stack(philox(counter, [seed & WORD, (seed >> 32) & WORD]), 1)  # [blocks, 4]
-    return (words.flatten()[:elements] >= int(p * 2**32)).view(shape)
+    halves = torch.stack([words & 0xFFFF, words >> 16], 2)  # [blocks, 4, 2]
+    return (halves.flatten()[:elements] >= int(p * 2**16)).view(shape)
 
 
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:

@@ -7,9 +7,12 @@ the device: `clock` says which batch of `order` it is, which row of `schedule` h
 rate, and where dropout's random numbers stand. So a captured step is replayed without an argument,
 and the host never waits for the device but at the end of an epoch.
 
-The weights are float32. With bfloat16 each hidden layer's weight has a shadow in bfloat16, which
-the optimiser's kernel writes beside it and which the matrix products read; accumulation, biases,
-embeddings, the last layer and the loss stay float32.
+The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow in that
+type, which the optimiser's kernel writes beside it and which the matrix products read;
+accumulation, biases, embeddings, the last layer and the loss stay float32. Small gradients are lost
+to float16, so there they are those of SCALE times the loss. The optimiser takes them as they are:
+its means become multiples by powers of two, and so do ε, SGD's rate and decay, hence the steps are
+the same.
 
 With several ranks each takes its part of the batch. When the way back is done, gradients and losses
 of the parts are added up in the types that they have: one all_reduce for each type, captured with
@@ -23,7 +26,6 @@ ranks has not been seen on GPUs; tests/gpu has its test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,15 +52,17 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
 WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
 AHEAD = 32  # steps between two looks at how far the device is, at most
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "binary": lambda outputs, target: ops.sigmoid_bce(outputs.squeeze(1), target),
-    "multiclass": ops.softmax_cross_entropy,
-    "regression": lambda outputs, target: ops.mean_squared_error(outputs.squeeze(1), target),
+SCALE = 1024.0  # of the loss in float16
+
+LOSSES = {
+    "binary": "sigmoid_bce",
+    "multiclass": "softmax_cross_entropy",
+    "regression": "mean_squared_error",
 }
 
 
 class Forward(nn.Module):
-    """From the clock to the loss of a batch.
+    """From the clock to the outputs for a batch.
 
     Attributes:
         shadows: for each of the network's parameters its copy in another type, empty where it has
@@ -71,13 +75,12 @@ class Forward(nn.Module):
         self,
         network: Network,
         chosen: settings.Settings,
-        kind: str,
         loader: Loader,
         clock: Tensor,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self._loss, self._loader, self._clock = LOSSES[kind], loader, clock
+        self._loader, self._clock = loader, clock
         self._first_code, self._dropout = network.first_code, chosen.dropout
         self._dtype = dtype if chosen.layers else torch.float32  # the last layer reads float32
         embedding, *layers = network.parameters()
@@ -94,8 +97,8 @@ class Forward(nn.Module):
             self._sources = [embedding.detach(), *layers]
             self.leaves = nn.ParameterList(layers)
 
-    def forward(self, rows: int) -> Tensor:
-        """Return the mean loss [] of the clock's batch, of so many rows b."""
+    def forward(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Return the outputs [b, o] and targets [b] of the clock's batch, of so many rows b."""
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
         x, target = ops.gather_embed(  # [b, d + k * e], [b]
@@ -113,7 +116,7 @@ class Forward(nn.Module):
             product = functional.linear(x, hidden[i])
             random = self._clock[2:]
             x = ops.bias_relu_dropout(product, hidden[i + 1], self._dropout, random, i // 2)
-        return self._loss(functional.linear(x.float(), weight, bias), target)
+        return functional.linear(x.float(), weight, bias), target
 
 
 class GraphSteps:
@@ -125,7 +128,7 @@ class GraphSteps:
         kind: "binary", "multiclass" or "regression".
         loader: where the rows come from.
         seed: of dropout.
-        dtype: of the hidden layers, float32 or bfloat16.
+        dtype: of the hidden layers, float32, bfloat16 or float16.
         team: the ranks, where there are several.
         capture: whether to capture the steps, on a GPU.
     """
@@ -148,12 +151,13 @@ class GraphSteps:
         self._schedule = torch.zeros(len(loader.sizes), 3, device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._optimizer = Optimizer(network, chosen)
-        self._forward = Forward(network, chosen, kind, loader, self._clock, dtype)
-        # By a batch's rows, all ranks' together: this rank's rows, and what share they are.
-        self._parts = {
-            batch: (rows, torch.tensor(rows / batch, device=device))
-            for batch, rows in {*zip(loader.batches, loader.sizes, strict=True)}
-        }
+        self._forward, self._loss = (
+            Forward(network, chosen, loader, self._clock, dtype),
+            LOSSES[kind],
+        )
+        self._scale = SCALE if dtype == torch.float16 else 1.0
+        # By a batch's rows, all ranks' together: this rank's rows.
+        self._parts = dict(zip(loader.batches, loader.sizes, strict=True))
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # the same
         self._near: torch.cuda.Event | None = None
         self._pace = Pace(AHEAD)
@@ -165,7 +169,10 @@ class GraphSteps:
         sizes, taken = self._loader.sizes, self._optimizer.steps
         self._next = step
         self._loader.begin(epoch)
-        self._schedule.copy_(schedule_of(epoch, len(sizes), taken - step, self._settings))
+        schedule = schedule_of(epoch, len(sizes), taken - step, self._settings)
+        if self._settings.optimizer == "sgd":
+            schedule[:, 0] /= self._scale
+        self._schedule.copy_(schedule)
         # Each rank drops units of its own.
         seed = (self._seed + (self._team.rank << 32)) % (1 << 63)
         self._clock.copy_(torch.tensor([sum(sizes[:step]), step, seed, taken]))
@@ -190,13 +197,13 @@ class GraphSteps:
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`."""
-        return self._optimizer.state()
+        """See `Steps`; of the loss itself, so that other types can go on from it."""
+        return self._scaled(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
         """See `Steps`."""
-        self._optimizer.restore(state)
+        self._optimizer.restore(self._scaled(state, self._scale))
         for shadow, weight in zip(self._forward.shadows, self._optimizer.weights, strict=False):
             if shadow.numel():
                 shadow.copy_(weight)
@@ -205,14 +212,25 @@ class GraphSteps:
         """See `Steps`."""
         self._graphs.clear()
 
+    @staticmethod
+    def _scaled(state: dict[str, Any], scale: float) -> dict[str, Any]:
+        """Return an optimiser's state as it is with so many times the loss."""
+        m, v = ([x * scale**power for x in state[name]] for name, power in (("m", 1), ("v", 2)))
+        return state if scale == 1 else state | {"m": m, "v": v}
+
     # One step
 
     def _step(self, batch: int) -> None:
         """Ask the device for a step: this rank's part of a batch of so many rows, all ranks'."""
-        rows, share = self._parts[batch]
-        loss = self._forward(max(1, rows))  # of a small tail a rank may have nothing
-        gradients = [*torch.autograd.grad(loss, list(self._forward.leaves), share)]
-        loss = loss.detach()
+        rows = self._parts[batch]
+        share = rows / batch
+        outputs, target = self._forward(max(1, rows))  # of a small tail a rank may have nothing
+        flat = outputs if self._loss == "softmax_cross_entropy" else outputs.squeeze(1)
+        loss, gradient = ops.loss_and_gradient(self._loss, flat, target)
+        if share * self._scale != 1:
+            gradient = gradient * (share * self._scale)
+        leaves = list(self._forward.leaves)
+        gradients = [*torch.autograd.grad(outputs, leaves, gradient.view_as(outputs))]
         if self._team.count > 1:
             *gradients, loss = self._team.sums([*gradients, loss * share])
         self._move([gradient.contiguous() for gradient in gradients])
@@ -224,11 +242,15 @@ class GraphSteps:
         optimizer, used = self._optimizer, slice(-len(gradients), None)  # without an idle embedding
         weights, m, v = optimizer.weights[used], optimizer.m[used], optimizer.v[used]
         shadows, decays = self._forward.shadows[used], optimizer.decays[used]
-        now = (shadows, decays, self._schedule, self._clock[1:2])
+        now, scale = (self._schedule, self._clock[1:2]), self._scale
         if self._settings.optimizer == "adamw":
-            ops.adamw_step_(weights, gradients, m, v, *now, BETA_1, BETA_2, EPSILON)
-        else:
-            ops.sgd_step_(weights, gradients, m, *now, self._settings.momentum)
+            epsilon = EPSILON * scale
+            ops.adamw_step_(
+                weights, gradients, m, v, shadows, decays, *now, BETA_1, BETA_2, epsilon
+            )
+        else:  # the schedule's rates are a scale-th
+            decays = [decay * scale for decay in decays]
+            ops.sgd_step_(weights, gradients, m, shadows, decays, *now, self._settings.momentum)
 
     # The capture
 

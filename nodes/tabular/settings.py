@@ -21,9 +21,11 @@ class Settings:
         batch_size: rows per step, of all GPUs together.
         optimizer: "adamw" or "sgd".
         momentum: of SGD.
-        precision: of the hidden layers on a GPU, "bfloat16" or "float32"; "auto" is bfloat16 where
-            the GPU has it (compute capability 8.0), else float32. The weights, the last layer and
-            the loss are float32 always, and so is everything on a CPU.
+        precision: of the hidden layers' products on a GPU: "bfloat16", "float16", "float32", or
+            "tf32", which is float32 of which products read 10 bits, where the GPU can (compute
+            capability 8.0). "auto" is bfloat16 where the GPU has it (8.0), else float16 where that
+            is fast (7.0: V100, T4), else float32. The weights, the last layer and the loss are
+            float32 always, and so is everything on a CPU.
         epochs: at most so many passes over the training rows.
         patience: stop after so many epochs without a better validation result.
         tune_fraction: the share of the training rows used in mode "tune", in (0, 1]; the same
@@ -97,7 +99,8 @@ def metrics_of(kind: str) -> list[str]:
     return [part + name for part in ("val_", "test_") for name in names]
 
 
-_CHOICES = {"optimizer": ("adamw", "sgd"), "precision": ("auto", "float32", "bfloat16")}
+PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
+_CHOICES = {"optimizer": ("adamw", "sgd"), "precision": PRECISIONS}
 _TINY = 1e-12  # stands for "above zero"
 _RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (_TINY, 100.0),

@@ -83,8 +83,10 @@ def measure_models(t: trial.Trial) -> NoReturn:
 def check(chosen: settings.Settings, t: trial.Trial) -> None:
     """Raise ValueError for a setting that this trial's processors can't have."""
     if t.accelerator == "cpu":
-        if chosen.precision == "bfloat16":
-            raise ValueError("precision is 'bfloat16', which is for GPUs; choose auto or float32")
+        if chosen.precision not in {"auto", "float32"}:
+            raise ValueError(
+                f"precision is {chosen.precision!r}, which is for GPUs; choose auto or float32"
+            )
     elif chosen.batch_size < t.gpus:
         raise ValueError(f"batch_size is {chosen.batch_size}, with {t.gpus} GPUs to share it")
 
@@ -110,6 +112,7 @@ def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
     torch.use_deterministic_algorithms(mode=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.cuda.set_device(device)
     if t.gpu_share < 1:  # or it would take what is its neighbours'
         torch.cuda.set_per_process_memory_fraction(t.gpu_share, device)
@@ -164,15 +167,20 @@ def steps_of(
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
     dtype = precision_of(chosen, device)
+    torch.set_float32_matmul_precision("high" if chosen.precision == "tf32" else "highest")
     return GraphSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
 
 
 def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype:
     """Return the type of the hidden layers' matrix products on a GPU."""
-    if chosen.precision == "auto":
-        native = torch.cuda.get_device_capability(device) >= (8, 0)
-        return torch.bfloat16 if native else torch.float32
-    return torch.bfloat16 if chosen.precision == "bfloat16" else torch.float32
+    named = {"float32": torch.float32, "tf32": torch.float32}
+    named |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    if chosen.precision != "auto":
+        return named[chosen.precision]
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= (8, 0):
+        return torch.bfloat16
+    return torch.float16 if capability >= (7, 0) else torch.float32
 
 
 # Epochs

@@ -12,7 +12,8 @@ if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
 
 from tests.bench.kernels import __main__ as bench
-from tests.bench.kernels import mulc, npp, timing
+from tests.bench.kernels import fused, mulc, npp, timing
+from tests.bench.kernels import results as bench_results
 
 
 @pytest.fixture
@@ -75,4 +76,6 @@ def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["variant"] for row in missing} <= {"npp"}
     assert {row["manner"] for row in found["fused"]} == {"called", "graph"}
     assert found["copy_gb_per_s"] > 0
-    assert len(found["goals"]) == 4 + 2 * 9
+    each = len(fused.FUSED)
+    copies = 1 + each - len(bench_results.COMPUTING)
+    assert len(found["goals"]) == copies + len(bench_results.NPP_GOALS) + 2 * each

@@ -42,6 +42,7 @@ from trialfleet.nodes.tabular.steps import PlainSteps
 SEED = 11
 GPU = torch.device("cuda", 0)
 FLOAT32 = 1e-5  # other sums than a CPU's, in each of 28 steps
+FLOAT16 = 5e-3
 BFLOAT16 = 5e-2
 
 
@@ -99,11 +100,12 @@ def test_without_dropout_they_are_the_plain_trainers(data: dataset.Dataset) -> N
     theirs = losses_of(plain, data, chosen)
     ours = losses_of(steps_on(GPU, data, chosen), data, chosen)
     torch.testing.assert_close(ours, theirs, rtol=FLOAT32, atol=0.0)
-    near = losses_of(steps_on(GPU, data, chosen, torch.bfloat16), data, chosen)
-    torch.testing.assert_close(near, theirs, rtol=BFLOAT16, atol=0.0)
+    for dtype, tolerance in ((torch.bfloat16, BFLOAT16), (torch.float16, FLOAT16)):
+        near = losses_of(steps_on(GPU, data, chosen, dtype), data, chosen)
+        torch.testing.assert_close(near, theirs, rtol=tolerance, atol=0.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_capture_changes_nothing(data: dataset.Dataset, dtype: torch.dtype) -> None:
     chosen = settings_of()
     captured = losses_of(steps_on(GPU, data, chosen, dtype), data, chosen)
@@ -160,15 +162,17 @@ def test_interrupted_after_every_step_it_comes_to_the_same_bits(
     assert read_result(sandbox)["device"] == torch.cuda.get_device_name(0)
 
 
-def test_its_metrics_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("precision", "near"), [("float32", 1e-3), ("tf32", 1e-2)])
+def test_its_metrics_are_those_of_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, near: float
+) -> None:
     found = {}
-    for accelerator in ("cpu", "gpu"):
+    for accelerator, chosen in (("cpu", "float32"), ("gpu", precision)):
         sandbox = make_sandbox(tmp_path / accelerator)
-        params = {"precision": "float32"}
-        write_order(sandbox, accelerator=accelerator, params=params)
+        write_order(sandbox, accelerator=accelerator, params={"precision": chosen})
         assert run_here(sandbox, monkeypatch) == 0
         found[accelerator] = read_result(sandbox)["metrics"]
-    assert found["gpu"] == pytest.approx(found["cpu"], rel=1e-3)
+    assert found["gpu"] == pytest.approx(found["cpu"], rel=near)
 
 
 def test_without_memory_it_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

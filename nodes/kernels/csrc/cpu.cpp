@@ -92,7 +92,7 @@ Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng,
   Tensor y = at::empty_like(x);
   const int64_t size = x.numel(), columns = x.size(1);
   const int64_t seed = rng.const_data_ptr<int64_t>()[0], step = rng.const_data_ptr<int64_t>()[1];
-  const uint32_t threshold = Dropout(p).threshold;
+  const Dropout dropout(p);
   const Tensor wide_bias = bias.to(wide_type(x));
   for_type(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -100,13 +100,14 @@ Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng,
     const Wide<T>* of_column = wide_bias.const_data_ptr<Wide<T>>();
     const Wide<T> scale = static_cast<Wide<T>>(1 / (1 - p));
     T* out = y.mutable_data_ptr<T>();
-    at::parallel_for(0, (size + 3) / 4, kGrain / 4, [&](int64_t begin, int64_t end) {
+    constexpr int64_t n = kGroup;
+    at::parallel_for(0, (size + n - 1) / n, kGrain / n, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) {
-        const Words words = threshold ? dropout_words(seed, step, layer, group) : Words{};
-        for (int64_t i = 4 * group; i < std::min(size, 4 * group + 4); ++i) {
+        const Words words = dropout.threshold ? dropout_words(seed, step, layer, group) : Words{};
+        for (int64_t i = n * group; i < std::min(size, n * group + n); ++i) {
           const Wide<T> sum = static_cast<Wide<T>>(in[i]) + of_column[i % columns];
           const Wide<T> active = sum <= 0 ? 0 : sum;  // NaN stays NaN
-          out[i] = static_cast<T>(words.at[i % 4] >= threshold ? active * scale : 0);
+          out[i] = static_cast<T>(dropout.keeps(words, i % n) ? active * scale : 0);
         }
       }
     });

@@ -4,9 +4,10 @@
 // SC 2011. A bijection of a counter (4 words) under a key (2 words); no state to keep or to hand
 // from thread to thread.
 //
-//   element i of a layer's activations (row-major) takes word i % 4 of
-//   key (seed lo, seed hi), counter (i/4 lo, i/4 hi, layer, step lo), and is kept iff that word
-//   >= floor(p * 2^32).
+//   element i of a layer's activations (row-major) takes half i % 8 of the four words of
+//   key (seed lo, seed hi), counter (i/8 lo, i/8 hi, layer, step lo), each word's lower half first,
+//   and is kept iff that half >= floor(p * 2^16): with a probability that is above 1 - p by less
+//   than 2^-16.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +24,39 @@ struct Words {
   uint32_t at[4];
 };
 
+struct Product {
+  uint32_t high, low;
+};
+
+TRIALFLEET_EVERYWHERE inline Product multiply(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__  // of a 64-bit product nvcc 13.0 adds a zero to the high word (SASS)
+  Product product;
+  asm("{.reg .u64 p;\n mul.wide.u32 p, %2, %3;\n mov.b64 {%0, %1}, p;}"
+      : "=r"(product.low), "=r"(product.high)
+      : "r"(a), "r"(b));
+  return product;
+#else
+  const uint64_t product = static_cast<uint64_t>(a) * b;
+  return {static_cast<uint32_t>(product >> 32), static_cast<uint32_t>(product)};
+#endif
+}
+
 // Philox4x32-10 of a counter and a key.
 TRIALFLEET_EVERYWHERE inline Words philox(Words counter, uint32_t key_lo, uint32_t key_hi) {
   for (int round = 0; round < 10; ++round) {
-    const uint64_t a = 0xD2511F53ull * counter.at[0];
-    const uint64_t b = 0xCD9E8D57ull * counter.at[2];
-    counter = {{static_cast<uint32_t>(b >> 32) ^ counter.at[1] ^ key_lo, static_cast<uint32_t>(b),
-                static_cast<uint32_t>(a >> 32) ^ counter.at[3] ^ key_hi, static_cast<uint32_t>(a)}};
+    const Product a = multiply(0xD2511F53u, counter.at[0]);
+    const Product b = multiply(0xCD9E8D57u, counter.at[2]);
+    counter = {{b.high ^ counter.at[1] ^ key_lo, b.low, a.high ^ counter.at[3] ^ key_hi, a.low}};
     key_lo += 0x9E3779B9u;
     key_hi += 0xBB67AE85u;
   }
   return counter;
 }
 
-// The words of elements 4 * group to 4 * group + 3.
+// How many elements take their random halves of one block.
+constexpr int kGroup = 8;
+
+// The words of elements 8 * group to 8 * group + 7.
 TRIALFLEET_EVERYWHERE inline Words dropout_words(int64_t seed, int64_t step, int64_t layer,
                                                  int64_t group) {
   const uint64_t key = static_cast<uint64_t>(seed);
@@ -47,12 +67,18 @@ TRIALFLEET_EVERYWHERE inline Words dropout_words(int64_t seed, int64_t step, int
 
 // What a probability p in [0, 1) comes to.
 struct Dropout {
-  uint32_t threshold;  // kept iff the word is at least this; 0 keeps everything
+  uint32_t threshold;  // floor(p * 2^16), in the upper half; 0 keeps everything
   float scale;         // of what is kept: 1 / (1 - p)
 
   explicit Dropout(double p)
-      : threshold(static_cast<uint32_t>(p * 4294967296.0)),
+      : threshold(static_cast<uint32_t>(p * 65536.0) << 16),
         scale(static_cast<float>(1.0 / (1.0 - p))) {}
+
+  // Whether element i of a group is kept. What stands below a half in a word changes nothing.
+  TRIALFLEET_EVERYWHERE bool keeps(const Words& words, int i) const {
+    const uint32_t word = words.at[i / 2];
+    return (i % 2 ? word : word << 16) >= threshold;
+  }
 };
 
 }  // namespace trialfleet

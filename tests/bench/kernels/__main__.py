@@ -13,18 +13,20 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import torch
 
 from tests.bench.kernels import tables
-from tests.bench.kernels.results import SUFFIXES, in_words
+from tests.bench.kernels.results import SUFFIXES, Results, in_words
 from trialfleet.nodes.kernels import build
 
 SIZES = tuple(1 << power for power in range(10, 29, 2))  # 1 K to 256 M elements
 QUICK_SIZES = (1 << 10, 1 << 20, 1 << 26)
 SECONDS, QUICK_SECONDS = 4.0, 0.2  # for one row of MulC
 MEMORY = 0.8  # of what is free, for two arrays
+TABLES = ("mulc", "fused")
 COMMAND = "python -m tests.bench.kernels"
 
 
@@ -41,12 +43,30 @@ def main(arguments: Sequence[str]) -> int:
         sizes = fitting(chosen.sizes or (QUICK_SIZES if chosen.quick else SIZES), device)
     except ValueError as error:
         reader.error(str(error))
-    budget = QUICK_SECONDS if chosen.quick else SECONDS
+    budget = chosen.seconds or (QUICK_SECONDS if chosen.quick else SECONDS)
     from tests.bench.kernels import run  # it loads the kernels, and builds them first
 
-    results = run.results(device, sizes, budget, quick=chosen.quick)
+    wanted = run.Wanted(
+        sizes=tuple(sizes),
+        budget=budget,
+        tables=TABLES if chosen.only is None else (chosen.only,),
+        quick=chosen.quick,
+        without=tuple(chosen.without),
+    )
+    results = Results(machine=run.machine_of(device))
+    for so_far in run.growing(device, wanted, results):
+        results = so_far
+        if chosen.out:
+            replace(chosen.out, json.dumps(results.as_json(), indent=1))
     print(json.dumps(results.as_json(), indent=1) if chosen.json else tables.text(results))
     return 1 if any(row.skipped == run.WRONG for row in results.mulc) else 0
+
+
+def replace(path: Path, text: str) -> None:
+    """Put a text in a file's place; whoever kills this leaves the former or the new one."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,7 +96,21 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="three sizes, the smaller of the fused operations', fewer calls than 128 x 1000",
     )
+    made.add_argument("--only", choices=TABLES, help="one of the two tables")
+    made.add_argument(
+        "--seconds", type=float, metavar="S", help="for one row at most, instead of the usual"
+    )
+    made.add_argument(
+        "--without",
+        metavar="VARIANT",
+        action="append",
+        default=[],
+        help="leave out: compile, npp …",
+    )
     made.add_argument("--json", action="store_true", help="everything, as JSON")
+    made.add_argument(
+        "--out", type=Path, metavar="FILE", help="the JSON here as well, anew after each row"
+    )
     return made
 
 

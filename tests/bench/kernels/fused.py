@@ -36,7 +36,7 @@ class Fused:
     ours: Call
     plain: Callable[..., object]
     arguments: tuple[Any, ...]  # of `plain`
-    torchs_own: Call | None = None  # a fused one that torch ships itself
+    torchs_own: tuple[str, Call] | None = None  # a fused one that torch ships itself
 
     def implementations(self) -> dict[str, Callable[[], Call]]:
         """Return what makes each implementation's call."""
@@ -45,9 +45,9 @@ class Fused:
             "compile": lambda: partial(freshly_compiled(self.plain), *self.arguments),
             "eager": lambda: partial(self.plain, *self.arguments),
         }
-        own = self.torchs_own
-        if own is not None:
-            made["torch.optim"] = lambda: own
+        if self.torchs_own is not None:
+            name, call = self.torchs_own
+            made[name] = lambda: call
         return made
 
 
@@ -58,10 +58,12 @@ class Scale:
     Attributes:
         device: where.
         dtype: of activations: bfloat16 on a GPU, as the trainer has them.
-        rows: b of activations and of the table's batches.
+        rows: b of activations.
         width: h, and the sides of the optimiser's matrices.
+        scored: b of logits of several classes.
         classes: c.
         outputs: b of the losses that have one output.
+        batch: b of what is gathered from the table.
         samples: n.
     """
 
@@ -69,8 +71,10 @@ class Scale:
     dtype: torch.dtype
     rows: int
     width: int
+    scored: int
     classes: int
     outputs: int
+    batch: int
     samples: int
 
     def random(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -83,15 +87,22 @@ class Scale:
 
 
 def scales(device: torch.device) -> tuple[Scale, ...]:
-    """Return the sizes for a device: one where launches dominate, one where memory does."""
+    """Return the sizes for a device: one where launches dominate, one where memory does.
+
+    The larger one's arrays are several times any GPU's last cache, which is 60 MB on an H200 and
+    126 MB on a B200: what is still in it from the call before needs no memory.
+    """
+    small = {"rows": 256, "width": 128, "scored": 256, "classes": 16, "outputs": 4096, "batch": 256}
     if device.type == "cpu":
+        large = {"rows": 2048, "width": 1024, "scored": 2048, "classes": 128}
         return (
-            Scale(device, torch.float32, 256, 128, 16, 4096, 1 << 14),
-            Scale(device, torch.float32, 2048, 1024, 128, 1 << 21, 1 << 18),
+            Scale(device, torch.float32, **small, samples=1 << 14),
+            Scale(device, torch.float32, **large, outputs=1 << 21, batch=2048, samples=1 << 18),
         )
+    large = {"rows": 1 << 15, "width": 4096, "scored": 1 << 17, "classes": 1024}
     return (
-        Scale(device, torch.bfloat16, 256, 128, 16, 4096, 1 << 16),
-        Scale(device, torch.bfloat16, 16384, 4096, 1024, 1 << 26, 1 << 22),
+        Scale(device, torch.bfloat16, **small, samples=1 << 16),
+        Scale(device, torch.bfloat16, **large, outputs=1 << 26, batch=1 << 20, samples=1 << 22),
     )
 
 
@@ -110,6 +121,33 @@ def activation(s: Scale) -> Fused:
         ours=partial(torch.ops.trialfleet.bias_relu_dropout, x, bias, rng, 0, DROPPED),
         plain=plain,
         arguments=(x, bias),
+    )
+
+
+def linear(s: Scale) -> Fused:
+    """A hidden layer without dropout: a matrix product of cuBLAS's, then bias and ReLU.
+
+    cuBLASLt does both at once, if the bias is of the product's type: whether that is worth it.
+    """
+    x, weight = s.random(s.rows, s.width), s.random(s.width, s.width) / s.width**0.5
+    bias, rng = s.random(s.width, dtype=torch.float32), torch.tensor([1, 2], device=s.device)
+    narrow = bias.to(s.dtype)
+
+    def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ops.bias_relu_dropout(functional.linear(x, weight), bias, 0.0, rng, 0)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.relu(functional.linear(x, weight) + bias.to(x.dtype))
+
+    epilogue = torch.ops.aten._addmm_activation.default
+    return Fused(
+        name="linear, bias_relu_dropout",
+        shape=f"{s.rows} x {s.width}",
+        bytes=2 * x.nbytes + weight.nbytes,
+        ours=partial(ours, x, weight, bias),
+        plain=plain,
+        arguments=(x, weight, bias),
+        torchs_own=("cuBLASLt", partial(epilogue, narrow, x, weight.t())),
     )
 
 
@@ -133,7 +171,7 @@ def activation_backward(s: Scale) -> Fused:
 
 def cross_entropy(s: Scale) -> Fused:
     """Softmax cross-entropy and its gradient."""
-    logits, target = s.random(s.rows, s.classes), s.integers(s.classes, s.rows)
+    logits, target = s.random(s.scored, s.classes), s.integers(s.classes, s.scored)
     return loss(
         "softmax_cross_entropy",
         torch.ops.trialfleet.softmax_cross_entropy,
@@ -223,12 +261,14 @@ class Parameters:
         """How many numbers in how many tensors."""
         return f"{self.bytes // 4} in {len(self.weights)}"
 
-    def trained_by(self, optimizer: Callable[..., torch.optim.Optimizer], **options: Any) -> Call:
+    def trained_by(
+        self, optimizer: Callable[..., torch.optim.Optimizer], **options: Any
+    ) -> tuple[str, Call]:
         """Return the step of torch's own optimiser in its fused form."""
         parameters = [nn.Parameter(w) for w in self.weights]
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        return optimizer(parameters, lr=1e-6, fused=True, **options).step
+        return "torch.optim", optimizer(parameters, lr=1e-6, fused=True, **options).step
 
 
 def adamw(s: Scale) -> Fused:
@@ -306,12 +346,12 @@ def gather(s: Scale) -> Fused:
         torch.arange(0, CATEGORIES * CODES, CODES, dtype=torch.int32, device=s.device),
         s.random(CATEGORIES * CODES, EMBEDDING, dtype=torch.float32),
     )
-    arguments = (*table, s.rows, s.dtype)
+    arguments = (*table, s.batch, s.dtype)
     joined = (NUMERIC + CATEGORIES * EMBEDDING) * s.dtype.itemsize
     return Fused(
         name="gather_embed",
-        shape=f"{s.rows} of {s.samples}",
-        bytes=s.rows * (4 * NUMERIC + 8 * CATEGORIES + 4 + 4 + 8 + joined),
+        shape=f"{s.batch} of {s.samples}",
+        bytes=s.batch * (4 * NUMERIC + 8 * CATEGORIES + 4 + 4 + 8 + joined),
         ours=partial(torch.ops.trialfleet.gather_embed, *arguments),
         plain=plain_gather,
         arguments=arguments,
@@ -340,8 +380,8 @@ def gather_backward(s: Scale) -> Fused:
     """The embeddings' gradient."""
     vocabulary = CATEGORIES * CODES
     first = torch.arange(0, vocabulary, CODES, dtype=torch.int32, device=s.device)
-    codes = s.integers(CODES, s.rows, CATEGORIES, dtype=torch.int32) + first
-    gradient = s.random(s.rows, NUMERIC + CATEGORIES * EMBEDDING)
+    codes = s.integers(CODES, s.batch, CATEGORIES, dtype=torch.int32) + first
+    gradient = s.random(s.batch, NUMERIC + CATEGORIES * EMBEDDING)
 
     def plain(gradient: Tensor, codes: Tensor) -> Tensor:
         rows = gradient[:, NUMERIC:].reshape(-1, EMBEDDING).float()
@@ -351,8 +391,8 @@ def gather_backward(s: Scale) -> Fused:
     embedded = CATEGORIES * EMBEDDING * s.dtype.itemsize
     return Fused(
         name="gather_embed_backward",
-        shape=f"{s.rows} x {CATEGORIES}",
-        bytes=s.rows * (4 * CATEGORIES + embedded) + 4 * vocabulary * EMBEDDING,
+        shape=f"{s.batch} x {CATEGORIES}",
+        bytes=s.batch * (4 * CATEGORIES + embedded) + 4 * vocabulary * EMBEDDING,
         ours=partial(
             torch.ops.trialfleet.gather_embed_backward,
             *(gradient, codes, NUMERIC, vocabulary, EMBEDDING),
@@ -365,6 +405,7 @@ def gather_backward(s: Scale) -> Fused:
 FUSED: tuple[Callable[[Scale], Fused], ...] = (
     activation,
     activation_backward,
+    linear,
     cross_entropy,
     binary_cross_entropy,
     squared_error,

@@ -1,7 +1,7 @@
 """NVIDIA's NPP by ctypes: `nppsMulC_32f_I`, the library call of the benchmark of 2014.
 
-The library is in NVIDIA's wheels: `pip install '.[npp-cu13]'` (or `npp-cu12`). It brings
-its own CUDA runtime and works on the context and the stream that torch made.
+The library is in NVIDIA's wheels, `pip install '.[npp-cu13]'` (or `npp-cu12`), and in the CUDA
+toolkit. It brings its own CUDA runtime and works on the context and the stream that torch made.
 
 CUDA 13 has only the forms whose name ends in `_Ctx`, which take the stream with them; they are in
 CUDA 12 too. There `nLength` is an int at first and a size_t later: passed as size_t, a length
@@ -10,6 +10,7 @@ that fits in an int is right for both.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 WHEELS = {13: "nvidia-npp", 12: "nvidia-npp-cu12"}  # by CUDA's major version
+TOOLKIT = Path("/usr/local/cuda/lib64")
 SUCCESS = 0  # NPP_SUCCESS; errors are below, warnings above
 NON_BLOCKING = 1  # cudaStreamNonBlocking, with which torch makes all its streams
 THREADS_PER_BLOCK = 1024  # at most, on every GPU since 2010
@@ -52,7 +54,7 @@ class NppError(Exception):
 
 @dataclass(frozen=True)
 class Npp:
-    """The library, and the wheel that it is from (`nvidia-npp 13.2.0.93`)."""
+    """The library, and the wheel that it is from (`nvidia-npp 13.2.0.93`), or its file."""
 
     library: ctypes.CDLL
     wheel: str
@@ -92,6 +94,9 @@ def load(cuda: str | None) -> Npp:
             except OSError as error:
                 raise NppError(f"{file} can't be loaded: {error}") from error
             return Npp(library, f"{WHEELS[major]} {metadata.version(WHEELS[major])}")
+    for file in (TOOLKIT / f"libnpps.so.{major}" for major in WHEELS if wanted in {major, None}):
+        with contextlib.suppress(OSError):
+            return Npp(ctypes.CDLL(str(file)), str(file))
     wheel = WHEELS.get(wanted or 0, WHEELS[max(WHEELS)])
     raise NppError(f"NPP is not installed; it comes with: pip install {wheel}")
 

@@ -19,6 +19,7 @@ NPP_GOALS = (  # who, as whom, so many times as fast at least, where launches do
     ("ours, graph", "npp", 1.6),  # what a graph saves of the calls
     ("ours, graph", "npp, graph", 1.0),  # the kernels alone
 )
+COMPUTING = ("linear, bias_relu_dropout",)  # a matrix product bounds it, whatever it moves
 COMPILE_GOAL = 1.0  # times as fast as torch.compile, each fused operation
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
@@ -176,8 +177,8 @@ class Results:
     """
 
     machine: Machine
-    mulc: tuple[Row, ...]
-    fused: tuple[Row, ...]
+    mulc: tuple[Row, ...] = ()
+    fused: tuple[Row, ...] = ()
 
     @property
     def copy(self) -> float:
@@ -185,7 +186,7 @@ class Results:
         return copy_bandwidth(self.mulc)
 
     def dominates(self, row: Row) -> str:
-        """Return what dominates a row of MulC: "launch", "memory", or ""."""
+        """Return what dominates a row: "launch", "memory", or ""."""
         return regime(row.bytes, self.copy, self.machine.cache_bytes)
 
     def goals(self) -> list[Goal]:
@@ -195,10 +196,20 @@ class Results:
         large = [row for row in self.mulc if self.dominates(row) == "memory"]
         small = [row for row in self.mulc if self.dominates(row) == "launch"]
         return [
-            copy_goal(large, self.copy),
+            copy_goal("MulC, share of the device copy", large, self.copy),
             *(npp_goal(small, *pair) for pair in NPP_GOALS),
+            *self.fused_copy_goals(),
             *compile_goals(self.fused),
         ]
+
+    def fused_copy_goals(self) -> Iterator[Goal]:
+        """Yield each fused operation's share of the copy's bandwidth, where memory dominates it."""
+        for name in dict.fromkeys(row.operation for row in self.fused):
+            if name in COMPUTING:
+                continue
+            own = [row for row in self.fused if row.operation == name]
+            large = [row for row in own if self.dominates(row) == "memory"]
+            yield copy_goal(f"{name}, share of the device copy", large, self.copy)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as BENCHMARKS.md describes it."""
@@ -220,10 +231,10 @@ def copy_bandwidth(rows: Iterable[Row]) -> float:
 
 
 def regime(moved: int, copy: float, cache: int | None) -> str:
-    """Return what dominates MulC on an array: "launch", "memory", or "" where it's both.
+    """Return what dominates a call: "launch", "memory", or "" where it's both.
 
     Args:
-        moved: bytes that a call reads and writes, twice the array.
+        moved: bytes that it reads and writes; of MulC twice the array.
         copy: GB/s of the device's copy.
         cache: bytes of its last cache; None where that isn't known, and nothing is said.
     """
@@ -237,12 +248,12 @@ def regime(moved: int, copy: float, cache: int | None) -> str:
     return ""
 
 
-def copy_goal(large: Sequence[Row], copy: float) -> Goal:
+def copy_goal(name: str, large: Sequence[Row], copy: float) -> Goal:
     """Return the share of the copy's bandwidth, of the rows in which memory dominates."""
     found = [
         (row.share(copy), row.shape) for row in large if row.label == "ours" and not row.skipped
     ]
-    return Goal("MulC, share of the device copy", COPY_GOAL, *worst(found))
+    return Goal(name, COPY_GOAL, *worst(found))
 
 
 def npp_goal(small: Sequence[Row], mine: str, theirs: str, wanted: float) -> Goal:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,40 +24,56 @@ CHECKED = 3  # calls whose result is looked at, before any is timed
 WRONG = "WRONG: it does not multiply"
 
 
-def results(device: torch.device, sizes: Sequence[int], budget: float, *, quick: bool) -> Results:
-    """Measure everything.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is measured, and how long.
 
-    Args:
-        device: what is measured.
+    Attributes:
         sizes: elements of MulC's arrays.
         budget: seconds for a row at most.
+        tables: "mulc", "fused" or both.
         quick: leave out the larger size of the fused operations.
+        without: variants to leave out.
     """
+
+    sizes: tuple[int, ...]
+    budget: float
+    tables: tuple[str, ...]
+    quick: bool = False
+    without: tuple[str, ...] = ()
+
+
+def growing(device: torch.device, wanted: Wanted, results: Results) -> Iterator[Results]:
+    """Yield what has been measured so far, after each row."""
     meter = CudaMeter(device) if device.type == "cuda" else Meter(device)
     with torch.no_grad():
-        return Results(
-            machine=machine_of(device),
-            mulc=tuple(mulc_rows(meter, sizes, budget)),
-            fused=tuple(fused_rows(meter, min(budget, FUSED_SECONDS), quick=quick)),
-        )
+        for row in mulc_rows(meter, wanted):
+            results = replace(results, mulc=(*results.mulc, row))
+            yield results
+        for row in fused_rows(meter, wanted) if "fused" in wanted.tables else ():
+            results = replace(results, fused=(*results.fused, row))
+            yield results
 
 
-def mulc_rows(meter: Meter, sizes: Sequence[int], budget: float) -> Iterator[Row]:
-    """Yield the rows of MulC's table."""
-    for size in sizes:
+def mulc_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
+    """Yield the rows of MulC's table; where it isn't wanted the copy alone, the share's measure."""
+    whole = "mulc" in wanted.tables
+    for size in wanted.sizes if whole else wanted.sizes[-1:]:
         build.say(f"mulc_, {in_words(size)}")
         x = torch.ones(size, device=meter.device)
         for name, make in mulc.VARIANTS.items():
+            if name in wanted.without or not (whole or name == "copy"):
+                continue
             blank = Row("mulc_", in_words(size), name, "called", bytes=2 * x.nbytes)
             right = () if name == "copy" else (partial(mulc.multiplies, meter, x),)
-            yield from rows_of(meter, blank, partial(make, x, meter), budget, *right)
+            yield from rows_of(meter, blank, partial(make, x, meter), wanted.budget, *right)
 
 
-def fused_rows(meter: Meter, budget: float, *, quick: bool) -> Iterator[Row]:
+def fused_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
     """Yield the rows of the fused operations' table; of the smaller size alone where it's quick."""
     scales = fused.scales(meter.device)
-    for scale in scales[:1] if quick else scales:
-        for make in fused.FUSED:
+    for make in fused.FUSED:
+        for scale in scales[:1] if wanted.quick else scales:
             try:
                 case = make(scale)
             except torch.OutOfMemoryError:
@@ -65,8 +81,10 @@ def fused_rows(meter: Meter, budget: float, *, quick: bool) -> Iterator[Row]:
                 continue
             build.say(f"{case.name}, {case.shape}")
             for name, implementation in case.implementations().items():
-                blank = Row(case.name, case.shape, name, "called", bytes=case.bytes)
-                yield from rows_of(meter, blank, implementation, budget)
+                if name not in wanted.without:
+                    blank = Row(case.name, case.shape, name, "called", bytes=case.bytes)
+                    budget = min(wanted.budget, FUSED_SECONDS)
+                    yield from rows_of(meter, blank, implementation, budget)
 
 
 def rows_of(

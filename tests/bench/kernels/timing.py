@@ -131,8 +131,9 @@ def measured(meter: Meter, call: Call, repeat: Repeat, budget: float) -> Timing:
         repeat: one of the meter's manners.
         budget: seconds for all rounds.
     """
-    tried = max(1, min(TRIED, int(WARM_UP / max(seconds_when_warm(meter, call), 1e-9))))
-    seconds = seconds_when_warm(meter, repeat(call, tried)) / tried
+    warm_up = min(WARM_UP, budget / 2)
+    tried = max(1, min(TRIED, int(warm_up / max(seconds_when_warm(meter, call, warm_up), 1e-9))))
+    seconds = seconds_when_warm(meter, repeat(call, tried), warm_up) / tried
     rounds, calls = scaled(seconds, budget)
     action = repeat(call, calls)
     meter.rounds(action, 1)  # a graph is brought to the device by its first launch
@@ -149,14 +150,14 @@ def scaled(seconds: float, budget: float) -> tuple[int, int]:
     return rounds, max(1, min(CALLS, affordable // rounds))
 
 
-def seconds_when_warm(meter: Meter, call: Call) -> float:
-    """Make a call more and more often until that takes a while; return what one took at best."""
+def seconds_when_warm(meter: Meter, call: Call, warm_up: float) -> float:
+    """Make a call more and more often until that takes so long; return what one took at best."""
     meter.rounds(call, 2)  # the first may compile something
     calls, best = 1, math.inf
     while True:
         (seconds,) = meter.rounds(repeated(call, calls), 1)
         best = min(best, seconds / calls)
-        if seconds >= WARM_UP:
+        if seconds >= warm_up:
             return best
         calls *= 4
 

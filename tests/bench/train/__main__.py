@@ -14,7 +14,8 @@ import operator
 import platform
 import statistics
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,8 @@ from tests.bench.train import launches, rivals, roofline, workloads
 from tests.bench.train.workloads import Workload
 from trialfleet.nodes.tabular import dataset, evaluation, settings, train
 
-WINDOW = 0.5  # s of steps between two looks at the clock
-WINDOWS = 12  # whose median counts
 WARM_UP = 3  # steps
 LOOKS = 8  # at the validation loss, in an epoch
-LIMIT = 120.0  # s to come to that loss; then it is given up
 # What is wanted: the ratio of samples per second to a way's; of the least possible time to ours,
 # where flops or bytes bound the step.
 GOALS = {
@@ -43,12 +41,32 @@ LABELS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long is measured.
+
+    Attributes:
+        window: seconds of steps between two looks at the clock.
+        windows: how many there are; their median counts.
+        limit: seconds to come to ours' loss; then it is given up. 0: nobody has to.
+        repeats: of each ceiling, the best of which counts.
+    """
+
+    window: float = 0.5
+    windows: int = 12
+    limit: float = 120.0
+    repeats: int = 20
+
+
+QUICK = Pace(window=0.2, windows=5, limit=0.0, repeats=5)
+
+
 def main() -> None:
     """Measure and print."""
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("--device", choices=["cpu", "cuda"], help="else a GPU where there is one")
     reader.add_argument(
-        "--only", metavar="WORD", default="", help="workloads with this in the name"
+        "--only", metavar="WORD", action="append", help="workloads with this in the name"
     )
     reader.add_argument("--ways", default=",".join(rivals.WAYS), help="in any order: %(default)s")
     reader.add_argument(
@@ -56,19 +74,31 @@ def main() -> None:
         action="store_true",
         help="count the time that this process had of the CPU, where others want it too",
     )
+    reader.add_argument(
+        "--quick", action="store_true", help="fewer and shorter windows, and no losses to come to"
+    )
     reader.add_argument("--json", action="store_true", help="one object, nothing else")
+    reader.add_argument(
+        "--out", type=Path, metavar="FILE", help="that object here, anew after each workload"
+    )
     chosen = reader.parse_args()
     try:
         device = device_of(chosen.device)
         names = names_of(chosen.ways)
-        wanted = workloads_of(chosen.only, device)
+        wanted = workloads_of(chosen.only or [""], device)
         if chosen.processor_time:
             count_processor_time(device)
     except ValueError as error:
         reader.error(str(error))
     rivals.quiet()
     rivals.prepare(device)
-    results = measure(device, wanted, names, say=not chosen.json)
+    pace = QUICK if chosen.quick else Pace()
+    results: dict[str, Any] = {}
+    for results in measure(device, wanted, names, pace):
+        if chosen.out:
+            chosen.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        if not chosen.json:
+            print_latest(results)
     if chosen.json:
         print(json.dumps(results, indent=1))
 
@@ -98,33 +128,31 @@ def names_of(ways: str) -> list[str]:
     return [name for name in rivals.WAYS if name in asked]
 
 
-def workloads_of(word: str, device: torch.device) -> list[Workload]:
-    """Return the workloads with that in their names."""
+def workloads_of(words: list[str], device: torch.device) -> list[Workload]:
+    """Return the workloads with one of the words in their names."""
     every = workloads.workloads(device)
-    found = [workload for workload in every if word in workload.name]
-    if not found:
-        there = "; ".join(workload.name for workload in every)
-        raise ValueError(f"no workload has {word!r} in its name; there are {there}")
-    return found
+    for word in words:
+        if not any(word in workload.name for workload in every):
+            there = "; ".join(workload.name for workload in every)
+            raise ValueError(f"no workload has {word!r} in its name; there are {there}")
+    return [workload for workload in every if any(word in workload.name for word in words)]
 
 
 def measure(
-    device: torch.device, wanted: list[Workload], names: list[str], *, say: bool
-) -> dict[str, Any]:
-    """Measure each workload, print each when it is done, and return all."""
+    device: torch.device, wanted: list[Workload], names: list[str], pace: Pace
+) -> Iterator[dict[str, Any]]:
+    """Yield what is known of the machine, and again after each workload what has been measured."""
     dtype = torch.float32
     if device.type == "cuda":
         dtype = train.precision_of(settings.Settings(), device)
-    ceilings = roofline.measure_ceilings(device, dtype)
+    ceilings = roofline.measure_ceilings(device, dtype, pace.repeats)
     machine = describe(device) | {"dtype": str(dtype).removeprefix("torch."), **asdict(ceilings)}
-    if say:
-        print_machine(machine)
-    done = []
+    done: list[dict[str, Any]] = []
+    results = {"machine": machine, "goals": GOALS[device.type], "workloads": done}
+    yield results
     for workload in wanted:
-        done.append(measure_workload(workload, device, names, ceilings, dtype))
-        if say:
-            print_workload(done[-1], GOALS[device.type])
-    return {"machine": machine, "goals": GOALS[device.type], "workloads": done}
+        done.append(measure_workload(workload, device, names, ceilings, dtype, pace))
+        yield results
 
 
 def measure_workload(
@@ -133,13 +161,17 @@ def measure_workload(
     names: list[str],
     ceilings: roofline.Ceilings,
     dtype: torch.dtype,
+    pace: Pace,
 ) -> dict[str, Any]:
     """Return what each way came to, and how near the hardware's limit ours is."""
     data = workloads.make_data(workload)
-    target = loss_after_an_epoch(workload, data, device)
+    target = loss_after_an_epoch(workload, data, device) if pace.limit else None
     started = {name: start(name, workload, data, device) for name in names}
-    to_loss = {name: seconds_to(target, way, workload, data) for name, (way, _) in started.items()}
-    rates = rates_of({name: way for name, (way, _) in started.items()}, workload)
+    to_loss = {
+        name: None if target is None else seconds_to(target, way, workload, data, pace.limit)
+        for name, (way, _) in started.items()
+    }
+    rates = rates_of({name: way for name, (way, _) in started.items()}, workload, pace)
     step = roofline.Step(
         flops=roofline.flops_of(workload),
         bytes=roofline.bytes_of(workload, dtype.itemsize),
@@ -150,6 +182,7 @@ def measure_workload(
         "loss": target,
         "ways": {
             name: {
+                "label": LABELS[name],
                 "seconds_until_ready": started[name][1],
                 "samples_per_second": statistics.median(rates[name]),
                 "slowest_and_fastest": [min(rates[name]), max(rates[name])],
@@ -193,22 +226,22 @@ def start(
 
 
 def seconds_to(
-    target: float, way: rivals.Way, workload: Workload, data: dataset.Dataset
+    target: float, way: rivals.Way, workload: Workload, data: dataset.Dataset, limit: float
 ) -> float | None:
     """Return the seconds of training until the validation loss is that low, looks not counted."""
     spent, steps = 0.0, max(1, workload.steps // LOOKS)
-    while spent < LIMIT:
+    while spent < limit:
         spent += seconds_for(steps, way)
         if validation_loss(way, data) <= target:
             return spent
     return None
 
 
-def rates_of(ways: dict[str, rivals.Way], workload: Workload) -> dict[str, list[float]]:
+def rates_of(ways: dict[str, rivals.Way], workload: Workload, pace: Pace) -> dict[str, list[float]]:
     """Return the samples per second of some windows of time, by turns: a machine has its moods."""
-    steps = {name: steps_within(WINDOW, way) for name, way in ways.items()}
+    steps = {name: steps_within(pace.window, way) for name, way in ways.items()}
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(WINDOWS):
+    for _ in range(pace.windows):
         for name, way in ways.items():
             seconds = seconds_for(steps[name], way)
             rates[name].append(steps[name] * workload.batch / seconds)
@@ -252,6 +285,14 @@ def processor() -> str:
     return names[0] if names else platform.processor()
 
 
+def print_latest(results: dict[str, Any]) -> None:
+    """Print the workload that was measured last; before the first, the machine."""
+    if results["workloads"]:
+        print_workload(results["workloads"][-1], results["goals"])
+    else:
+        print_machine(results["machine"])
+
+
 def print_machine(machine: dict[str, Any]) -> None:
     """Print the machine and its ceilings."""
     print(
@@ -270,11 +311,13 @@ def print_workload(result: dict[str, Any], goals: dict[str, float]) -> None:
     print(
         f"\n{workload['name']}: {workload['rows']:,} rows, batch {workload['batch']:,}, "
         f"{workload['layers']} x {workload['hidden']}, {workload['parameters']:,} parameters\n"
-        f"{'':32}{'ready':>8}{'samples/s':>13}{'to loss ' + str(result['loss']):>17}"
+        f"{'':32}{'ready':>8}{'samples/s':>13}{titled(result['loss']):>17}"
     )
     for name, way in result["ways"].items():
         seconds = way["seconds_to_loss"]
         to_loss = "not reached" if seconds is None else f"{seconds:.2f} s"
+        if result["loss"] is None:
+            to_loss = ""
         print(
             f"{LABELS[name]:<32}{way['seconds_until_ready']:6.1f} s"
             f"{way['samples_per_second']:13,.0f}{to_loss:>17}"
@@ -283,6 +326,11 @@ def print_workload(result: dict[str, Any], goals: dict[str, float]) -> None:
     print(told_of_step(result["step"]))
     if ratios:
         print(told_of_roofline(result["step"], ratios["roofline"], goals), flush=True)
+
+
+def titled(loss: float | None) -> str:
+    """Return the title of the seconds to a loss, "" where nobody had to come to one."""
+    return "" if loss is None else f"to loss {loss}"
 
 
 def told_of_step(step: dict[str, Any]) -> str:

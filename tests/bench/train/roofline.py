@@ -39,7 +39,6 @@ from tests.bench.train.workloads import Workload
 
 COPIED = {"cpu": 1 << 28, "cuda": 1 << 31}  # bytes of the array
 SIDE = {"cpu": 2048, "cuda": 8192}  # of the square matrices
-REPEATS = 20
 CHAIN = 1000  # launches
 
 
@@ -89,15 +88,15 @@ class Ceilings:
         return max(times, key=lambda name: times[name])
 
 
-def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """Measure a copy, a matrix product and an empty launch."""
+def measure_ceilings(device: torch.device, dtype: torch.dtype, repeats: int) -> Ceilings:
+    """Measure a copy, a matrix product and an empty launch, each so many times."""
     x, y = (torch.ones(COPIED[device.type] // 4, device=device) for _ in range(2))
     side = SIDE[device.type]
     a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
     return Ceilings(
-        bandwidth=2 * x.nbytes / best(lambda: y.copy_(x), device),
-        flops=2 * side**3 / best(lambda: a @ b, device),
-        launch=best(chain_of_launches(device), device) / CHAIN,
+        bandwidth=2 * x.nbytes / best(lambda: y.copy_(x), device, repeats),
+        flops=2 * side**3 / best(lambda: a @ b, device, repeats),
+        launch=best(chain_of_launches(device), device, repeats) / CHAIN,
     )
 
 
@@ -118,10 +117,10 @@ def chain_of_launches(device: torch.device) -> Callable[[], object]:
     return graph.replay
 
 
-def best(action: Callable[[], object], device: torch.device) -> float:
+def best(action: Callable[[], object], device: torch.device, repeats: int) -> float:
     """Return the least seconds of an action."""
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         synchronize(device)
         begin = Clock.now()
         action()

@@ -55,12 +55,13 @@ def kept(shape: Sequence[int], seed: int, step: int, layer: int, p: float) -> Te
     """Return dropout's mask."""
     size = torch.Size(shape).numel()
     key = (seed % 2**32, (seed >> 32) % 2**32)
-    words = [
-        word
-        for block in range((size + 3) // 4)
+    halves = [
+        half
+        for block in range((size + 7) // 8)
         for word in philox((block % 2**32, block >> 32, layer, step % 2**32), key)
+        for half in (word % 2**16, word // 2**16)
     ]
-    return torch.tensor([word >= int(p * 2**32) for word in words[:size]]).bool().view(shape)
+    return torch.tensor([half >= int(p * 2**16) for half in halves[:size]]).bool().view(shape)
 
 
 # Arguments by operator

@@ -144,14 +144,15 @@ def philox(counters: Array, key: Sequence[int]) -> Array:
 
 
 def kept(dropout: Dropout, shape: tuple[int, int]) -> npt.NDArray[np.bool]:
-    """Return dropout's mask: element i takes word i % 4 of the counter (i / 4, layer, step)."""
+    """Return dropout's mask: element i takes half i % 8 of the counter (i / 8, layer, step)."""
     size = shape[0] * shape[1]
-    groups = np.arange((size + 3) // 4, dtype=np.uint64)
+    groups = np.arange((size + 7) // 8, dtype=np.uint64)
     counters = np.zeros((len(groups), 4), np.uint64)
     counters[:, 0] = groups
     counters[:, 2:] = dropout.layer, dropout.step % 2**32
     words = philox(counters, (dropout.seed % 2**32, dropout.seed % 2**64 // 2**32))
-    return (words.ravel()[:size] >= int(dropout.p * 2**32)).reshape(shape)
+    halves = np.stack([words % np.uint64(2**16), words // np.uint64(2**16)], -1)
+    return (halves.ravel()[:size] >= int(dropout.p * 2**16)).reshape(shape)
 
 
 @pytest.mark.parametrize(  # Random123's kat_vectors
@@ -230,13 +231,15 @@ def test_dropouts_counter_has_all_of_the_group(kernels: Kernels, group: int) -> 
     assert kernels.dropout_words(seed=-1, step=2**32 + 6, layer=5, group=group) == wanted
 
 
-def test_a_word_that_equals_the_threshold_is_kept(kernels: Kernels) -> None:
+@pytest.mark.parametrize("element", [0, 1])
+def test_half_a_word_that_equals_the_threshold_is_kept(kernels: Kernels, element: int) -> None:
     [word, *_] = philox(np.zeros(4), (0, 0)).tolist()
-    for p, wanted in ((word / 2**32, True), ((word + 1) / 2**32, False)):
+    half = (word % 2**16, word // 2**16)[element]
+    for p, wanted in ((half / 2**16, True), ((half + 1) / 2**16, False)):
         y = on.bias_relu_dropout(
-            kernels, np.ones((1, 4)), np.zeros(4), Dropout(p=p), (Type.FLOAT32, Type.FLOAT32)
+            kernels, np.ones((1, 8)), np.zeros(8), Dropout(p=p), (Type.FLOAT32, Type.FLOAT32)
         )
-        assert (y[0, 0] > 0) == wanted
+        assert (y[0, element] > 0) == wanted
 
 
 def test_nan_and_infinity_go_through_a_relu(kernels: Kernels) -> None:

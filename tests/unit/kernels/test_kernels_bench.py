@@ -130,6 +130,28 @@ def test_every_fused_operation_has_a_goal_for_each_manner() -> None:
     assert (in_graph.verdict, in_graph.found) == ("met", 1.0)
 
 
+def test_a_fused_operation_is_held_against_the_copy_where_memory_dominates_it() -> None:
+    large = replace(LARGE, operation="sgd_step_", microseconds=COPY.microseconds / 0.9)
+    found = replace(results(COPY), fused=(large, replace(large, shape="1 K", bytes=8192)))
+    (goal,) = found.fused_copy_goals()
+    assert (goal.verdict, goal.where) == ("not met", large.shape)
+    assert goal.found == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("cache", [60 << 20, 126 << 20], ids=["H200", "B200"])
+def test_the_larger_arrays_are_beyond_the_last_cache(cache: int) -> None:
+    """By the shapes alone: nothing is computed on the meta device."""
+    meta = fused.Scale(torch.device("meta"), torch.bfloat16, **shapes_of_a_gpu())
+    for make in (fused.activation, fused.cross_entropy, fused.binary_cross_entropy):
+        assert make(meta).bytes / 2 >= 2 * cache, make.__name__
+
+
+def shapes_of_a_gpu() -> dict[str, int]:
+    """Return the larger scale's numbers."""
+    scale = fused.scales(torch.device("cuda"))[1]
+    return {name: value for name, value in vars(scale).items() if isinstance(value, int)}
+
+
 def test_what_was_not_measured_is_not_judged() -> None:
     skipped = replace(SMALL, variant="npp", microseconds=0.0, skipped="not installed")
     assert {goal.verdict for goal in results(COPY, SMALL, skipped).goals()} == {"not judged"}
@@ -259,7 +281,7 @@ def test_the_plain_formula_is_what_our_operation_computes(
     make: Callable[[fused.Scale], fused.Fused],
 ) -> None:
     torch.manual_seed(0)
-    case = make(fused.Scale(CPU, torch.float32, 64, 32, 8, 128, 256))
+    case = make(fused.Scale(CPU, torch.float32, 64, 32, 64, 8, 128, 64, 256))
     before = [tensor.clone() for tensor in tensors(case.arguments)]
     plain = [t.clone() for t in tensors([case.plain(*case.arguments), case.arguments])]
     for now, then in zip(tensors(case.arguments), before, strict=True):
@@ -384,6 +406,16 @@ def test_the_npp_of_torchs_cuda_is_taken_and_else_any(site: Path) -> None:
     assert npp.load("12.8").wheel == "nvidia-npp-cu12 12.0.0.30"
 
 
+def test_without_a_wheel_the_toolkits_npp_is_taken(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_npp(site, "no-wheel", "1", "lib64/libnpps.so.13", "size_t")
+    monkeypatch.setattr(npp, "TOOLKIT", site / "lib64")
+    assert npp.load("13.0").wheel == str(site / "lib64" / "libnpps.so.13")
+    with pytest.raises(npp.NppError, match="nvidia-npp-cu12"):
+        npp.load("12.8")
+
+
 @pytest.mark.parametrize(
     ("cuda", "wheel"), [("12.8", "nvidia-npp-cu12"), ("13.0", "nvidia-npp"), (None, "nvidia-npp")]
 )
@@ -391,6 +423,7 @@ def test_without_npp_the_wheel_to_install_is_named(
     cuda: str | None, wheel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(npp, "library_of", lambda _wheel: None)
+    monkeypatch.setattr(npp, "TOOLKIT", Path("no-such-folder"))
     with pytest.raises(npp.NppError, match=f"pip install {wheel}$"):
         npp.load(cuda)
 

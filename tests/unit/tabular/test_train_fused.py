@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SEED = 11
 # How far a loss may be from the plain way's, relatively, in any of the first 28 steps.
 FLOAT32 = 2e-6  # sums in another order: some units in the last of 24 bits
+FLOAT16 = 5e-3  # factors with 11 bits
 BFLOAT16 = 5e-2  # products of factors with 8 bits; 0.025 was seen, in a square of small errors
 
 TASKS = ["binary", "multiclass", "regression"]
@@ -114,11 +115,49 @@ def test_columns_of_one_sort_and_a_linear_model_too(
     assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), FLOAT32)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize(("dtype", "near"), [(torch.bfloat16, BFLOAT16), (torch.float16, FLOAT16)])
 @pytest.mark.parametrize("task", TASKS)
-def test_in_bfloat16_they_are_near(tmp_path: Path, task: str) -> None:
-    data, chosen = load(tmp_path, task), settings_of()
-    ours = losses_of(fused_steps(data, chosen, torch.bfloat16), data, chosen)
-    assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), BFLOAT16)
+def test_in_fewer_bits_they_are_near(
+    tmp_path: Path, task: str, dtype: torch.dtype, near: float, optimizer: str
+) -> None:
+    data = load(tmp_path, task)
+    rate = {"adamw": 0.01, "sgd": 0.1 if task == "regression" else 0.3}[optimizer]
+    chosen = settings_of(optimizer=optimizer, learning_rate=rate, weight_decay=0.1)
+    ours = losses_of(fused_steps(data, chosen, dtype), data, chosen)
+    assert_close(ours, losses_of(plain_steps(data, chosen), data, chosen), near)
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.01), ("sgd", 0.3)])
+def test_what_float16_multiplies_the_loss_by_changes_no_bit_of_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, rate: float
+) -> None:
+    """In float32, which loses no small gradient to a smaller scale."""
+    data = load(tmp_path)
+    chosen = settings_of(optimizer=optimizer, learning_rate=rate, weight_decay=0.1, dropout=0.2)
+    found, states = [], []
+    for scale in (1.0, 1024.0):
+        steps = fused_steps(data, chosen)
+        steps._scale = scale
+        found.append(losses_of(steps, data, chosen))
+        states.append([*steps.state()["m"], *steps.state()["v"]])
+    assert torch.equal(*found)
+    assert all(map(torch.equal, *states))
+
+
+def test_float16_goes_on_from_a_checkpoint_of_float32(tmp_path: Path) -> None:
+    """And the other way: the state is of the loss itself."""
+    data, chosen = load(tmp_path), settings_of()
+    steps, other = fused_steps(data, chosen, torch.float16), fused_steps(data, chosen)
+    losses_of(steps, data, chosen)
+    state = steps.state()
+    other.restore(state)
+    fresh = fused_steps(data, chosen, torch.float16)
+    fresh.restore(other.state())
+    assert max(float(v.max()) for v in state["v"]) < 1
+    for name in ("m", "v"):
+        assert all(map(torch.equal, fresh.state()[name], state[name]))
+    assert fresh._optimizer.m[-1].abs().max() > 100 * state["m"][-1].abs().max()
 
 
 class SameDropout(nn.Module):
@@ -177,7 +216,7 @@ def test_all_ranks_capture_the_same_batches_whatever_their_parts(tmp_path: Path)
         team = Ranks(rank, 2)
         orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
         steps = fused_steps(data, chosen, source=loader.Resident(data.train, orders), team=team)
-        found.append({batch: rows for batch, (rows, _) in steps._parts.items()})
+        found.append(steps._parts)
     assert found == [{67: 33, 66: 33}, {67: 34, 66: 33}]
 
 
@@ -301,11 +340,37 @@ def test_a_checkpoint_of_a_cpu_is_one_of_a_gpu(
 # Refusing
 
 
-def test_bfloat16_is_refused_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "tf32"])
+def test_precisions_of_gpus_are_refused_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
     sandbox = make_sandbox(tmp_path / "sandbox")
-    write_order(sandbox, params={"precision": "bfloat16"})
+    write_order(sandbox, params={"precision": precision})
     assert run_here(sandbox, monkeypatch) == 64
-    assert read_result(sandbox)["error"].startswith("precision is 'bfloat16'")
+    assert read_result(sandbox)["error"].startswith(f"precision is '{precision}'")
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "dtype"),
+    [
+        ((9, 0), "auto", torch.bfloat16),
+        ((8, 0), "auto", torch.bfloat16),
+        ((7, 5), "auto", torch.float16),  # T4
+        ((6, 1), "auto", torch.float32),
+        ((9, 0), "float16", torch.float16),
+        ((9, 0), "tf32", torch.float32),
+        ((7, 5), "bfloat16", torch.bfloat16),
+    ],
+)
+def test_auto_is_what_the_gpu_multiplies_fast(
+    capability: tuple[int, int],
+    precision: str,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    chosen = settings_of(precision=precision)
+    assert train.precision_of(chosen, torch.device("cuda", 0)) == dtype
 
 
 @pytest.mark.parametrize(

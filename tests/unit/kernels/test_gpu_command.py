@@ -1,0 +1,385 @@
+"""`make gpu`: limits, what steps leave, the report; and a dry run where hardly anything is."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench.kernels import fused
+from tests.gpu import __main__ as command
+from tests.gpu import counters, report, runner, steps
+from tests.gpu.steps import PART, Step
+
+ROOT = Path(__file__).parents[3]
+WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('{\"a\": 1}')"
+
+
+def step(name: str, program: str, *words: str, **changes: Any) -> Step:
+    """A step of Python's."""
+    words = (sys.executable, "-c", program, *(words or (PART,)))
+    return replace(Step(name=name, title=name, command=words, seconds=60.0), **changes)
+
+
+def run(folder: Path, *wanted: Step) -> tuple[bool, list[dict[str, Any]]]:
+    """What steps come to, as the file has it."""
+    out = folder / "out" / "gpu.json"
+    good = runner.Runner(folder / "work", out, "make gpu", dry=False).run(wanted)
+    return good, json.loads(out.read_text())["steps"]
+
+
+# The runner
+
+
+def test_a_step_at_its_limit_is_ended_with_all_that_it_started_and_the_next_one_runs(
+    tmp_path: Path,
+) -> None:
+    """What it had found until then is kept."""
+    late = f"""{WRITE}
+import subprocess, time
+child = subprocess.Popen(["sleep", "600"])
+print("child", child.pid, flush=True)
+time.sleep(600)"""
+    wanted = (step("late", late, seconds=6.0), step("next", WRITE))
+    good, found = run(tmp_path, *wanted)
+    assert not good
+    assert [each["state"] for each in found] == [runner.LATE, runner.DONE]
+    assert [each["found"] for each in found] == [{"a": 1}, {"a": 1}]
+    (child,) = re.findall(r"child (\d+)", found[0]["said"])
+    wait_until_gone(int(child))
+
+
+def wait_until_gone(process: int) -> None:
+    """Wait until a process is no more, or at least dead."""
+    stat = Path(f"/proc/{process}/stat")
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.05)
+
+
+def test_a_step_that_ignores_the_end_is_killed(tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    _, (found,) = run(tmp_path, step("deaf", deaf, seconds=4.0))
+    assert found["state"] == runner.LATE
+    assert found["found"] is None
+
+
+def test_a_failed_step_says_why_and_what_it_left_is_kept(tmp_path: Path) -> None:
+    good, (found,) = run(tmp_path, step("bad", f"{WRITE}; sys.exit('no such thing')"))
+    assert not good
+    assert (found["state"], found["exit_code"]) == (runner.FAILED, 1)
+    assert "no such thing" in found["said"]
+    assert found["found"] == {"a": 1}
+
+
+def test_a_step_that_leaves_nothing_has_failed(tmp_path: Path) -> None:
+    _, (found,) = run(tmp_path, step("silent", "pass"))
+    assert found["state"] == runner.FAILED
+    assert "nothing to read" in found["said"]
+
+
+def test_a_tool_that_is_missing_is_no_failure(tmp_path: Path) -> None:
+    good, (found,) = run(tmp_path, step("x", WRITE, needs="no-such-tool"))
+    assert good
+    assert (found["state"], found["said"]) == (runner.ABSENT, "no no-such-tool here")
+
+
+def test_time_that_a_step_leaves_is_the_next_ones(tmp_path: Path) -> None:
+    _, found = run(tmp_path, step("quick", WRITE, seconds=300.0), step("next", WRITE, seconds=5.0))
+    assert found[1]["limit"] > 200
+
+
+def test_standard_output_may_be_what_a_step_finds(tmp_path: Path) -> None:
+    program = "import sys; print('[1, 2]'); print('a word', file=sys.stderr)"
+    _, (found,) = run(tmp_path, step("prints", program, prints=True))
+    assert found["found"] == [1, 2]
+
+
+# The steps
+
+
+def test_the_shares_of_all_steps_fit_in_nine_minutes() -> None:
+    assert sum(each.seconds for each in steps.steps(dry=False)) <= command.LIMIT <= 540
+
+
+def test_a_dry_run_has_the_steps_of_a_real_one() -> None:
+    names = [[each.name for each in steps.steps(dry=dry)] for dry in (True, False)]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("words", [["--only", "prob"], ["--skip", "probe,tets"], ["--wet"]])
+def test_wrong_arguments_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "is no step; there are probe, machine, build" in said or "unrecognized" in said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "========= ERROR SUMMARY: 0 errors",
+        "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)",
+    ],
+)
+def test_a_sanitizers_summary_is_its_last_word(line: str) -> None:
+    found = steps.summary(Path(), f"========= COMPUTE-SANITIZER\n{line}\n")
+    assert found == {"summary": line.removeprefix("========= ")}
+    with pytest.raises(steps.NothingFoundError):
+        steps.summary(Path(), "========= Device not supported")
+
+
+HEAD = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
+HEAD += '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
+FORWARD = "void trialfleet::cuda::<unnamed>::forward_kernel<(bool)1, float>(const T2 *, long)"
+
+
+def counted(number: int, kernel: str, nanoseconds: str) -> str:
+    """Two lines of Nsight Compute's."""
+    begin = f'"{number}","1","python3","h","{kernel}","1","7","(256, 1, 1)","(9, 1, 1)","0","9.0",'
+    section = '"Command line profiler metrics",'
+    return (
+        f'{begin}{section}"gpu__time_duration.sum","ns","{nanoseconds}"\n'
+        f'{begin}{section}"dram__bytes.sum.per_second","byte/s","n/a"\n'
+    )
+
+
+def test_of_what_nsight_compute_counts_the_slowest_are_told(tmp_path: Path) -> None:
+    rows = [counted(i, FORWARD if i == 2 else f"k{i}", f"{i + 1},000") for i in range(4)]
+    part = tmp_path / "counters.json"
+    part.write_text("==PROF== Connected to process 7\n" + HEAD + "\n" + "".join(rows))
+    found = counters.read(part)
+    assert found["kernels"] == 4
+    assert [one["kernel"] for one in found["slowest"]] == [
+        "k3",
+        "forward_kernel<(bool)1, float>",
+        "k1",
+    ]
+    assert found["slowest"][0] == {"kernel": "k3", "nanoseconds": 4000.0}
+
+
+def test_where_nsight_compute_may_not_count_its_words_are_told(tmp_path: Path) -> None:
+    part = tmp_path / "counters.json"
+    part.write_text("==ERROR== ERR_NVGPUCTRPERM\n")
+    with pytest.raises(LookupError, match="ERR_NVGPUCTRPERM"):
+        counters.read(part)
+
+
+# The report
+
+RECORD: dict[str, Any] = {
+    "schema": runner.SCHEMA,
+    "dry": False,
+    "command": "python3 -m tests.gpu",
+    "commit": "0123456789ab",
+    "when": "2030-01-01T00:00:00Z",
+    "seconds": 321.0,
+    "steps": [
+        {
+            "name": "machine",
+            "title": "what the machine is",
+            "state": runner.DONE,
+            "seconds": 3.0,
+            "limit": 15.0,
+            "found": {
+                "gpus": [
+                    {
+                        "name": "A GPU",
+                        "capability": "9.0",
+                        "memory_bytes": 1 << 36,
+                        "cache_bytes": 50 << 20,
+                        "multiprocessors": 100,
+                    }
+                ],
+                "nvidia_smi": [],
+                "torch": "2.11.0",
+                "cuda": "13.0",
+                "triton": None,
+                "python": "3.12.1",
+                "nvcc": "13.0",
+                "processor": "A processor",
+                "cores": 8,
+                "memory_bytes": 1 << 35,
+            },
+        },
+        {
+            "name": "tests",
+            "title": "tests/gpu",
+            "state": runner.LATE,
+            "seconds": 85.0,
+            "limit": 85.0,
+            "said": "the end of what it said",
+            "found": {
+                "collected": 3,
+                "passed": 1,
+                "failed": [{"test": "test_a", "cause": "assert 1 == 2"}],
+                "skipped": {},
+                "running": "test_b",
+            },
+        },
+    ],
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A BENCHMARKS.md to write into."""
+    file = tmp_path / "BENCHMARKS.md"
+    file.write_text(f"# Before\n\n{report.BEGIN}\n\nNone yet.\n\n{report.END}\n\n# After\n")
+    monkeypatch.setattr(report, "PLACE", file)
+    return file
+
+
+def write(folder: Path, record: dict[str, Any]) -> str:
+    """A file of make gpu's."""
+    file = folder / "gpu.json"
+    file.write_text(json.dumps(record))
+    return str(file)
+
+
+def test_the_report_says_what_was_measured_on_and_what_went_wrong(
+    tmp_path: Path, place: Path
+) -> None:
+    for _ in range(2):  # the second replaces the first
+        assert report.main([write(tmp_path, RECORD)]) == 0
+    text = place.read_text()
+    assert text.startswith("# Before\n")
+    assert text.endswith("# After\n")
+    for words in (
+        *("A GPU, compute capability 9.0", "2030-01-01", "`python3 -m tests.gpu`", "0123456789ab"),
+        *("1 of 3 passed, 1 failed", "ended while test_b ran", "assert 1 == 2"),
+    ):
+        assert text.count(words) == 1, words
+    assert "None yet" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dry": True}, "a dry run's figures are the processor's"),
+        ({"schema": 99}, "its schema is 99; known is 1"),
+        ({"steps": []}, "no GPU was seen on that machine"),
+    ],
+)
+def test_what_is_no_gpus_is_refused_and_nothing_is_written(
+    changes: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = place.read_text()
+    assert report.main([write(tmp_path, copy.deepcopy(RECORD) | changes)]) == 2
+    assert said in capsys.readouterr().err
+    assert place.read_text() == before
+
+
+def test_benchmarks_md_has_a_place_for_it() -> None:
+    text = report.PLACE.read_text()
+    assert report.inserted(text, "x") != text
+
+
+# A dry run, where there is no more than a GPU's machine has
+
+BARE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Bare(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        missing = name.partition(".")[0] in MISSING
+        return None if missing else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Bare
+"""
+
+
+def missing() -> set[str]:
+    """Every installed module that neither torch, numpy and pytest nor trialfleet bring."""
+    there, wanted = {"trialfleet"}, ["torch", "numpy", "pytest"]
+    while wanted:
+        if (name := normal(wanted.pop())) in there:
+            continue
+        there.add(name)
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            lines = importlib.metadata.requires(name) or []
+            wanted += [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
+    packages = importlib.metadata.packages_distributions()
+    return {top for top, names in packages.items() if not {*map(normal, names)} & there}
+
+
+def normal(name: str) -> str:
+    """A package's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def bare_machine(folder: Path) -> dict[str, str]:
+    """The environment of a machine that has no more than torch, numpy and pytest."""
+    names = missing() - {"tests"}
+    assert {"pydantic", "optuna", "htcondor2", "click", "hypothesis"} <= names
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(BARE.replace("MISSING", repr(names)))
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def dry_run(folder: Path, *words: str, **environment: str) -> dict[str, Any]:
+    """What `make gpu DRY=1` finds there; its program alone, as nothing else may be there."""
+    out = folder / "gpu.json"
+    program = [sys.executable, "-m", "tests.gpu", "--dry", "--out", str(out), *words]
+    given = bare_machine(folder / "site") | environment
+    ended = subprocess.run(program, cwd=ROOT, env=given, capture_output=True, text=True)
+    record: dict[str, Any] = json.loads(out.read_text())
+    assert ended.returncode == 0, ended.stdout + json.dumps(record, indent=1)[-6000:]
+    return record
+
+
+def check(record: dict[str, Any]) -> None:
+    """Each step found what it should."""
+    found = {each["name"]: each["found"] for each in record["steps"]}
+    assert record["dry"]
+    assert found["probe"]["reason"] == "no GPU"
+    assert found["tests"]["collected"] > 400
+    assert not found["tests"]["failed"]
+    assert {row["variant"] for row in found["mulc"]["mulc"]} >= {"copy", "ours", "eager"}
+    assert len({row["operation"] for row in found["fused"]["fused"]}) == len(fused.FUSED)
+    (workload,) = found["trainer"]["workloads"]
+    assert workload["ways"]["ours"]["samples_per_second"] > 0
+    check_report(record)
+
+
+def check_report(record: dict[str, Any]) -> None:
+    """Were it a GPU's, all of it would stand in the report."""
+    for each in record["steps"]:
+        if each["name"] == "machine":
+            each["found"]["gpus"] = RECORD["steps"][0]["found"]["gpus"]
+        if each["name"] == "counters":
+            each["found"] = {"kernels": 1, "slowest": [{"kernel": "k", "nanoseconds": 1000.0}]}
+    text = report.report(record)
+    for words in (
+        *("| 1 K | ", "| `adamw_step_` | ", "| flights-like | ours | ", "| `k` | 1.0 | "),
+        *("The probe: no GPU", "compute-sanitizer's memcheck: it ran on the processor"),
+    ):
+        assert text.count(words) == (2 if words == "| 1 K | " else 1), words
+
+
+@pytest.mark.slow
+def test_a_dry_run_shows_that_everything_starts_on_a_bare_machine(tmp_path: Path) -> None:
+    check(dry_run(tmp_path, "--skip", "build", TRIALFLEET_PLAIN="1"))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_make_gpu_dry_runs_everything_with_the_build(tmp_path: Path) -> None:
+    check(dry_run(tmp_path, TRIALFLEET_PLAIN=""))
