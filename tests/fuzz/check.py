@@ -54,6 +54,7 @@ OUTSIDE = {
     "pool",
     "fleet",
     "manager",
+    "notify",
     "daily install",  # systemd's units, or a job of HTCondor
     "daily remove",
 }

@@ -81,6 +81,26 @@ STUDIES: list[dict[str, Any]] = [
     {**SMALL, "publish": "none"},
     {**SMALL, "gate": {"metric": "auc", "direction": "maximize", "tolerance": 0.01}},
     {**SMALL, "gate": {"confidence": 0.9, "baseline": False}, "python": "/usr/bin/python3"},
+    {
+        **SMALL,
+        "notify": [
+            {"command": ["true"], "events": ["region-failed", "day-done"]},
+            {"webhook": {"url": "https://example.org/hook", "shape": "slack"}},
+            {"webhook": {"url_file": "rows.csv"}, "events": "attention"},
+            {"webhook": {"url_env": "HOOK"}},
+            {
+                "mail": {
+                    "to": ["a@example.org", "b@example.org"],
+                    "sender": "c@example.org",
+                    "server": "smtp.example.org:587",
+                    "security": "starttls",
+                    "user": "me",
+                    "password_file": "rows.csv",
+                }
+            },
+            {"mail": {"to": "a@example.org", "user": "me", "password_env": "P"}},
+        ],
+    },
     DAILY,
     {**DAILY, "daily": {"at": "9:05", "missed": "none", "unchanged": "train"}, "gate": {}},
     {
