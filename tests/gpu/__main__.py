@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.gpu.runner import ROOT, Runner
 from tests.gpu.steps import steps
 
-WORK = ROOT / "build" / "gpu"
+BUILD = ROOT / "build" / "gpu"
 LIMIT = 540.0  # s for everything
 
 
@@ -32,7 +32,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     reader.add_argument("--dry", action="store_true", help="on the processor: no figure counts")
     reader.add_argument(
-        "--out", type=Path, metavar="FILE", default=WORK / "gpu.json", help="default: %(default)s"
+        "--out", type=Path, metavar="FILE", default=BUILD / "gpu.json", help="default: %(default)s"
+    )
+    reader.add_argument(
+        "--work",
+        type=Path,
+        metavar="FOLDER",
+        default=BUILD / "work",
+        help="for the kernels, and what each step said; default: %(default)s",
     )
     reader.add_argument("--only", metavar="STEP,STEP", help="these steps alone")
     reader.add_argument("--skip", metavar="STEP,STEP", default="", help="all but these")
@@ -49,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     if not (ROOT / "src" / "trialfleet" / "nodes").is_dir():
         reader.error("src/trialfleet/nodes leads nowhere: copy the tree with its symbolic links")
     command = " ".join(["python3 -m tests.gpu", *arguments])
-    runner = Runner(chosen.out.parent / "work", chosen.out, command, dry=chosen.dry)
+    runner = Runner(chosen.work.absolute(), chosen.out, command, dry=chosen.dry)
     good = runner.run([step for step in every if step.name in only and step.name not in skip])
     print(
         f"{'all done' if good else 'NOT all done'}, in {runner.record['seconds']} s: {chosen.out}"

@@ -21,6 +21,7 @@ from tests.gpu.runner import SCHEMA
 
 PLACE = Path(__file__).parents[1] / "bench" / "BENCHMARKS.md"
 TEMPLATE = Path(__file__).with_name("report.md.j2")
+PROBE_SECONDS = 10  # that it should take at most, on a cold machine
 BEGIN, END = "<!-- results of a GPU: begin -->", "<!-- results of a GPU: end -->"
 
 Found = dict[str, Any]
@@ -85,7 +86,8 @@ def report(record: Found) -> str:
         mulc=[*table_of(mulc.get("mulc", []))],
         mulc_labels=labels(mulc.get("mulc", [])),
         fused=[*table_of(fused.get("fused", []))],
-        goals=[*goals(mulc, fused)],
+        goals=[*goals(mulc, fused), *trainer_goals(found.get("trainer") or {})],
+        probe_seconds=PROBE_SECONDS,
         cell=cell,
         ratio=ratio,
     )
@@ -118,6 +120,22 @@ def goals(mulc: Found, fused: Found) -> Iterator[Found]:
     for goal in fused.get("goals", []):
         if not goal["name"].startswith("MulC"):
             yield goal
+
+
+def trainer_goals(trainer: Found) -> Iterator[Found]:
+    """Yield the trainer's goals; the roofline is one where flops or bytes bound the step."""
+    wanted = trainer.get("goals", {})
+    for result in trainer.get("workloads", []):
+        for name, found in result.get("ratios", {}).items():
+            bound = name != "roofline" or result["step"]["bound"] != "launches"
+            if name in wanted and bound:
+                yield {
+                    "name": f"trainer, {name}",
+                    "wanted": wanted[name],
+                    "found": found,
+                    "where": result["workload"]["name"],
+                    "verdict": "met" if found >= wanted[name] else "not met",
+                }
 
 
 def cell(row: Found | None, name: str, form: str = ".2f") -> str:

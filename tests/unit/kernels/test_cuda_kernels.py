@@ -762,7 +762,7 @@ def test_nvcc_keeps_every_kernel_in_registers(source: Path, tmp_path: Path) -> N
 def test_kernels_that_take_packs_have_wide_loads_and_stores(source: Path, tmp_path: Path) -> None:
     ptx = tmp_path / "kernels.ptx"
     nvcc("-arch=sm_90", "-ptx", source, "-o", ptx)
-    packed = r"ILb1E|map_kernel\w*Li[48]E|gather_kernelILi4E|step_kernel"
+    packed = r"ILb1E|LayoutE[12]E|map_kernel\w*Li[48]E|gather_kernelILi4E|step_kernel"
     entries = re.findall(r"\.entry (\w+)(.*?)\n}", ptx.read_text(), re.DOTALL)
     wide = [(name, body) for name, body in entries if re.search(packed, name)]
     assert wide
