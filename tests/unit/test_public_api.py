@@ -262,9 +262,19 @@ ALLOWED = {
         "files",
         "render",
         "sections",
+        "wall_clock",
     },
     "optimizer": {"optimizer", "errors", "files", "sections"},
-    "infra": {"infra", "attributes", "errors", "files", "render", "sections", "instance_aws"},
+    "infra": {
+        "infra",
+        "attributes",
+        "errors",
+        "files",
+        "render",
+        "sections",
+        "instance_aws",
+        "wall_clock",
+    },
     "nodes": {"nodes", "instance_aws"},
 }
 
