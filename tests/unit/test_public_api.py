@@ -275,7 +275,7 @@ ALLOWED = {
         "instance_aws",
         "wall_clock",
     },
-    "nodes": {"nodes", "instance_aws"},
+    "nodes": {"nodes", "instance_aws", "wall_clock"},
 }
 
 
