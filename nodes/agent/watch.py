@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import Metadata, Notices
 from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings, write
+from trialfleet.wall_clock import WallClock
 
 STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
 FENCE = 10.0  # seconds between two looks at the fence
@@ -64,6 +66,7 @@ class Agent:
         """Go on from what `state` remembers; nothing is done yet."""
         self._metadata, self._pool, self._rules, self._state = metadata, pool, rules, state
         self._clock = clock or Clock()
+        self._wall = WallClock(self._time, self._clock.uptime)  # set ahead, it ends no lease
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._told = tell_probe, float("-inf")
         self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
@@ -92,7 +95,7 @@ class Agent:
         startd = self._pool.look()
         self._log_silence(told, startd)
         return Seen(
-            now=self._clock.now(),
+            now=self._wall.now().timestamp(),
             uptime=self._clock.uptime(),
             startd=startd,
             busy=self._pool.starter_lives() if startd is None else startd.claimed > 0,
@@ -103,6 +106,9 @@ class Agent:
             failures=self._pool.failures(),
             unfenced=self._look_at_fence() or None,
         )
+
+    def _time(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now(), timezone.utc)  # noqa: UP017  Python 3.10
 
     def _look_at_fence(self) -> str:
         """Now and then look whether jobs are kept from the metadata; say why if they aren't."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 SET = timedelta(seconds=30)  # from one look to the next, no clock that is kept right gains so much
 SETTLED_SECONDS = 120.0  # by then HTCondor's collector has forgotten what daemons said before
@@ -18,7 +18,7 @@ SETTLED_SECONDS = 120.0  # by then HTCondor's collector has forgotten what daemo
 
 def real_time() -> datetime:
     """Return the time in UTC."""
-    return datetime.now(UTC)
+    return datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
 
 
 class WallClock:

@@ -248,7 +248,10 @@ def _file(random: Random, tree: dict[str, Any]) -> bytes:
     writer.default_flow_style = random.choice([None, False, True])
     writer.allow_unicode = chance(random)
     mutated = _mutated(random, tree)
-    writer.dump(mutated, text)
+    try:
+        writer.dump(mutated, text)
+    except RecursionError:  # deeper than what writes it can go
+        return _damaged(random, b"[" * 2000, 0.15)
     return _damaged(random, text.getvalue().encode("utf-8", "surrogatepass"), 0.15)
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return asdict(self)
+        return {**vars(self), "mends": dict(self.mends)}
 
     def _add_region(self, run: Run, region: str) -> None:
         records = run.trials(region)

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.fleet.lab.namespaces import why_none
 from tests.storm import clock
+from tests.storm.audit import Audit
 
 REPOSITORY = Path(__file__).parents[2]
 # Prints what the time of day is, how old a file seems to be, and how long a wait was.
@@ -63,6 +65,14 @@ def test_no_clock_that_is_set_leaves_a_run_stuck() -> None:
 def test_no_cut_and_no_lost_machine_leaves_a_run_stuck() -> None:
     size = ("--regions", "2", "--trials", "3", "--mean", "8")
     storm("--lab", "--kills", "6", "--seed", "1", *size)
+
+
+def test_an_audit_is_told_as_json_and_added_up() -> None:
+    one, sum_of_two = Audit(runs=1, mends=Counter({"kick: silent": 2})), Audit(lost=1)
+    for _ in range(2):
+        sum_of_two.merge(json.loads(json.dumps(one.to_json())))
+    assert (sum_of_two.lost, sum_of_two.runs) == (1, 2)
+    assert sum_of_two.mends == {"kick: silent": 4}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -133,7 +133,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     if seconds < 9.95:
-        return f"{seconds:.1f} s"
+        return f"{max(0.0, seconds):.1f} s"  # less, if the clock was set back
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

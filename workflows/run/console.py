@@ -220,7 +220,7 @@ def duration(seconds: float | None) -> str:
     """Return a time span as people say it: 42 s, 3 min, 2 h 5 min."""
     if seconds is None:
         return ""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(max(0, round(seconds)), 60)  # less, if the clock was set back
     if not minutes:
         return f"{rest} s"
     hours, minutes = divmod(minutes + (rest >= 30), 60)

@@ -14,7 +14,7 @@ from rich.table import Table
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
 from trialfleet.workflows.output import keep_numbers_whole
-from trialfleet.workflows.run.console import best_table, run_view, trials_table
+from trialfleet.workflows.run.console import best_table, duration, run_view, trials_table
 from trialfleet.workflows.run.run import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
@@ -161,3 +161,11 @@ def test_the_columns_of_a_watch_stay_where_they_are(make_run: MakeRun) -> None:
     ]
     assert "step" in titles[0]
     assert titles == titles[:1] * 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, ""), (42, "42 s"), (200, "3 min"), (7500, "2 h 5 min"), (-4000, "0 s")],
+)
+def test_a_time_span_is_told_as_people_say_it(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text  # less than nothing, where the clock was set back

@@ -264,10 +264,20 @@ ALLOWED = {
         "files",
         "render",
         "sections",
+        "wall_clock",
     },
     "optimizer": {"optimizer", "errors", "files", "sections"},
-    "infra": {"infra", "attributes", "errors", "files", "render", "sections", "instance_aws"},
-    "nodes": {"nodes", "instance_aws"},
+    "infra": {
+        "infra",
+        "attributes",
+        "errors",
+        "files",
+        "render",
+        "sections",
+        "instance_aws",
+        "wall_clock",
+    },
+    "nodes": {"nodes", "instance_aws", "wall_clock"},
 }
 
 

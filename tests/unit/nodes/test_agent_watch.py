@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ class Node:
         self.metadata, self.condor = Metadata(), Condor()
         self.state = folder / "state" / "agent.json"
         self.time = 0.0
+        self.wrong = 0.0  # the wall clock, by so many seconds
         self.cancelled = 0
         self.off: list[str] = []
         self.told: list[PrivilegedReadings] = []
@@ -88,7 +90,7 @@ class Node:
         self.fence = "stands"  # or gone; or what it can't be raised for
 
     def agent(self) -> Agent:
-        clock = Clock(now=lambda: NOW + self.time, uptime=lambda: 5_000 + self.time)
+        clock = Clock(now=lambda: NOW + self.time + self.wrong, uptime=lambda: 5_000 + self.time)
         return Agent(
             self.metadata,
             self.condor,
@@ -143,6 +145,21 @@ def test_a_refused_drain_is_asked_for_again(node: Node, caplog: pytest.LogCaptur
     node.condor.refuses = False
     agent.step()
     assert node.condor.draining == "rebalance recommendation of 2026-11-20T16:00:00Z"
+
+
+@pytest.mark.parametrize("wrong", [-3600.0, 3600.0])
+def test_a_clock_that_is_wrong_for_a_moment_ends_no_lease(node: Node, wrong: float) -> None:
+    agent = node.agent()
+    node.metadata.told[EXPIRES] = datetime.fromtimestamp(NOW + 600, UTC).strftime(
+        "%Y-%m-%dT%H:%M:%SZ"
+    )
+    for node.wrong in (0.0, wrong, wrong, 0.0, 0.0):
+        node.time += 15
+        agent.step()
+    assert node.condor.draining is None
+    node.time += 600
+    agent.step()
+    assert str(node.condor.draining).startswith("lease expired")
 
 
 def test_an_expired_lease_drains_first_and_switches_off_then(node: Node) -> None:

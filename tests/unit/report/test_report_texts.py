@@ -90,7 +90,8 @@ def test_settings_read_as_they_are_written_in_a_study(value: Any, text: str) -> 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "–"), (0.44, "0.4 s"), (9.96, "10 s"), (41.2, "41 s"), (59.7, "1 min 00 s"),
-     (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7500, "2 h 05 min"), (97200, "1 d 03 h")],
+     (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7500, "2 h 05 min"), (97200, "1 d 03 h"),
+     (-3600, "0.0 s")],
 )  # fmt: skip
 def test_durations_read_well(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
