@@ -104,6 +104,7 @@ COMMANDS = {
     "supervise",
     "takeover",
     "trials",
+    "why",
 }
 
 
