@@ -240,7 +240,7 @@ def _judge_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
     reason, removal, code = "", "", None
     try:
         for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
-            if event.type == htcondor2.JobEventType.SUBMIT:
+            if event.type.name in {"SUBMIT", "JOB_RELEASED"}:  # what was before is over
                 reason, removal, code = "", "", None
             elif event.type == htcondor2.JobEventType.JOB_HELD:
                 reason, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")

@@ -26,7 +26,7 @@ _WORDS: tuple[tuple[str, Kind], ...] = (
     (r"without writing result\.json|^result\.json is missing", Kind.NO_RESULT),
     (r"^\S+ is (nan|-?inf)\b", Kind.NOT_FINITE),
     (r"^(result\.json |the result has no number)", Kind.BAD_RESULT),
-    (r"condor_rm|by user |^the job was removed", Kind.REMOVED),
+    (r"condor_(rm|hold)|by user |^the job was removed", Kind.REMOVED),
     (r"^the full training left nothing in model/", Kind.NO_MODEL),
 )
 

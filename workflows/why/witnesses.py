@@ -226,13 +226,14 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
+    """None where there never was a supervisor, but for an embedded pool, which should have one."""
     try:
         with (folder / "supervisor.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return None
+        return False if (folder / "pool.json").exists() else None
     return False
 
 
