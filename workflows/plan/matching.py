@@ -88,6 +88,15 @@ def pool_slots(*, whole: bool = True) -> list[ClassAd]:
     return [slot for slot in slots if slot.get("State") == "Unclaimed"]
 
 
+def machines() -> set[str]:
+    """Return the names of the pool's machines, as the names of their slots spell them.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    return {str(slot["Name"]).rpartition("@")[2] for slot in pool_slots()}
+
+
 def machine_slots(machine: str) -> list[ClassAd]:
     """Return the slots of one machine, those cut from others not among them.
 
