@@ -184,26 +184,48 @@ class RegionStudy:
         """
         self._tell(node, TrialState.FAIL, None, {"error": error, "seconds": seconds}, execution)
 
-    def note_failure(self, node: str, *, attempt: int, error: str) -> None:
+    def note_failure(
+        self, node: str, *, attempt: int, error: str, **more: str
+    ) -> dict[str, dict[str, str]]:
         """Keep why an attempt at `node` failed, whether or not it is tried again.
 
         Noting it again changes nothing; of a trial that was told there is nothing left to note.
+
+        Args:
+            node: the DAG node.
+            attempt: its number.
+            error: why it failed.
+            more: what else is kept with it.
+
+        Returns:
+            What is noted of the trial's attempts, by their numbers.
 
         Raises:
             OptimizerError: the storage can't be used.
         """
         with self._storage_errors():
             trial = self._find(node)
+            noted = self.failures(node)
             if trial is None or trial.state.is_finished():
-                return
-            noted = trial.user_attrs.get(FAILURES, {})
+                return noted
             if noted.get(str(attempt), {}).get("error") == error:
-                return
+                return noted
             when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
-            failure = {"time": when, "error": error}
+            failure = {"time": when, "error": error, **more}
             noted = {**noted, str(attempt): failure}
             self._storage.set_trial_user_attr(trial._trial_id, FAILURES, noted)
             self._refresh(trial)
+            return noted
+
+    def failures(self, node: str) -> dict[str, dict[str, str]]:
+        """Return what is noted of the attempts at `node` that failed, by their numbers.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+        """
+        with self._storage_errors():
+            trial = self._find(node)
+            return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
 
     def trials(self) -> list[FrozenTrial]:
         """Return every trial in the order in which they were asked.

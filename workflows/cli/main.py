@@ -73,6 +73,7 @@ for command in (
     run_commands.runs,
     run_commands.submit,
     run_commands.status,
+    run_commands.why,
     run_commands.stop,
     run_commands.resume,
     run_commands.remove,

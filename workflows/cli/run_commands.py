@@ -85,6 +85,30 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("subject", metavar="[REGION|NODE|JOB|INSTANCE]", required=False)
+@click.option("--run", metavar="RUN", help="The run that is meant (default: the newest in ./runs).")
+@click.option("--verbose", "-v", is_flag=True, help="Also what says so, a line each.")
+@json_option
+def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> None:
+    """Say why something stands where it stands, and what mends it.
+
+    A region by its name; a node of its graph, such as A.l1.t01 or A.best; a job of HTCondor's, such
+    as 12.0; an instance, such as i-0123456789abcdef0. Without one: the run as a whole.
+    """
+    from trialfleet.workflows.why.explain import why as explain
+
+    answer = explain(subject, run)
+    if as_json:
+        print_json(answer.to_json())
+        return
+    for line in answer.lines():
+        say(line)
+    if verbose:
+        for line in answer.evidence:
+            say(f"  {line}")
+
+
+@click.command()
 @run_argument
 def stop(run: str | None) -> None:
     """Stop RUN; what is finished stays, and resume goes on from there."""

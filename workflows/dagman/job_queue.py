@@ -128,19 +128,32 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
 
 
-def one_idle(folder: RunFolder) -> Any:
+def one_idle(folder: RunFolder, node: str | None = None) -> Any:
     """Return the whole ad of a trial's job that waits, as HTCondor matches it; None if none does.
+
+    Args:
+        folder: the run's.
+        node: whose job it is to be; default: any of the run's.
 
     Raises:
         PoolError: no HTCondor is reachable.
     """
     waits = f"{of_run(folder)} && JobStatus == {IDLE} && TrialfleetMode =!= undefined"
+    return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
+
+
+def one_job(constraint: str) -> Any:
+    """Return the whole ad of a job that satisfies a constraint; None if none does.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
     schedd = _schedd()
     import htcondor2
 
     try:
         with postponed():
-            return next(iter(schedd.query(constraint=waits, limit=1)), None)
+            return next(iter(schedd.query(constraint=constraint, limit=1)), None)
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
 

@@ -24,6 +24,7 @@ EXITS = {
     "defer": EXIT_NO_SERVICE,
 }
 RESTARTS = 10  # so often a region's DAGMan is replaced by another before the region is given up
+NODE_FAULTS = 10  # so many further attempts a node of the graph gets that a machine is to blame for
 SLACK = 1.25  # nodes of a lane / its share of the trials
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.render import classad_string
 from trialfleet.workflows.ctrl_c import postponed
 
 if TYPE_CHECKING:
@@ -72,21 +73,49 @@ class Prospects:
         return f"{self.fit} of {self.slots} slot(s) of the pool can run them{why}"
 
 
-def pool_slots() -> list[ClassAd]:
-    """Return the pool's slots, each as it is when no job runs on it.
+def pool_slots(*, whole: bool = True) -> list[ClassAd]:
+    """Return the pool's slots, those cut from others not among them.
+
+    Args:
+        whole: each as it is when no job runs on it; else those that are free, as they are now.
 
     Raises:
         PoolError: no HTCondor is reachable.
     """
+    slots = _slots('SlotType =!= "Dynamic"')
+    if whole:
+        return [_whole(slot) for slot in slots]
+    return [slot for slot in slots if slot.get("State") == "Unclaimed"]
+
+
+def machines() -> set[str]:
+    """Return the names of the pool's machines, as the names of their slots spell them.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    return {str(slot["Name"]).rpartition("@")[2] for slot in pool_slots()}
+
+
+def machine_slots(machine: str) -> list[ClassAd]:
+    """Return the slots of one machine, those cut from others not among them.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    return _slots(f'SlotType =!= "Dynamic" && Machine == {classad_string(machine)}')
+
+
+def _slots(constraint: str) -> list[ClassAd]:
     use(connect())
     import htcondor2
 
     try:
         with postponed():
-            ads = htcondor2.Collector().query(htcondor2.AdTypes.Startd, 'SlotType =!= "Dynamic"')
+            ads = htcondor2.Collector().query(htcondor2.AdTypes.Startd, constraint)
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's collector does not answer: {error}") from error
-    return [_whole(ad) for ad in ads if "SlotID" in ad]
+    return [ad for ad in ads if "SlotID" in ad]
 
 
 def _whole(slot: ClassAd) -> ClassAd:

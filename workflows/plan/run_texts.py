@@ -14,6 +14,7 @@ from trialfleet.render import render_template
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import (
     EXITS,
+    NODE_FAULTS,
     RESTARTS,
     RegionGraph,
     StudyGraph,
@@ -99,7 +100,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         config=folder.region_config,
         node_status=files.dag_files.node_status,
         exits=EXITS,
-        retries=frozen.study.retries,
+        attempts=frozen.study.retries + NODE_FAULTS,
         lanes=[
             [{"name": node, "folder": files.trial(node).root} for node in lane]
             for lane in region.lanes

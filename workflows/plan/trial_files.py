@@ -15,6 +15,7 @@ from trialfleet.workflows.study.paths import sandbox_name
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
+AVOID_SECONDS = 120  # so long a job waits for another machine than those where it failed before
 Mode = Literal["tune", "final", "evaluate"]
 _LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, beside what all leave
 
@@ -26,6 +27,7 @@ class TrialOrder:
     Attributes:
         models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
             they are: champion, challenger.
+        avoid: machines that its job is not to run on while others may take it.
     """
 
     region: str
@@ -35,6 +37,7 @@ class TrialOrder:
     seed: int
     params: dict[str, Any]
     models: dict[str, str] = field(default_factory=dict)
+    avoid: tuple[str, ...] = ()
 
 
 def write_trial(
@@ -113,5 +116,7 @@ def submit_text(
         code=sorted(path.name for path in folder.code.iterdir()),
         s3=study.s3,
         files=files,
+        avoid=order.avoid,
+        avoid_seconds=AVOID_SECONDS,
         urls=[d for d in data if d.startswith(URL_PREFIXES)],
     )

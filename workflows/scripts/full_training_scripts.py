@@ -8,10 +8,12 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.table_findings import source_of_table
+from trialfleet.workflows.scripts import node_faults
+from trialfleet.workflows.scripts.attempts import Attempts
 from trialfleet.workflows.scripts.outcome import Complete, Unpaid
-from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
+from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure
+from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure, noted_failures
 
 _NO_MODEL = (
     "the full training left nothing in model/: in mode final (`mode` in trial.json, t.mode in "
@@ -52,7 +54,8 @@ class FinalScripts:
         self._studies.go_on(slug)
         files.verdict.unlink(missing_ok=True)  # of a training before this one
         write_json(files.best.data_checksums, data)
-        self._studies.write(slug, node, files.best, best, "final")
+        avoid = node_faults.to_avoid(noted_failures(files.best))
+        self._studies.write(slug, node, files.best, best, "final", avoid)
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def tell(
@@ -71,9 +74,13 @@ class FinalScripts:
         if isinstance(outcome, Unpaid):
             spending.note(self._folder, "final", outcome.error)
             return self._stop_unpaid(slug, outcome.error)
-        note_final_failure(place, node, attempt=int(retry) + 1, error=outcome.error)
-        if not outcome.final and int(retry) < int(most):
-            return try_again(node, outcome, retry, most)
+        attempts = Attempts(place, self._study.retries)
+        outcome = attempts.judged(outcome, noted_failures(place))
+        noted = note_final_failure(
+            place, node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)
+        )
+        if not attempts.over(outcome, noted, retry, most):
+            return attempts.try_again(node, outcome, noted)
         words = f"the full training of the best settings failed: {outcome.error}"
         return self._studies.stop(slug, f"{words}{SEE}{log_of(place)}")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts import gate
+from trialfleet.workflows.scripts.attempts import Attempts
 from trialfleet.workflows.scripts.outcome import Failed
-from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
+from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
+from trialfleet.workflows.status.causes import note_final_failure, noted_failures
 
 
 class GateScripts:
@@ -31,7 +33,17 @@ class GateScripts:
         outcome = gate.judge_measurement(self._studies.frozen, files.gate, int(return_code))
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
-        if isinstance(outcome, Failed) and not outcome.final and int(retry) < int(most):
-            return try_again(node, outcome, retry, most)
+        if isinstance(outcome, Failed):
+            attempts = Attempts(files.gate, self._studies.study.retries)
+            outcome = attempts.judged(outcome, noted_failures(files.gate))
+            noted = note_final_failure(
+                files.gate,
+                node,
+                attempt=int(retry) + 1,
+                error=outcome.error,
+                **attempts.kept(outcome),
+            )
+            if not attempts.over(outcome, noted, retry, most):
+                return attempts.try_again(node, outcome, noted)
         why = gate.keep(self._studies.frozen, files, outcome)
         return Reply(EXITS["done"], f"{node}: the model in force is kept: {why}")

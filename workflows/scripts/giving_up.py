@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import PoolError
-from trialfleet.workflows.plan.matching import pool_slots
+from trialfleet.workflows.plan.matching import machines as pool_machines
 from trialfleet.workflows.status.causes import SEE, all_alike, failed_attempts, log_of
 from trialfleet.workflows.status.job_log import Job, read_job, sandbox_of
 
@@ -72,11 +72,6 @@ def _on_several(used: Set[str], machines: Callable[[], Set[str]] | None) -> bool
     if len(used) != 1:  # none: they failed before a machine had them
         return True
     try:
-        return (machines or _pool_machines)() <= used
+        return (machines or pool_machines)() <= used
     except PoolError:
         return False
-
-
-def _pool_machines() -> Set[str]:
-    """The machines of the pool, as the names of their slots spell them."""
-    return {str(slot["Name"]).rpartition("@")[2] for slot in pool_slots()}

@@ -13,7 +13,7 @@ from typing import Any
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts import resource_limits
+from trialfleet.workflows.scripts import node_faults, resource_limits
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
 # What a shell says, that of RUN/start too: a command can't be executed, or isn't found.
@@ -46,11 +46,13 @@ class Failed:
         error: why.
         final: another with the same parameters would fail too.
         never_began: the trainer's command could not be run.
+        by_machine: the machine is to blame, or HTCondor, by what the job left.
     """
 
     error: str
     final: bool
     never_began: bool = False
+    by_machine: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,8 @@ def judge(
     said = _own_words(folder)
     never_began = return_code in EXITS_NO_COMMAND
     error = f"{how}: {said}" if said else how
-    return Failed(error=error, final=never_began, never_began=never_began)
+    by_machine = not never_began and node_faults.in_words(said)
+    return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
 
 
 class _NoResultError(ValueError):
@@ -240,7 +243,7 @@ def _judge_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
     reason, removal, code = "", "", None
     try:
         for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
-            if event.type == htcondor2.JobEventType.SUBMIT:
+            if event.type.name in {"SUBMIT", "JOB_RELEASED"}:  # what was before is over
                 reason, removal, code = "", "", None
             elif event.type == htcondor2.JobEventType.JOB_HELD:
                 reason, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
@@ -256,4 +259,5 @@ def _judge_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
         one_line(resource_limits.over_limit(code, reason, places) or removal)
         or "the job was removed"
     )
-    return Failed(error=words, final=code in resource_limits.CODES)
+    by_machine = code is not None and node_faults.in_hold(int(code), reason)
+    return Failed(error=words, final=code in resource_limits.CODES, by_machine=by_machine)

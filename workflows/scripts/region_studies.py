@@ -88,8 +88,18 @@ class RegionStudies:
         place: TrialFolder,
         answer: Assignment,
         mode: Literal["tune", "final"],
+        avoid: tuple[str, ...] = (),
     ) -> None:
-        """Write the files of an attempt at a trial, or at a full training."""
+        """Write the files of an attempt at a trial, or at a full training.
+
+        Args:
+            slug: the region's.
+            node: the DAG node.
+            place: the attempt's folder.
+            answer: what is to be trained.
+            mode: which of the two it is.
+            avoid: machines where attempts at it failed before.
+        """
         order = TrialOrder(
             region=self.regions[slug].name,
             node=node,
@@ -97,6 +107,7 @@ class RegionStudies:
             mode=mode,
             seed=answer.seed,
             params=answer.params,
+            avoid=avoid,
         )
         write_trial(self.frozen.run, self.study, self.folder, place, order)
 
@@ -119,12 +130,6 @@ class RegionStudies:
         """Note why a region stops, and answer so."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
-
-
-def try_again(node: str, outcome: Failed, retry: str, most: str) -> Reply:
-    """Answer that an attempt failed and another follows."""
-    attempt = f"attempt {int(retry) + 1} of {int(most) + 1}"
-    return Reply(EXITS["retry"], f"{node}: {attempt} failed: {outcome.error}")
 
 
 def without_job(node: str, return_code: int, asked: int) -> Reply | None:

@@ -8,10 +8,12 @@ from trialfleet.optimizer.region_study import AlreadyTold, Spent, Stopped
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.scripts import node_faults
+from trialfleet.workflows.scripts.attempts import Attempts
 from trialfleet.workflows.scripts.giving_up import why_give_up
 from trialfleet.workflows.scripts.job_record import execution_of
 from trialfleet.workflows.scripts.outcome import Complete, Unpaid
-from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
+from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.run_trials import RunTrials
 
@@ -39,7 +41,8 @@ class TrialScripts:
         if not study.stopped():
             self._studies.go_on(slug)
         place = self._folder.region(slug).trial(node)
-        self._studies.write(slug, node, place, answer, "tune")
+        avoid = node_faults.to_avoid(study.failures(node))
+        self._studies.write(slug, node, place, answer, "tune", avoid)
         return Reply(EXITS["done"], f"{node}: trial {answer.number}: {answer.params}")
 
     def tell(
@@ -56,8 +59,12 @@ class TrialScripts:
         if isinstance(outcome, Complete):
             return self._tell_complete(slug, node, outcome, execution)
         study = self._studies.of(slug)
-        study.note_failure(node, attempt=int(retry) + 1, error=outcome.error)
-        is_last = outcome.final or int(retry) == int(most)
+        attempts = Attempts(place, self._study.retries)
+        outcome = attempts.judged(outcome, study.failures(node))
+        noted = study.note_failure(
+            node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)
+        )
+        is_last = attempts.over(outcome, noted, retry, most)
         if is_last:
             study.tell_failed(node, error=outcome.error, **execution)
         if stopped := study.stopped():
@@ -65,7 +72,7 @@ class TrialScripts:
         if why := self._why_give_up(slug, never_began=outcome.never_began):
             return self._studies.stop(slug, why)
         if not is_last:
-            return try_again(node, outcome, retry, most)
+            return attempts.try_again(node, outcome, noted)
         return Reply(EXITS["done"], f"{node}: failed for good: {outcome.error}")
 
     def _why_give_up(self, slug: str, *, never_began: bool) -> str | None:

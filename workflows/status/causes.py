@@ -110,22 +110,37 @@ def cause_of(
     )
 
 
-def note_final_failure(final: TrialFolder, node: str, *, attempt: int, error: str) -> None:
-    """Keep why an attempt at a full training failed; noting it again changes nothing."""
-    noted = _noted(final)
+def note_final_failure(
+    final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
+) -> dict[str, dict[str, str]]:
+    """Keep why an attempt at a full training, or at the gate's job, failed; once for each.
+
+    Args:
+        final: its folder.
+        node: its DAG node.
+        attempt: its number.
+        error: why it failed.
+        more: what else is kept with it.
+
+    Returns:
+        What is noted of its attempts, by their numbers.
+    """
+    noted = noted_failures(final)
     known = noted.get(str(attempt), {})
     if known.get("error") != error:
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
-        noted[str(attempt)] = {"time": when, "node": node, "error": error}
+        noted[str(attempt)] = {"time": when, "node": node, "error": error, **more}
         write_json(final.failures, noted)
+    return noted
 
 
 def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
-    noted = _noted(folder.best).values()
+    noted = noted_failures(folder.best).values()
     return [FailedAttempt(each["time"], each["node"], each["error"]) for each in noted]
 
 
-def _noted(final: TrialFolder) -> dict[str, dict[str, str]]:
+def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
+    """Return what is noted of the attempts at a full training that failed, by their numbers."""
     noted: dict[str, dict[str, str]] = read_json(final.failures) if final.failures.exists() else {}
     return noted
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
@@ -107,6 +107,37 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
     if spans and spans[-1][1] is None:
         spans[-1] = (spans[-1][0], math.inf)
     return spans
+
+
+class LastLife(NamedTuple):
+    """The last stay of a job in a slot.
+
+    Attributes:
+        how: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty while it lasts.
+        reason: why, in HTCondor's words.
+        slot: as HTCondor names it: `slot1_1@host`.
+        executing: whether it lasts.
+    """
+
+    how: str
+    reason: str
+    slot: str
+    executing: bool
+
+
+def last_life(log: Path) -> LastLife | None:
+    """Return how the last stay of a job in a slot ended; None where it never executed."""
+    events = _submissions(_events(log))[-1]
+    executions = _executions(events)
+    if not executions:
+        return None
+    slot = executions[-1].slot
+    begun = max(i for i, event in enumerate(events) if event.type.name == "EXECUTE")
+    end = next((event for event in events[begun:] if event.type.name in _ENDS), None)
+    if end is None:
+        return LastLife("", "", slot, executing=True)
+    reason = str(end.get("Reason") or end.get("HoldReason") or end.get("Message") or "")
+    return LastLife(end.type.name, " ".join(reason.split()), slot, executing=False)
 
 
 def sandbox_of(log: Path) -> Path | None:

@@ -45,6 +45,7 @@ class NodeStatus:
         trials: what it runs.
         idle_minutes: since its last job; None while it has one, or before it has joined.
         machine: its name in the pool.
+        ended: why it ended, by AWS's code and in its words; empty while it doesn't.
     """
 
     instance: str
@@ -70,6 +71,7 @@ class NodeStatus:
     trials: tuple[RunningTrial, ...] = ()
     idle_minutes: float | None = None
     machine: str = ""
+    ended: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,7 @@ def describe(
         expires=instance.expires,
         address=instance.address,
         run=instance.run,
+        ended=instance.ended,
     )
     return known if pool is None else _with_pool(known, pool, now)
 

@@ -81,7 +81,15 @@ def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
         run=tagged_with.get(names.RUN_TAG, ""),
         launch=tagged_with.get(names.LAUNCH_TAG, ""),
         tags=tagged_with,
+        ended=_why_ended(instance),
     )
+
+
+def _why_ended(instance: InstanceTypeDef) -> str:
+    """AWS's code, such as Server.SpotInstanceTermination, and its words."""
+    reason = instance.get("StateReason", {})
+    code, words = reason.get("Code", ""), reason.get("Message", "")
+    return words if words.startswith(code) else f"{code}: {words}"
 
 
 def everything(aws: Aws, fleet: Fleet) -> list[Resource]:

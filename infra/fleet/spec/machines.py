@@ -63,6 +63,8 @@ class Instance:
         price: USD per hour when it was asked for; None if the tag is missing.
         run: the run it was asked for; empty without one.
         launch: the request that made it.
+        ended: why it ended, by AWS's code and in its words; empty while it doesn't, or if AWS
+            doesn't say.
     """
 
     id: str
@@ -78,6 +80,7 @@ class Instance:
     run: str
     launch: str
     tags: dict[str, str] = field(default_factory=dict)
+    ended: str = ""
 
     @property
     def alive(self) -> bool:

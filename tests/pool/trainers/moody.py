@@ -43,6 +43,13 @@ signal.signal(signal.SIGTERM, leave)
 print(f"pid {os.getpid()} from step {done}", flush=True)
 if mood == "fails":
     sys.exit("I always fail")
+if mood == "exit 127":
+    print("fit: not found", file=sys.stderr)
+    sys.exit(127)
+if mood == "raises":
+    print(1 / 0)
+if mood == "dies":
+    os.kill(os.getpid(), signal.SIGSEGV)
 if mood == "sometimes" and order["trial"] % 2 == 1:
     sys.exit("I fail on odd trials")
 if mood == "rejects" and params["x"] > 0.5:
@@ -89,5 +96,6 @@ for step in range(done, params.get("steps", 1)):
 loss = float("nan") if mood == "nan" else (params["x"] - 0.3) ** 2
 if order["mode"] == "final":
     Path("model/weights").write_text(str(params["x"]))
-result = {"schema": 1, "status": "complete", "metrics": {"loss": loss}, "seconds": 0.2}
+metrics = {"accuracy": 1.0} if mood == "other metric" else {"loss": loss}
+result = {"schema": 1, "status": "complete", "metrics": metrics, "seconds": 0.2}
 Path("result.json").write_text(json.dumps(result))

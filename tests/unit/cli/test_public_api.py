@@ -106,6 +106,7 @@ COMMANDS = {
     "supervise",
     "takeover",
     "trials",
+    "why",
 }
 
 

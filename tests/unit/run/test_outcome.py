@@ -105,6 +105,17 @@ def test_a_removed_job_tells_its_hold(folder: TrialFolder, code: int, final: boo
     assert outcome.final is final
 
 
+RELEASED = "013 (007.000.000) 2026-11-20 10:00:05 Job was released.\n\tby a person\n...\n009 "
+
+
+def test_a_hold_that_was_released_is_not_why_a_job_was_removed(folder: TrialFolder) -> None:
+    held = HELD_LOG.format(reason="via condor_hold (by user me)", code=1)
+    folder.log.write_text(held.replace("009 ", RELEASED))
+    outcome = judge(folder, -1002, "auc", {})
+    assert isinstance(outcome, Failed)
+    assert "condor_hold" not in outcome.error
+
+
 PLACES = {"resources.memory": "/s/study.yaml:12", "trainer.minutes": "/s/study.yaml"}
 
 

@@ -1,0 +1,206 @@
+"""What `trialfleet why` says of a fleet: the real autoscaler, launcher and status against moto.
+
+The run is a planned one with a fleet; its autoscaler reports into the run's folder, as it does on a
+manager. That a trial's job waits, and that no slot of the pool is for it, is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.causes import named
+from tests.fleet.moto_account import HOME, IMAGE, Account, candidate, inputs
+from tests.fleet.nodes_at_hand import pool_node
+from tests.fleet.small_world import World
+from tests.unit.test_plan import make_study
+from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool.nodes import Demand, PoolNode, PoolView
+from trialfleet.infra.fleet.scaling.loop import Loop
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.matching import Prospects
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.why.answer import Answer
+from trialfleet.workflows.why.facts import InstanceFacts, Queued
+from trialfleet.workflows.why.instance_rules import why_instance
+from trialfleet.workflows.why.instance_witnesses import instance_facts
+from trialfleet.workflows.why.waiting_rules import waits
+from trialfleet.workflows.why.witnesses import RunWitnesses
+
+EMPTY = Prospects(slots=0, fit=0, willing=0, at_once=0, lacking=(), has_fleet=False)
+WAITS = Queued(job="7.0", seconds=90, prospects=EMPTY)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """A run whose study has a fleet."""
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-pool"))
+    fleet = {"aws_regions": [HOME], "name": "demo", "zones": [f"{HOME}a"], "ami": IMAGE}
+    study = make_study(tmp_path, fleet=fleet, accelerator="gpu")
+    return write_plan(study, run="r1", out=tmp_path / "run")
+
+
+# --- trials that wait for a node ------------------------------------------------------------------
+
+
+@pytest.fixture
+def scaled(cloud: Account, folder: RunFolder) -> Callable[..., Answer]:
+    """Let the autoscaler make a step or two for two trials; return what is said of them."""
+
+    def scale(
+        prepare: Callable[[World], None] = lambda _: None, *, steps: int = 2, **fleet: Any
+    ) -> Answer:
+        here = World(cloud, **fleet)
+        here.waiting = 2
+        prepare(here)
+        made = Loop(
+            here.autoscaler("r1"),
+            fleet=here.fleet.called,
+            run="r1",
+            report=folder.fleet_state,
+            lock=folder.root / "autoscaler.lock",
+        )
+        for _ in range(steps):
+            made._once()
+        return asked(folder)
+
+    return scale
+
+
+def asked(folder: RunFolder, **changes: Any) -> Answer:
+    return waits("A", replace(RunWitnesses(folder.root).run(), **changes), WAITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("capacity", "InsufficientInstanceCapacity"),
+        ("quota", "VcpuLimitExceeded"),
+        ("spot quota", "MaxSpotInstanceCountExceeded"),
+        ("spot price", "SpotMaxPriceTooLow"),
+        ("throttle", "RequestLimitExceeded"),
+    ],
+)
+def test_what_aws_refuses(
+    scaled: Callable[..., Answer], cloud: Account, name: str, code: str
+) -> None:
+    cloud.faults.refuse("RunInstances", code)
+    named(name, scaled())
+
+
+def test_a_permission_that_is_missing(scaled: Callable[..., Answer], cloud: Account) -> None:
+    words = "You are not authorized to perform: ec2:RunInstances on this resource"
+    cloud.faults.refuse("RunInstances", "UnauthorizedOperation", words, status=403)
+    answer = scaled()
+    named("permission", answer)
+    assert answer.command.startswith("trialfleet fleet plan --policy")
+
+
+def test_caps(scaled: Callable[..., Answer]) -> None:
+    dear = candidate(price=2.0)
+
+    def prepare(world: World) -> None:
+        world.candidates = [dear]
+
+    named("price cap", scaled(prepare, price_cap={"hour": 1.0}))
+
+
+def test_the_most_nodes(scaled: Callable[..., Answer]) -> None:
+    named("max nodes", scaled(nodes={"max": 1}))
+
+
+def test_nodes_that_come_and_an_autoscaler_that_is_gone(
+    scaled: Callable[..., Answer], folder: RunFolder
+) -> None:
+    named("node booting", scaled(nodes={"max": 4}))
+    later = datetime.now(UTC) + timedelta(minutes=10)
+    named("autoscaler", asked(folder, now=later))
+
+
+# --- instances ------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """Instances of the run's fleet in moto, and what the pool says of them."""
+
+    def __init__(
+        self, account: Account, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self._account, self._folder, self._patch = account, folder, monkeypatch
+        fleet = load_frozen(folder.study).study.fleet
+        assert fleet is not None
+        self.fleet: Fleet = fleet
+        up.up(account.aws, fleet, inputs(), [candidate()], 1)
+        (instance,) = inventory.instances(account.aws, fleet)
+        self.instance = instance.id
+        monkeypatch.setattr("trialfleet.infra.fleet.aws.clients.Aws", lambda: account.aws)
+
+    def facts(self, *nodes: PoolNode, **changes: Any) -> InstanceFacts:
+        view = PoolView(nodes=nodes, demand=Demand())
+        self._patch.setattr(pool_nodes, "look", lambda *_: view)
+        return replace(instance_facts(self.instance, self._folder.root), **changes)
+
+    def joined(self, **changes: Any) -> Answer:
+        return why_instance(self.facts(pool_node(self.instance, **changes)))
+
+
+@pytest.fixture
+def nodes(cloud: Account, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    return Nodes(cloud, folder, monkeypatch)
+
+
+def test_a_node_that_is_well_sick_or_leaves(nodes: Nodes) -> None:
+    assert nodes.joined().kind == "well"
+    named("sick", nodes.joined(healthy=False, reason="Xid 79"))
+    eaten = "3 jobs failed here within 60 s: 7.0 exit code 1, 8.0 exit code 1, 9.0 exit code 1"
+    named("eats jobs", nodes.joined(draining=True, note=eaten))
+    notice = "spot interruption: terminate at 2026-11-20T12:00:00Z"
+    named("spot", nodes.joined(draining=True, note=notice))
+    assert nodes.joined(draining=True, drain_reason="a new disk").kind == "draining"
+
+
+def test_a_node_that_boots_or_never_joins(nodes: Nodes) -> None:
+    named("booting", why_instance(nodes.facts()))
+    named("boot failed", why_instance(nodes.facts(minutes=25.0, stage="booted")))
+
+
+def test_a_lease_that_nobody_renews(nodes: Nodes, cloud: Account) -> None:
+    past = [{"Key": "trialfleet:expires", "Value": "2020-01-01T00:00:00Z"}]
+    cloud.client("ec2").create_tags(Resources=[nodes.instance], Tags=past)
+    named("lease", nodes.joined())
+
+
+def test_a_node_that_has_ended(nodes: Nodes, cloud: Account) -> None:
+    cloud.client("ec2").terminate_instances(InstanceIds=[nodes.instance])
+    named("ended", why_instance(nodes.facts()))
+    taken = "Server.SpotInstanceTermination: Spot instance termination"
+    named("spot ended", why_instance(nodes.facts(reason=taken)))
+    nodes.instance = "i-0ffffffffffffffff"
+    named("lost", why_instance(nodes.facts()))
+
+
+def test_what_can_not_be_asked_is_said(
+    nodes: Nodes, cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.faults.refuse("DescribeInstances", "AuthFailure")
+
+    def away(*_: object) -> PoolView:
+        raise PoolError("no HTCondor")
+
+    monkeypatch.setattr(pool_nodes, "look", away)
+    answer = why_instance(instance_facts(nodes.instance, nodes._folder.root))
+    assert answer.kind == "unknown"
+    assert "AuthFailure" in answer.why
+    assert any("no HTCondor" in line for line in answer.evidence)

@@ -1,0 +1,27 @@
+"""The table of causes that are injected: long enough, and each row is injected by some test."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.causes import CAUSES
+from trialfleet.workflows.why.answer import Kind
+
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs" / "why.md"
+PLACES = {"pool": "pool/test_why_causes.py", "aws": "fleet/test_why_fleet.py"}
+
+
+def test_each_of_at_least_40_causes_is_injected() -> None:
+    assert len(CAUSES) >= 40
+    for where, file in PLACES.items():
+        text = (TESTS / file).read_text()
+        rows = [name for name, cause in CAUSES.items() if cause.where == where]
+        assert not [name for name in rows if f'"{name}"' not in text]
+
+
+def test_the_page_has_every_kind_and_no_other() -> None:
+    rows = re.findall(r"^\| (`[^|]+) \|", PAGE.read_text(), re.MULTILINE)
+    listed = [word for row in rows for word in re.findall(r"`([a-z-]+)`", row)]
+    assert sorted(listed) == sorted(Kind)

@@ -1,0 +1,162 @@
+"""Which attempts that failed are a machine's fault, and so cost no retry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import MakeRun
+from tests.unit.test_node_scripts import Scripts
+from trialfleet.errors import PoolError
+from trialfleet.workflows.plan.graph import EXITS, NODE_FAULTS
+from trialfleet.workflows.scripts import node_faults
+from trialfleet.workflows.scripts.node_faults import in_hold, in_words, own_errors, to_avoid
+
+RAN = """\
+000 ({job:03d}.000.000) 2026-11-20 10:00:00 Job submitted from host: <127.0.0.1:1>
+...
+001 ({job:03d}.000.000) 2026-11-20 10:00:01 Job executing on host: <127.0.0.1:2>
+\tSlotName: slot1_1@{machine}
+...
+"""
+ABSENT = "Transfer input files failure at access point vm: (errno 2) No such file or directory"
+FULL = "Transfer input files failure at execution point e: (errno 28) No space left on device"
+LOST = "Transfer output files failure at execution point e: connection closed"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "is_machines"),
+    [
+        (3, "over its memory: used 612 MB of 512 MB", False),
+        (34, "Job has gone over cgroup memory limit", False),
+        (47, "The job exceeded allowed execute duration of 00:09", False),
+        (1, "via condor_hold", False),
+        (13, ABSENT, False),
+        (13, FULL, True),
+        (12, LOST, True),
+        (12, "(errno 2) No such file or directory", False),
+        (6, "Failed to execute condor_exec.exe: Exec format error", True),
+        (14, "Cannot access initial working directory", True),
+    ],
+)
+def test_holds(code: int, reason: str, is_machines: bool) -> None:
+    assert in_hold(code, reason) is is_machines
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "OSError: [Errno 28] No space left on device: 'x'",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: No CUDA GPUs: no CUDA-capable device is detected",
+        "OSError: [Errno 5] Input/output error",
+        "Unable to determine the device handle for GPU 0000:00:1E.0: Unknown Error",
+    ],
+)
+def test_words_that_only_a_machine_can_be_blamed_for(said: str) -> None:
+    assert in_words(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "torch.OutOfMemoryError: CUDA out of memory",
+        "ValueError: x",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'x'",
+        "",
+    ],
+)
+def test_words_of_the_trainers_own_errors(said: str) -> None:
+    assert not in_words(said)
+
+
+def test_a_machine_that_is_found_out_late_is_to_blame_for_what_was_before() -> None:
+    noted = {str(n): {"error": "exit code 1", "machine": "eater"} for n in (1, 2, 3)}
+    assert own_errors(noted, lambda _: False) == 3
+    assert own_errors(noted, lambda machine: machine == "eater") == 0
+    noted |= {"4": {"error": "exit code 1", "machine": "other"}, "5": {"blame": "node"}}
+    assert own_errors(noted, lambda machine: machine == "eater") == 1
+
+
+def test_a_silent_pool_blames_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object) -> object:
+        raise PoolError("no HTCondor")
+
+    monkeypatch.setattr(node_faults, "machine_slots", silent)
+    monkeypatch.setattr(node_faults, "machines", silent)
+    assert not node_faults.word_of("eater")
+    assert to_avoid({"1": {"machine": "eater"}}) == ()
+
+
+@pytest.fixture
+def two_machines(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A pool of two machines, of which one may say that it is broken."""
+    broken: list[str] = []
+
+    def slots(machine: str) -> list[dict[str, object]]:
+        note = "3 jobs failed here within 60 s: 7.0 exit code 1" if machine in broken else ""
+        return [{"TrialfleetNote": note}]
+
+    monkeypatch.setattr(node_faults, "machines", lambda: {"eater", "other"})
+    monkeypatch.setattr(node_faults, "machine_slots", slots)
+    return broken.append
+
+
+def fail(scripts: Scripts, node: str, retry: int, machine: str, code: int = 1) -> int:
+    """Play an attempt that fails on a machine; return what its POST script answers."""
+    scripts.ask(node)
+    with scripts.trial(node).log.open("a") as log:
+        log.write(RAN.format(job=retry + 1, machine=machine))
+    most = str(1 + NODE_FAULTS)
+    return scripts.call("tell", "A", node, str(code), str(retry), most, "0").exit_code
+
+
+def test_a_node_that_eats_jobs_fails_no_region_with_one_retry(
+    make_run: MakeRun, two_machines: Callable[[str], None]
+) -> None:
+    scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 0}, retries=1))
+    two_machines("eater")
+    for retry in range(5):
+        assert fail(scripts, "A.l1.t01", retry, "eater") == EXITS["retry"]
+    scripts.ask("A.l1.t01")
+    assert scripts.finish("A.l1.t01", retry=5) == EXITS["done"]
+
+
+def test_the_users_own_errors_use_up_the_retries(
+    make_run: MakeRun, two_machines: Callable[[str], None]
+) -> None:
+    scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=1))
+    assert fail(scripts, "A.l1.t01", 0, "eater") == EXITS["retry"]
+    assert fail(scripts, "A.l1.t01", 1, "other") == EXITS["done"]  # told as failed
+
+
+def test_another_attempt_goes_to_another_machine_where_there_is_one(
+    make_run: MakeRun, two_machines: Callable[[str], None]
+) -> None:
+    scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1}, retries=2))
+    fail(scripts, "A.l1.t01", 0, "eater")
+    scripts.ask("A.l1.t01")
+    text = scripts.trial("A.l1.t01").submit.read_text()
+    assert 'TARGET.Machine =!= "eater" || time() - QDate > 120' in text
+
+
+def test_a_command_that_is_missing_on_one_machine_is_tried_on_another(
+    make_run: MakeRun, two_machines: Callable[[str], None]
+) -> None:
+    scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=0))
+    assert fail(scripts, "A.l1.t01", 0, "eater", code=127) == EXITS["retry"]
+    assert fail(scripts, "A.l1.t01", 1, "other", code=127) == EXITS["done"]
+
+
+def test_dagmans_count_bounds_a_machines_faults(
+    make_run: MakeRun, two_machines: Callable[[str], None]
+) -> None:
+    run = make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=1)
+    dag = (run.folder / "regions/A/region.dag").read_text()
+    assert f"RETRY A.l1.t01 {1 + NODE_FAULTS}" in dag
+    scripts = Scripts(run)
+    two_machines("eater")
+    answers = [fail(scripts, "A.l1.t01", retry, "eater") for retry in range(2 + NODE_FAULTS)]
+    assert answers == [EXITS["retry"]] * (1 + NODE_FAULTS) + [EXITS["done"]]

@@ -1,0 +1,74 @@
+"""The attempts at a node of a region's graph that failed, and whether another one follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.scripts import node_faults
+from trialfleet.workflows.scripts.outcome import Failed
+from trialfleet.workflows.status.job_log import read_job
+
+Noted = Mapping[str, Mapping[str, str]]  # what is kept of each attempt that failed, by its number
+
+
+class Attempts:
+    """Counts what a study's `retries` allow: the user's own errors. DAGMan's count bounds all.
+
+    Args:
+        place: the node's folder, with what its job left.
+        retries: the study's.
+    """
+
+    def __init__(self, place: TrialFolder, retries: int) -> None:
+        job = read_job(place.log)
+        self._machine = (job.machine if job else None) or ""
+        self._retries = retries
+
+    def judged(self, outcome: Failed, before: Noted) -> Failed:
+        """Return the outcome with what the pool knows of the machine.
+
+        A command that could not be run is not final where that was the only machine so far, and
+        others may have it: Python may be broken there.
+
+        Args:
+            outcome: by what the job left.
+            before: the attempts before this one.
+        """
+        if not self._machine:
+            return outcome
+        tried = {attempt.get("machine", "") for attempt in before.values()} | {self._machine}
+        if outcome.never_began and len(tried) == 1 and node_faults.others_than(tried):
+            return replace(outcome, final=False, by_machine=True)
+        is_broken = not outcome.final and node_faults.word_of(self._machine)
+        return replace(outcome, by_machine=True) if is_broken else outcome
+
+    def kept(self, outcome: Failed) -> dict[str, str]:
+        """Return what is kept of an attempt that failed, beside its error."""
+        blame = {"blame": node_faults.MACHINE} if outcome.by_machine else {}
+        return ({"machine": self._machine} if self._machine else {}) | blame
+
+    def over(self, outcome: Failed, noted: Noted, retry: str, most: str) -> bool:
+        """Return whether no other attempt follows.
+
+        Args:
+            outcome: of this one, as `judged` has it.
+            noted: all that failed, this one among them.
+            retry: how often DAGMan has tried again.
+            most: how often it would.
+        """
+        if outcome.final or int(retry) >= int(most):
+            return True
+        return node_faults.own_errors(noted) > self._retries
+
+    def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
+        """Answer that an attempt failed and another follows."""
+        own = node_faults.own_errors(noted)
+        told = f"attempt {own} of {self._retries + 1} failed"
+        if outcome.by_machine:
+            machine = self._machine or "HTCondor"
+            told = f"attempt {len(noted)} failed by the fault of {machine} and costs no retry"
+        return Reply(EXITS["retry"], f"{node}: {told}: {outcome.error}")

@@ -1,0 +1,131 @@
+"""Why: what a word names, what its witnesses say, and the answer that the rules give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.daily.journal import Journal, Outcome, latest_of
+from trialfleet.workflows.plan.graph import RegionGraph, graph_of
+from trialfleet.workflows.status.states import RunState
+from trialfleet.workflows.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.why.facts import RegionFacts, RunFacts
+from trialfleet.workflows.why.instance_rules import why_instance
+from trialfleet.workflows.why.instance_witnesses import instance_facts
+from trialfleet.workflows.why.node_rules import why_node
+from trialfleet.workflows.why.region_rules import why_region
+from trialfleet.workflows.why.run_rules import blocked
+from trialfleet.workflows.why.slots import job_ad, waiting_job
+from trialfleet.workflows.why.subject import Subject, find_subject
+from trialfleet.workflows.why.waiting_rules import waits
+from trialfleet.workflows.why.witnesses import RunWitnesses
+
+
+def why(word: str | None, run: str | None = None) -> Answer:
+    """Return why something stands where it stands.
+
+    Args:
+        word: a region, a node of a graph, a job's or an instance's id, or a run; None: the run.
+        run: which run is meant; default: the newest that has it.
+
+    Raises:
+        InputError: nothing is called so.
+    """
+    subject = find_subject(word, run)
+    if subject.what == "instance":
+        return why_instance(instance_facts(subject.word, subject.folder))
+    if subject.what == "foreign job":
+        return _foreign(subject)
+    assert subject.folder is not None, "all else is of a run, or of a study's days"
+    if subject.what == "day":
+        return _of_day(subject.word, subject.folder)
+    witnesses = RunWitnesses(subject.folder)
+    if subject.what == "run":
+        return _why_run(witnesses).of(subject.word)
+    assert subject.region is not None, "a node is of a region"
+    return _of_region(witnesses, subject, subject.region).of(subject.word)
+
+
+def _of_region(witnesses: RunWitnesses, subject: Subject, graph: RegionGraph) -> Answer:
+    run, region = witnesses.run(), witnesses.region(graph)
+    if subject.what == "node":
+        return why_node(run, region, witnesses.node(graph, subject.node))
+    return why_region(run, _with_day(region, run, witnesses))
+
+
+def _why_run(witnesses: RunWitnesses) -> Answer:
+    """What keeps the run from going on; else the first of its regions that isn't well."""
+    run = witnesses.run()
+    if run.state not in {RunState.DONE, RunState.FAILED} and (answer := blocked(run)):
+        return answer
+    answers = [
+        why_region(run, witnesses.region(graph))
+        for graph in graph_of(witnesses.frozen.study).regions
+    ]
+    well = [answer for answer in answers if answer.blame is Blame.NOBODY]
+    unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
+    if not unwell:
+        return replace(well[0], why=f"nothing is wrong: the run is {run.state}")
+    alike = [answer for answer in unwell if answer.kind is unwell[0].kind]
+    which = f"{len(alike)} of {len(answers)} regions, {unwell[0].subject} among them: "
+    told = f"{which if len(answers) > 1 else ''}{unwell[0].why}"
+    lines = [answer.lines()[0] for answer in unwell[1:]]
+    return replace(unwell[0], why=told).with_evidence(*lines)
+
+
+# --- days -----------------------------------------------------------------------------------------
+
+
+def _with_day(region: RegionFacts, run: RunFacts, witnesses: RunWitnesses) -> RegionFacts:
+    """A region with the newest word of the journal, if that is newer than the run's."""
+    folder = DailyFolder(run.folder.parent)
+    frozen = witnesses.frozen
+    if not folder.journal.exists() or frozen.day is None:
+        return region
+    newest = _newest(folder, region.name)
+    is_newer = newest is not None and (newest.run is None and newest.date >= frozen.day.date)
+    return replace(region, day=newest) if is_newer else region
+
+
+def _newest(folder: DailyFolder, region: str) -> Outcome | None:
+    found = latest_of(Journal(folder.journal).outcomes())
+    own = [outcome for (_, name), outcome in found.items() if name == region]
+    return max(own, key=lambda one: one.date, default=None)
+
+
+def _of_day(region: str, folder: Path) -> Answer:
+    """Of a region that no run here has: its study's journal knows it."""
+    from trialfleet.workflows.status.states import Stage
+
+    newest = _newest(DailyFolder(folder), region)
+    if newest is None:
+        why_not = "its day has begun, and no run is planned for it yet"
+        return Answer(subject=region, kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)
+    if newest.run is not None:
+        raise InputError(f"the run {newest.run!r} of {region!r} is no longer in {str(folder)!r}")
+    run = RunFacts(folder=folder, study=folder.name, run=str(newest.date), state=RunState.UNKNOWN)
+    facts = RegionFacts(
+        name=region, slug=region, state=RunState.UNKNOWN, stage=Stage.UNKNOWN, day=newest
+    )
+    return why_region(run, facts)
+
+
+# --- a job that is none of ours -------------------------------------------------------------------
+
+
+def _foreign(subject: Subject) -> Answer:
+    ad = job_ad(subject.job)
+    name = subject.word
+    if ad is None:
+        raise InputError(f"job {name} has just left the queue")
+    if ad.get("JobStatus") == 5:
+        told = f"it is on hold: {ad.get('HoldReason')}"
+        release = f"condor_release {name}"
+        return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=told, command=release)
+    if ad.get("JobStatus") != 1:
+        told = "nothing is wrong: it runs; it is no job of trialfleet's"
+        return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=told)
+    here = RunFacts(folder=Path.cwd(), study="", run="", state=RunState.RUNNING)
+    return waits(name, here, waiting_job(ad, ""))

@@ -1,0 +1,283 @@
+"""What is known when a `why` is asked: each witness's word, or that it is away.
+
+Plain data, so that the rules that read it are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from trialfleet.files import typed
+from trialfleet.workflows.dagman.health import Fault
+from trialfleet.workflows.daily.journal import Outcome
+from trialfleet.workflows.plan.matching import Prospects
+from trialfleet.workflows.status.causes import Cause
+from trialfleet.workflows.status.states import RunState, Stage, TrialState
+
+Htcondor = Literal["answers", "pool-down", "schedd-down"]
+STALE = timedelta(minutes=5)  # an autoscaler that is alive reports at least this often
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The last word of a run's autoscaler.
+
+    Attributes:
+        told: its report; None: it never reported.
+        wanted: the study has one.
+    """
+
+    told: Mapping[str, Any] | None
+    wanted: bool
+
+    def lines(self) -> tuple[str, ...]:
+        """What keeps it from giving trials a node, in its words."""
+        if not self.told:
+            return ()
+        step = self.told.get("step") or {}
+        failing = str(self.told["error"]) if self.told.get("state") == "failing" else ""
+        notes = map(str, step.get("notes") or ())
+        return tuple(filter(None, (failing, *notes)))
+
+    @property
+    def coming(self) -> int:
+        """Nodes that AWS has started and that haven't joined yet."""
+        step = (self.told or {}).get("step") or {}
+        return int((step.get("nodes") or {}).get("coming", 0))
+
+    def silent_since(self, now: datetime) -> datetime | None:
+        """Return when it last said anything, if that is too long ago."""
+        try:
+            at = datetime.fromisoformat(str((self.told or {})["at"]))
+        except (KeyError, ValueError):
+            return None
+        return at if now - at > STALE else None
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a node's script said last.
+
+    Attributes:
+        node: the DAG node.
+        code: what it exited with.
+        words: what it printed.
+    """
+
+    node: str
+    code: int
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """A run.
+
+    Attributes:
+        study_file: where its study was read from; "STUDY" if that isn't known.
+        htcondor: whether the job queue answers.
+        away: why it doesn't, in words.
+        root: the job id of its DAGMan; None while there is none.
+        faults: what is wrong with its DAGMans.
+        is_supervised: whether a supervisor of this machine mends such faults; None: nobody knows.
+        storage_away: why its study can't be read.
+        owner: the other machine that owns the run, if one does.
+        no_space: what room the disk has, where that is too little.
+        closed: why the access point starts none of its own jobs.
+        unpaid: why no more trials (`tune`) or full trainings (`final`) are paid for.
+        parallel_regions: so many regions go on at a time; None: all.
+        others: the regions that go on now, by name.
+    """
+
+    folder: Path
+    study: str
+    run: str
+    state: RunState
+    study_file: str = "STUDY"
+    places: Mapping[str, str] = field(default_factory=dict)
+    htcondor: Htcondor = "answers"
+    away: str = ""
+    root: str | None = None
+    root_held: str | None = None
+    faults: tuple[Fault, ...] = ()
+    is_supervised: bool | None = None
+    storage_away: str = ""
+    owner: str = ""
+    no_space: str = ""
+    closed: tuple[str, ...] = ()
+    unpaid: Mapping[str, str] = field(default_factory=dict)
+    deadline: datetime | None = None
+    parallel_regions: int | None = None
+    others: tuple[str, ...] = ()
+    scaling: Scaling = Scaling(None, wanted=False)
+    troubles: tuple[str, ...] = ()
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def name(self) -> str:
+        """How a person types it."""
+        return typed(self.folder)
+
+    @property
+    def again(self) -> str:
+        """What starts another run once the study or the trainer is mended."""
+        return f"trialfleet run {self.study_file} --check"
+
+    @property
+    def resume(self) -> str:
+        """What has it go on."""
+        return f"trialfleet resume {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queued:
+    """Trials' jobs that wait for a slot, and what the pool has for one of them.
+
+    Attributes:
+        job: the id of that job.
+        seconds: since when it waits.
+        prospects: where it can run; None if the collector doesn't answer.
+        free: slots that have room for it at this moment and take it.
+        draining: why the slots drain that could run it, one such reason; empty: some don't drain.
+        own: running jobs of the same run.
+        foreign: running jobs of others.
+    """
+
+    job: str
+    seconds: float = 0.0
+    prospects: Prospects | None = None
+    free: int = 0
+    draining: str = ""
+    own: int = 0
+    foreign: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionFacts:
+    """A region of a run.
+
+    Attributes:
+        ended: what it noted when it stopped.
+        verdict: the gate's.
+        not_latest: why `latest` is another run's model.
+        script: what the last script of its nodes said, if that was no success.
+        queued: of its jobs that wait, the one that waits longest; None if none does.
+        day: what the journal of the study's days has of it, where that is newer than the run.
+    """
+
+    name: str
+    slug: str
+    state: RunState
+    stage: Stage
+    done: int = 0
+    failed: int = 0
+    finished: int = 0
+    running: int = 0
+    budget: int = 0
+    hours: float | None = None
+    hours_spent: float = 0.0
+    reason: str = ""
+    cause: Cause | None = None
+    held: tuple[tuple[str, str, str], ...] = ()
+    ended: Mapping[str, Any] = field(default_factory=dict)
+    verdict: Mapping[str, Any] = field(default_factory=dict)
+    not_latest: str = ""
+    published: str = ""
+    script: Script | None = None
+    queued: Queued | None = None
+    day: Outcome | None = None
+    scripts_log: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """How the last stay of a job in a slot ended, by its event log.
+
+    Attributes:
+        how: HTCondor's word for the event, such as JOB_EVICTED.
+        reason: in its words.
+        slot: where it was.
+        executing: it runs there still.
+    """
+
+    how: str = ""
+    reason: str = ""
+    slot: str = ""
+    executing: bool = False
+
+    @property
+    def machine(self) -> str:
+        """The host of that slot."""
+        return self.slot.rpartition("@")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """A node of a region's graph.
+
+    Attributes:
+        state: of its trial; None while it has none.
+        error: why its last attempt failed.
+        blame: whose fault that was, where that was found out when it ended.
+        attempts: how many failed.
+        before: the node of its lane that comes before it and isn't over.
+        skipped: why it was passed over.
+        held: the hold reason of its job, if it is on hold.
+        job: the id of its job, while that is in the queue.
+        life: the last stay of its job in a slot.
+        leaving: what the machine says of itself on which it was: why it drains, or is sick.
+    """
+
+    node: str
+    state: TrialState | None = None
+    error: str = ""
+    blame: str = ""
+    attempts: int = 0
+    before: str = ""
+    skipped: str = ""
+    held: str = ""
+    job: str = ""
+    queued: Queued | None = None
+    life: Life = Life()
+    leaving: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceFacts:
+    """An instance of a fleet.
+
+    Attributes:
+        state: AWS's word; empty: AWS lists no such instance.
+        reason: why it ended, in AWS's words and by its code.
+        stage: how far it is, as `fleet status` has it.
+        why: what `fleet status` says of it.
+        note: what its agent says in the pool, or the reason of its draining.
+        healthy: what its probe found.
+        lease: when its lease ends.
+        aws_away: why AWS can't be asked.
+        pool_away: why the pool can't be asked.
+        lost: trials whose last stay was there and was cut off.
+        fleet_file: the study or file of its fleet.
+    """
+
+    instance: str
+    state: str = ""
+    reason: str = ""
+    stage: str = ""
+    why: str = ""
+    note: str = ""
+    healthy: bool | None = None
+    lifecycle: str = ""
+    minutes: float = 0.0
+    boot_minutes: float = 20.0
+    lease: datetime | None = None
+    trials: tuple[str, ...] = ()
+    aws_away: str = ""
+    pool_away: str = ""
+    fleet_file: str = ""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))

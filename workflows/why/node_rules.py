@@ -1,0 +1,147 @@
+"""Why a node of a region's graph, a trial mostly, stands where it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from trialfleet.workflows.status.states import TrialState
+from trialfleet.workflows.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.why.attempt_causes import advice_for, blame_of, kind_of_attempt
+from trialfleet.workflows.why.facts import NodeFacts, RegionFacts, RunFacts
+from trialfleet.workflows.why.instance_rules import kind_of_leaving
+from trialfleet.workflows.why.region_rules import why_region
+from trialfleet.workflows.why.run_rules import blocked
+from trialfleet.workflows.why.waiting_rules import waits
+
+_GONE = {"SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_DISCONNECTED"}
+_BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
+
+
+def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
+    """Return why a node stands where it stands."""
+    rules: tuple[Callable[[], Answer | None], ...] = (
+        lambda: _over(run, node),
+        lambda: _held(node),
+        lambda: _runs(node),
+        lambda: _interrupted(run, region, node),
+        lambda: _blocked(run, region, node),
+        lambda: _came_back(run, node),
+        lambda: _failed_before(run, node),
+        lambda: waits(node.node, run, node.queued) if node.queued else None,
+        lambda: _not_begun(node),
+    )
+    answer = next((answer for rule in rules if (answer := rule())), None)
+    return answer or why_region(run, region).of(node.node)
+
+
+def _answer(
+    node: NodeFacts, kind: Kind, blame: Blame, why: str, *, advice: str = "", command: str = ""
+) -> Answer:
+    answer = Answer(
+        subject=node.node, kind=kind, blame=blame, why=why, advice=advice, command=command
+    )
+    return answer.with_evidence(f"see {node.log}" if node.log else "")
+
+
+def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
+    if node.state is TrialState.COMPLETE:
+        return _answer(node, Kind.WELL, Blame.NOBODY, "its trial is complete")
+    if node.state is TrialState.PRUNED:
+        kind = Kind.DEADLINE if "deadline" in node.error else Kind.MONEY
+        blame = Blame.PERSON if kind is Kind.DEADLINE else Blame.MONEY
+        return _answer(node, kind, blame, f"its trial was given up: {node.error}")
+    if node.state is TrialState.FAILED:
+        why = f"its trial failed for good: {node.error}"
+        return _by_error(run, node, why)
+    return None
+
+
+def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
+    kind = kind_of_attempt(node.error)
+    if node.blame == Blame.NODE:
+        told = f"{why} (the fault of {node.life.machine or 'the machine'}: it costs no retry)"
+        return _answer(node, Kind.NODE, Blame.NODE, told, command="trialfleet pool status")
+    advice = advice_for(kind, run.places)
+    return _answer(node, kind, blame_of(kind), why, advice=advice, command=run.again)
+
+
+def _held(node: NodeFacts) -> Answer | None:
+    if not node.held:
+        return None
+    why = f"its job {node.job} is on hold: {node.held}"
+    return _answer(node, Kind.HELD, Blame.PERSON, why, command=f"condor_release {node.job}")
+
+
+def _runs(node: NodeFacts) -> Answer | None:
+    if node.state is not TrialState.RUNNING:
+        return None
+    where = f" in {node.life.slot}" if node.life.slot else ""
+    before = f"; {node.attempts} attempt(s) before failed, the last: {node.error}"
+    why = f"nothing is wrong: it runs{where}{before if node.attempts else ''}"
+    return _answer(node, Kind.WELL, Blame.NOBODY, why)
+
+
+def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
+    if node.state is not TrialState.INTERRUPTED:
+        return None
+    answer = why_region(run, region)
+    why = f"it ran when its region ended: {answer.why}"
+    return _answer(
+        node, answer.kind, answer.blame, why, advice=answer.advice, command=answer.command
+    )
+
+
+def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
+    own = region.script if region.script and region.script.node == node.node else None
+    found = blocked(run, own)
+    return found.of(node.node) if found else None
+
+
+def _came_back(run: RunFacts, node: NodeFacts) -> Answer | None:
+    """Its job was cut off where it ran, and waits for another slot: nothing is charged to it."""
+    life = node.life
+    if not life.how or life.executing or node.queued is None:
+        return None
+    if _BY_HAND.search(life.reason):
+        why = f"a person had it leave {life.machine} ({life.reason}); it goes on in another slot"
+        return _answer(node, Kind.REMOVED, Blame.PERSON, why)
+    leaving = kind_of_leaving(node.leaving)
+    if leaving is Kind.SPOT:
+        why = f"AWS took its node back ({node.leaving}); it goes on elsewhere and costs no retry"
+        return _waiting_beneath(run, node, Kind.SPOT, Blame.SPOT, why)
+    if leaving is not None:
+        why = f"its node {life.machine} gave it up: {node.leaving}; it goes on elsewhere"
+        return _waiting_beneath(run, node, leaving, Blame.NODE, why)
+    if life.how in _GONE:
+        why = f"its node {life.machine} was lost: {life.reason}; it goes on and costs no retry"
+        return _waiting_beneath(run, node, Kind.LOST, Blame.NODE, why)
+    return None
+
+
+def _waiting_beneath(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
+    assert node.queued is not None, "what came back waits"
+    waiting = waits(node.node, run, node.queued)
+    answer = _answer(node, kind, blame, why, advice=waiting.advice, command=waiting.command)
+    return answer.with_evidence(waiting.why, *waiting.evidence)
+
+
+def _failed_before(run: RunFacts, node: NodeFacts) -> Answer | None:
+    if not node.attempts or (node.queued and not node.queued.free):
+        return None
+    why = f"attempt {node.attempts} failed, and another follows: {node.error}"
+    return _by_error(run, node, why)
+
+
+def _not_begun(node: NodeFacts) -> Answer | None:
+    if node.state is not None:
+        return None
+    if node.skipped:
+        why = f"it was passed over: {node.skipped}"
+        kind = Kind.DEADLINE if "deadline" in node.skipped else Kind.BUDGET
+        kind = Kind.MONEY if "no money" in node.skipped else kind
+        return _answer(node, kind, Blame.NOBODY, why)
+    if node.before:
+        why = f"it waits for its lane: {node.before} comes before it and is not over"
+        return _answer(node, Kind.LANE, Blame.NOBODY, why, command=f"trialfleet why {node.before}")
+    return None

@@ -1,0 +1,238 @@
+"""Why a region stands where it stands, the first that is true.
+
+Its own end comes first: whatever else is away, that is recorded. Then what keeps the whole run from
+going on, then what keeps this region's trials from running.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from trialfleet.workflows.daily.journal import Ending
+from trialfleet.workflows.status.causes import SEE
+from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.why.attempt_causes import (
+    advice_for,
+    blame_of,
+    kind_of_attempt,
+)
+from trialfleet.workflows.why.facts import RegionFacts, RunFacts
+from trialfleet.workflows.why.run_rules import blocked
+from trialfleet.workflows.why.waiting_rules import waits
+
+_NO_MONEY = re.compile(r"no money is left")
+_DEADLINE = re.compile(r"deadline\b.* (is|was) over")
+_NO_DATA = re.compile(r"isn't there|no such file|not found", re.IGNORECASE)
+_TOO_MANY = re.compile(r"trials failed for good")
+_NO_PUBLISH = re.compile(r"^the model can't be published")
+_UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
+
+
+def why_region(run: RunFacts, region: RegionFacts) -> Answer:
+    """Return why a region stands where it stands."""
+    rules: tuple[Callable[[], Answer | None], ...] = (
+        lambda: _of_its_day(run, region),
+        lambda: _ended_well(run, region),
+        lambda: _failed(run, region),
+        lambda: _removed(run, region),
+        lambda: _blocked(run, region),
+        lambda: _held(region),
+        lambda: _turn(run, region),
+        lambda: _all_attempts_fail(run, region),
+        lambda: _waits(run, region),
+        lambda: _goes_on(run, region),
+    )
+    return next(answer for rule in rules if (answer := rule()))
+
+
+def _answer(
+    region: RegionFacts, kind: Kind, blame: Blame, why: str, *, advice: str = "", command: str = ""
+) -> Answer:
+    return Answer(
+        subject=region.name, kind=kind, blame=blame, why=why, advice=advice, command=command
+    )
+
+
+# --- its day --------------------------------------------------------------------------------------
+
+
+def _of_its_day(run: RunFacts, region: RegionFacts) -> Answer | None:
+    """A day that ended for it without a run: that is newer than what any run says."""
+    day = region.day
+    if day is None:
+        return None
+    again = f"trialfleet daily backfill {run.study_file} --from {day.date} --to {day.date}"
+    missing = f"{again} --only missing"
+    if day.ending is Ending.UNCHANGED:
+        why = f"on {day.date} its data and settings were those of its last model: none was trained"
+        evidence = f"fingerprint {day.fingerprint}" if day.fingerprint else ""
+        return _answer(region, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
+    if day.ending is not Ending.FAILED:
+        return None
+    told = f"its day {day.date} failed: {day.why}"
+    if _DEADLINE.search(day.why):
+        advice = "give daily.deadline more time; for this day"
+        return _answer(region, Kind.DEADLINE, Blame.PERSON, told, advice=advice, command=missing)
+    if _NO_DATA.search(day.why):
+        advice = "put the data there, then"
+        return _answer(region, Kind.DATA_MISSING, Blame.USER, told, advice=advice, command=missing)
+    return _answer(
+        region, Kind.NOT_PLANNED, Blame.USER, told, advice="mend that, then", command=missing
+    )
+
+
+# --- its end --------------------------------------------------------------------------------------
+
+
+def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
+    if region.stage is Stage.TUNED:
+        return _answer(region, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
+    if region.stage is not Stage.PUBLISHED:
+        return None
+    if region.verdict.get("verdict") == "kept":
+        return _kept(run, region)
+    if region.not_latest:
+        promote = f"trialfleet promote {run.run}/{region.name}"
+        why = region.not_latest.partition("; to change that")[0]
+        return _answer(
+            region, Kind.NOT_LATEST, Blame.NOBODY, why, advice="against that", command=promote
+        )
+    why = f"its model is published and in force: {region.published}"
+    return _answer(region, Kind.WELL, Blame.NOBODY, why)
+
+
+def _kept(run: RunFacts, region: RegionFacts) -> Answer:
+    why = str(region.verdict.get("why") or "no reason was noted")
+    champion = (region.verdict.get("champion") or {}).get("run") or "the model in force"
+    promote = f"trialfleet promote {run.run}/{region.name}"
+    if _UNMEASURED.search(why):
+        told = f"its new model could not be measured, so the gate kept {champion}: {why}"
+        advice = "mend the trainer's mode evaluate; against the gate"
+        return _answer(region, Kind.GATE_FAILED, Blame.USER, told, advice=advice, command=promote)
+    told = f"the gate kept {champion}: {why}"
+    advice = "nothing is wrong; against the gate"
+    return _answer(region, Kind.GATE_KEPT, Blame.NOBODY, told, advice=advice, command=promote)
+
+
+def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
+    if region.stage is not Stage.FAILED:
+        return None
+    reason, cause = region.reason, region.cause
+    if _NO_MONEY.search(reason):
+        advice = "raise fleet.price_cap.run"
+        return _answer(region, Kind.MONEY, Blame.MONEY, reason, advice=advice, command=run.again)
+    if _NO_PUBLISH.match(reason):
+        advice = "make the publish folder writable, then"
+        return _answer(region, Kind.PUBLISH, Blame.USER, reason, advice=advice, command=run.resume)
+    if _DEADLINE.search(reason) and not region.done:
+        advice = "give daily.deadline more time"
+        return _answer(
+            region, Kind.DEADLINE, Blame.PERSON, reason, advice=advice, command=run.again
+        )
+    if "the full training left nothing in model/" in reason:
+        advice = advice_for(Kind.NO_MODEL, run.places)
+        return _answer(region, Kind.NO_MODEL, Blame.USER, reason, advice=advice, command=run.again)
+    if cause is None:
+        why = reason or "it ended early, and no reason was noted"
+        return _answer(region, Kind.FAILURES, Blame.USER, why, command=run.again)
+    return _by_cause(run, region, reason or "it failed")
+
+
+def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
+    """What most of its failed attempts had."""
+    cause = region.cause
+    assert cause is not None, "a region whose attempts failed has a cause"
+    kind = kind_of_attempt(cause.error)
+    is_one = 2 * cause.attempts > cause.of
+    short = reason.partition(": all attempts so far failed alike")[0].partition(SEE)[0]
+    told = f"{short}: {cause.error}" if cause.error not in short else short
+    if cause.of > 1:
+        told += f" ({cause.attempts} of {cause.of} failed attempts)"
+    answer = _answer(
+        region,
+        kind if is_one else Kind.FAILURES,
+        blame_of(kind) if is_one else Blame.USER,
+        told,
+        advice=advice_for(kind, run.places) if is_one else "mend what fails",
+        command=run.again,
+    )
+    return answer.with_evidence(f"see {cause.log}", reason)
+
+
+def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
+    if region.stage is not Stage.STOPPED or (run.state is RunState.STOPPED and not region.ended):
+        return None
+    why = f"a person ended it: {region.reason or 'its jobs were removed'}"
+    return _answer(region, Kind.REMOVED, Blame.PERSON, why, command=run.resume)
+
+
+# --- under way ------------------------------------------------------------------------------------
+
+
+def _blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
+    own = tuple(fault for fault in run.faults if fault.region in {None, region.slug})
+    answer = blocked(replace(run, faults=own), region.script)
+    return answer.of(region.name) if answer else None
+
+
+def _held(region: RegionFacts) -> Answer | None:
+    if not region.held:
+        return None
+    node, job, reason = region.held[0]
+    why = f"job {job} of {node} is on hold: {reason}"
+    if region.running:
+        why += f"; {region.running} other trial(s) run"
+    return _answer(region, Kind.HELD, Blame.PERSON, why, command=f"condor_release {job}")
+
+
+def _turn(run: RunFacts, region: RegionFacts) -> Answer | None:
+    if region.stage is not Stage.WAITING or run.state is not RunState.RUNNING:
+        return None
+    if run.parallel_regions is None:
+        return _answer(region, Kind.SOON, Blame.NOBODY, "its DAGMan is just being started")
+    others = ", ".join(run.others[:3]) or "others"
+    why = (
+        f"it waits for its turn: parallel_regions is {run.parallel_regions}, "
+        f"and {others} go(es) on now"
+    )
+    advice = "nothing is wrong; for more at a time raise parallel_regions"
+    return _answer(region, Kind.TURN, Blame.NOBODY, why, advice=advice)
+
+
+def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
+    if region.cause is None or region.done or region.running or region.cause.of < 2:
+        return None
+    return _by_cause(run, region, "no trial has completed yet")
+
+
+def _waits(run: RunFacts, region: RegionFacts) -> Answer | None:
+    if region.queued is None or region.running:
+        return None
+    return waits(region.name, run, region.queued)
+
+
+def _goes_on(run: RunFacts, region: RegionFacts) -> Answer:
+    trials = f"{region.finished} of {region.budget} trials are over"
+    over = ""
+    if reason := run.unpaid.get("tune"):
+        return _answer(
+            region,
+            Kind.MONEY,
+            Blame.MONEY,
+            f"{reason}; it goes on with what its trials have found ({region.stage})",
+            advice="raise fleet.price_cap.run for the next run",
+            command=run.again,
+        )
+    if run.deadline and run.now >= run.deadline:
+        why = f"the day's deadline, {run.deadline:%H:%M %Z}, is over: it trains what is best so far"
+        return _answer(region, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
+    if region.hours is not None and region.hours_spent >= region.hours:
+        why = f"its budget of {region.hours:g} h is spent: it asks for no more trials ({trials})"
+        return _answer(region, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
+    if region.cause:
+        over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"
+    running = f"{region.running} run now" if region.running else str(region.stage)
+    return _answer(region, Kind.WELL, Blame.NOBODY, f"nothing is wrong: {trials}, {running}{over}")

@@ -1,0 +1,91 @@
+"""What the pool has for a job that waits: slots that can run it, free, busy or draining."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.errors import PoolError
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.matching import machine_slots, pool_slots, prospects
+from trialfleet.workflows.why.facts import Queued
+
+if TYPE_CHECKING:
+    from classad2 import ClassAd
+
+_RUNNING = "JobStatus == 2 && JobUniverse == 5"
+
+
+def queued_job(folder: RunFolder, node: str) -> Queued | None:
+    """Return what the pool has for the job of a node that waits; None if it waits no longer."""
+    try:
+        job = job_queue.one_idle(folder, node)
+    except PoolError:
+        return None
+    return waiting_job(job, str(folder.root)) if job is not None else None
+
+
+def waiting_job(job: Any, folder: str) -> Queued:
+    """Return what the pool has for a job that waits.
+
+    Args:
+        job: its whole ad.
+        folder: its run's folder; running jobs of others are told apart by it.
+    """
+    named = f"{job['ClusterId']}.{job['ProcId']}"
+    seconds = max(0.0, time.time() - float(job.get("EnteredCurrentStatus", time.time())))
+    try:
+        slots = pool_slots()
+        free = pool_slots(whole=False)
+        running = job_queue.query(_RUNNING, ["TrialfleetFolder"])
+    except PoolError:
+        return Queued(job=named, seconds=seconds)
+    own = sum(ad.get("TrialfleetFolder") == folder for ad in running)
+    return Queued(
+        job=named,
+        seconds=seconds,
+        prospects=prospects(job, slots),
+        free=prospects(job, free).willing,
+        draining=_draining(job, slots),
+        own=own,
+        foreign=len(running) - own,
+    )
+
+
+def _draining(job: Any, slots: list[ClassAd]) -> str:
+    """Why the slots drain that could run a job, if all of them do."""
+    stay = [slot for slot in slots if slot.get("Draining") is not True]
+    if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
+        return ""
+    words = [_word(slot) for slot in slots if slot.get("Draining") is True]
+    return next(filter(None, words), "no reason was given")
+
+
+def word_of_machine(machine: str) -> str:
+    """Return why a machine of the pool takes no trials, in its own words; empty if it does."""
+    try:
+        slots = machine_slots(machine)
+    except PoolError:
+        return ""
+    return next(filter(None, map(_word, slots)), "")
+
+
+def _word(slot: ClassAd) -> str:
+    note = slot.get("TrialfleetNote")
+    if slot.get("Draining") is True:
+        reason = slot.get("DrainReason")
+        return str(note or reason or "").removeprefix("trialfleet: ")
+    if slot.get("TrialfleetGpuHealthy") is False:
+        return f"its GPU failed the probe: {slot.get('TrialfleetGpuReason') or 'no reason given'}"
+    return str(note) if isinstance(note, str) else ""
+
+
+def job_ad(job: str) -> Any:
+    """Return the whole ad of a job in the queue, by its id; None if it isn't there.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    cluster, _, proc = job.partition(".")
+    return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

@@ -1,0 +1,332 @@
+"""Asking the witnesses of a run: its files, its study, the job queue, the collector, the fleet.
+
+Each may be away; then that is what is known. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import PoolError
+from trialfleet.files import read_json
+from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.pool.connection import connect
+from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.health import faults
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.dagman.supervisor import default_state
+from trialfleet.workflows.plan import access_point
+from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import EXITS, RegionGraph, autoscale_of
+from trialfleet.workflows.status.job_log import last_life
+from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.status.states import RunState, TrialState, trial_state
+from trialfleet.workflows.status.status import Look, RegionStatus, StatusReader
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.why.facts import (
+    Htcondor,
+    Life,
+    NodeFacts,
+    Queued,
+    RegionFacts,
+    RunFacts,
+    Scaling,
+    Script,
+)
+from trialfleet.workflows.why.slots import queued_job
+
+_SCRIPT = re.compile(r"\*\*\* Node=(\S+) Type=(\S+) ExitCode=(-?\d+) ")
+_TAIL = 60_000  # bytes of a region's scripts' log that are looked at
+_LONG_IDLE = 10.0  # seconds that a job of the access point waits for its turn anyway
+
+
+class RunWitnesses:
+    """What is known of one run at one moment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = RunFolder(folder)
+        self.frozen: FrozenStudy = load_frozen(self.files.study)
+        self._reader = StatusReader(self.files)
+        self.look: Look = self._reader.look()
+        self._trials, self._notice = RunTrials(self.files, self.frozen).all()
+        self._queued, self._away, self.htcondor = _look_up(self.files)
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def run(self) -> RunFacts:
+        """What is known of the run as a whole."""
+        frozen, status, queued = self.frozen, self.look.status, self._queued
+        study = frozen.study
+        return RunFacts(
+            folder=self.files.root,
+            study=study.name,
+            run=frozen.run,
+            state=status.state,
+            study_file=study_file(frozen.places),
+            places=frozen.places,
+            htcondor=self.htcondor,
+            away=self._away,
+            root=queued.root if queued else None,
+            root_held=queued.root_held if queued else None,
+            faults=tuple(faults(self.files, queued.ads, time.time())) if queued else (),
+            is_supervised=_is_supervised(),
+            storage_away=self._notice or "",
+            no_space=_no_space(self.files),
+            closed=tuple(_closed(queued)) if queued else (),
+            unpaid=read_json(self.files.unpaid) if self.files.unpaid.exists() else {},
+            deadline=frozen.day.deadline if frozen.day else None,
+            parallel_regions=study.parallel_regions,
+            others=tuple(r.name for r in status.regions if r.state is RunState.RUNNING),
+            scaling=_scaling(self.files, frozen),
+            troubles=status.troubles,
+        )
+
+    # -- a region --------------------------------------------------------------------------------
+
+    def region(self, graph: RegionGraph) -> RegionFacts:
+        """What is known of a region."""
+        status = next(r for r in self.look.status.regions if r.slug == graph.slug)
+        files, budget = self.files.region(graph.slug), self.frozen.study.budget_of(graph.name)
+        return RegionFacts(
+            name=graph.name,
+            slug=graph.slug,
+            state=status.state,
+            stage=status.stage,
+            done=status.done,
+            failed=status.failed,
+            finished=status.finished,
+            running=len(status.running_trials),
+            budget=status.budget,
+            hours=budget.hours,
+            hours_spent=_hours(self._trials[graph.name]),
+            reason=status.reason or "",
+            cause=status.cause,
+            held=self._held(graph),
+            ended=_json(files.stopped),
+            verdict=_json(files.verdict),
+            not_latest=status.not_latest or "",
+            published=status.published or "",
+            script=last_script(files.scripts_log),
+            queued=self._waiting(graph, status),
+            scripts_log=str(files.scripts_log),
+        )
+
+    def _held(self, graph: RegionGraph) -> tuple[tuple[str, str, str], ...]:
+        own = {graph.slug, *graph.trial_nodes, *graph.ends}
+        held = self._queued.held if self._queued else ()
+        return tuple((job.node, job.job, job.reason) for job in held if job.node in own)
+
+    def _waiting(self, graph: RegionGraph, status: RegionStatus) -> Queued | None:
+        if self._queued is None or status.running_trials:
+            return None
+        nodes = {*graph.trial_nodes, *graph.ends} & self._queued.idle
+        return queued_job(self.files, sorted(nodes)[0]) if nodes else None
+
+    # -- a node ----------------------------------------------------------------------------------
+
+    def node(self, graph: RegionGraph, node: str) -> NodeFacts:
+        """What is known of a node of a region's graph."""
+        files = self.files.region(graph.slug)
+        place = _place(files, graph, node)
+        trial = next((t for t in self._trials[graph.name] if _node_of(t) == node), None)
+        failures = self._failures(trial, place)
+        last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
+        ad = self._ad(node)
+        life = last_life(place.log)
+        return NodeFacts(
+            node=node,
+            state=self._state(graph, node, trial, ad, place),
+            error=str((trial and trial.user_attrs.get("error")) or last.get("error", "")),
+            blame=str(last.get("blame", "")),
+            attempts=len(failures),
+            before=self._before(graph, node),
+            skipped=_skipped(files.scripts_log, node),
+            held=next((h[2] for h in self._held(graph) if h[0] == node), ""),
+            job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
+            queued=self._idle(node),
+            life=Life(**life._asdict()) if life else Life(),
+            leaving=self._leaving(life.slot if life else ""),
+            log=str(place.log) if place.log.exists() else "",
+        )
+
+    def _failures(self, trial: StoredTrial | None, place: TrialFolder) -> dict[str, Any]:
+        if trial is not None:
+            return dict(trial.user_attrs.get(FAILURES, {}))
+        return _json(place.failures)
+
+    def _state(
+        self,
+        graph: RegionGraph,
+        node: str,
+        trial: StoredTrial | None,
+        ad: Mapping[str, Any] | None,
+        place: TrialFolder,
+    ) -> TrialState | None:
+        if trial is not None:
+            return trial_state(trial.state.name, node, self.look.unfinished[graph.name])
+        if ad is not None:
+            is_running = bool(self._queued and node in self._queued.running)
+            return TrialState.RUNNING if is_running else TrialState.QUEUED
+        has_result = place.result.exists() and place.result.stat().st_size > 0
+        return TrialState.COMPLETE if has_result and node in graph.ends else None
+
+    def _ad(self, node: str) -> Mapping[str, Any] | None:
+        ads = self._queued.ads if self._queued else ()
+        return next((ad for ad in ads if ad.get("TrialfleetNode") == node), None)
+
+    def _idle(self, node: str) -> Queued | None:
+        if self._queued is None or node not in self._queued.idle:
+            return None
+        return queued_job(self.files, node)
+
+    def _before(self, graph: RegionGraph, node: str) -> str:
+        """The first node before it, of its lane or of the region's ends, that isn't over."""
+        known = {_node_of(t): t for t in self._trials[graph.name]}
+        over = {name for name, trial in known.items() if trial.state.is_finished()}
+        lane = next((lane for lane in graph.lanes if node in lane), None)
+        before = lane[: lane.index(node)] if lane else graph.trial_nodes
+        log = self.files.region(graph.slug).scripts_log
+        return next((one for one in before if one not in over and not _skipped(log, one)), "")
+
+    def _leaving(self, slot: str) -> str:
+        from trialfleet.workflows.why.slots import word_of_machine
+
+        return word_of_machine(slot.rpartition("@")[2]) if slot else ""
+
+
+# -- witnesses ---------------------------------------------------------------------------------
+
+
+def _look_up(files: RunFolder) -> tuple[QueuedRun | None, str, Htcondor]:
+    try:
+        connect()
+    except PoolError as error:
+        return None, str(error), "pool-down"
+    try:
+        return job_queue.look_up(files), "", "answers"
+    except PoolError as error:
+        return None, str(error), "schedd-down"
+
+
+def _is_supervised() -> bool | None:
+    """Whether somebody holds the supervisor's lock, of the embedded pool or of this user."""
+    config = os.environ.get("CONDOR_CONFIG", "")
+    folders = [default_state(), *([Path(config).parent] if config else [])]
+    found = [locked for folder in folders if (locked := _is_locked(folder)) is not None]
+    return any(found) if found else None
+
+
+def _is_locked(folder: Path) -> bool | None:
+    """None where there never was a supervisor, but for an embedded pool, which should have one."""
+    try:
+        with (folder / "supervisor.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False if (folder / "pool.json").exists() else None
+    return False
+
+
+def _no_space(files: RunFolder) -> str:
+    free = free_bytes(files.root)
+    if free >= RESERVE:
+        return ""
+    return (
+        f"the disk is full: {free >> 20} MB are free for {files.root}, "
+        f"and no trial begins with less than {RESERVE >> 20} MB"
+    )
+
+
+def _closed(queued: QueuedRun) -> list[str]:
+    now = time.time()
+    idle = {
+        ad["JobUniverse"]
+        for ad in queued.ads
+        if ad["JobStatus"] == 1
+        and ad["JobUniverse"] in access_point.UNIVERSES
+        and now - ad["EnteredCurrentStatus"] > _LONG_IDLE
+        and ad.get("JobCoolDownExpiration", 0) < now
+    }
+    try:
+        return access_point.why_closed(sorted(idle))
+    except PoolError:
+        return []
+
+
+def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
+    fleet = frozen.study.fleet
+    if fleet is None:
+        return Scaling(None, wanted=False)
+    places = (files.fleet_state, default_report(fleet.called))
+    told = (report for place in places if (report := read_report(place)))
+    own = next((report for report in told if report.get("run") in {frozen.run, ""}), None)
+    return Scaling(own, wanted=autoscale_of(frozen.study) != "off" or own is not None)
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def last_script(log: Path) -> Script | None:
+    """Return the last word of a region's scripts, where it was no success and nothing else."""
+    text = _tail(log)
+    found = list(_SCRIPT.finditer(text))
+    if not found:
+        return None
+    last = found[-1]
+    code = int(last[3])
+    if code in {EXITS["done"], EXITS["skip"]}:
+        return None
+    words = " ".join(text[last.end() :].partition("\n")[2].split())
+    return Script(node=last[1], code=code, words=words)
+
+
+def _skipped(log: Path, node: str) -> str:
+    """Why a node was passed over, in the words of its PRE script."""
+    found = re.findall(rf"^{re.escape(node)}: skipped: (.*)$", _tail(log), re.MULTILINE)
+    return found[-1] if found else ""
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def study_file(places: Mapping[str, str]) -> str:
+    """Return the file that a study was read from, by its places: FILE:LINE, or FILE."""
+    place = next(iter(places.values()), "")
+    return re.sub(r":\d+$", "", place) or "STUDY"
+
+
+def _hours(trials: list[StoredTrial]) -> float:
+    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start]
+    return (datetime.now(UTC).timestamp() - min(begun)) / 3600 if begun else 0.0
+
+
+def _node_of(trial: StoredTrial) -> str:
+    return str(trial.user_attrs.get("node"))
+
+
+def _place(files: RegionFolder, graph: RegionGraph, node: str) -> TrialFolder:
+    return {graph.best: files.best, graph.gate: files.gate}.get(node) or files.trial(node)
