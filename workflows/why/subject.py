@@ -14,7 +14,7 @@ from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
-from trialfleet.workflows.run.finding import RUNS, FoundRun, find_run, runs_here
+from trialfleet.workflows.run.lookup import RUNS, FoundRun, find_run, runs_here
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 

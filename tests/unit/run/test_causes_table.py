@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.causes import CAUSES
 from trialfleet.workflows.why.answer import Kind
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs" / "why.md"
 PLACES = {"pool": "pool/test_why_causes.py", "aws": "fleet/test_why_fleet.py"}
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tests.causes import named
-from tests.fleet.moto_account import HOME, IMAGE, Account, candidate, inputs
-from tests.fleet.nodes_at_hand import pool_node
-from tests.fleet.small_world import World
-from tests.unit.test_plan import make_study
+from tests.fleet.mock_aws.moto_account import HOME, IMAGE, Account, candidate, inputs
+from tests.fleet.mock_aws.nodes_at_hand import pool_node
+from tests.fleet.mock_aws.small_world import World
+from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up

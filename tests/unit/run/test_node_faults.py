@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import MakeRun
-from tests.unit.test_node_scripts import Scripts
+from tests.unit.run.test_node_scripts import Scripts
 from trialfleet.errors import PoolError
 from trialfleet.workflows.plan.graph import EXITS, NODE_FAULTS
 from trialfleet.workflows.scripts import node_faults
