@@ -129,6 +129,11 @@ class TrialFolder:
         return self.root / nodes.RESULT
 
     @property
+    def job(self) -> Path:
+        """How the job of a full training, or of a gate, ran and what it cost."""
+        return self.root / "job.json"
+
+    @property
     def failures(self) -> Path:
         """Why attempts at a full training failed, by their number; the study keeps a trial's."""
         return self.root / "failures.json"

@@ -30,7 +30,7 @@ from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.scripts import resource_limits
 from trialfleet.workflows.status.causes import failed_attempts
-from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.job_log import Job, job_fields
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
@@ -344,7 +344,7 @@ def _record(region: str, trial: StoredTrial, unfinished: Mapping[str, TrialState
         seconds=attributes.get("seconds"),
         error=attributes.get("error") or _last_error(trial),
         attempts=attributes.get("attempts") or 0,
-        **(attributes.get("job") or {}),  # a trial that was told before jobs were recorded has none
+        **job_fields(attributes.get("job") or {}),  # none where jobs weren't recorded yet
     )
 
 

@@ -8,6 +8,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.table_findings import source_of_table
+from trialfleet.workflows.scripts.job_record import note_job
 from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
 from trialfleet.workflows.status import spending
@@ -63,6 +64,7 @@ class FinalScripts:
             return no_job
         place = self._folder.region(slug).best
         outcome = self._studies.judge(place, int(return_code))
+        note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not any(place.model.iterdir()):
             write_json(self._folder.no_model, {"region": slug})
             return self._studies.stop(slug, _NO_MODEL)

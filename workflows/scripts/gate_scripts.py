@@ -5,6 +5,7 @@ from __future__ import annotations
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts import gate
+from trialfleet.workflows.scripts.job_record import note_job
 from trialfleet.workflows.scripts.outcome import Failed
 from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
 
@@ -29,6 +30,7 @@ class GateScripts:
             return no_job
         files = self._folder.region(slug)
         outcome = gate.judge_measurement(self._studies.frozen, files.gate, int(return_code))
+        note_job(files.gate, self._studies.study, failed=outcome is not None)
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
         if isinstance(outcome, Failed) and not outcome.final and int(retry) < int(most):

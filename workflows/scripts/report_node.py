@@ -106,6 +106,7 @@ def _region(
         final_job=read_job(files.best.log),
         defaults=space.active(space.defaults()),
         budget_trials=region.trials,
+        usd=status.usd,
         folder=files.root,
         in_force=in_force,
         previous=previous,

@@ -50,7 +50,8 @@ class TrialScripts:
             return no_job
         place = self._folder.region(slug).trial(node)
         outcome = self._studies.judge(place, int(return_code))
-        execution = execution_of(place, self._study.objective.metric, int(retry) + 1)
+        failed = not isinstance(outcome, Complete)
+        execution = execution_of(place, self._study, int(retry) + 1, failed=failed)
         if isinstance(outcome, Unpaid):
             return self._give_up(slug, node, outcome, execution)
         if isinstance(outcome, Complete):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ class FrozenStudy(BaseModel):
     notes: tuple[str, ...] = ()
     places: dict[str, str] = {}
     study: Study
+
+    @property
+    def of_day(self) -> date:
+        """The day that its costs are put to: its own, else that on which it was planned."""
+        return self.day.date if self.day else self.created.astimezone().date()
 
     @property
     def as_of(self) -> datetime:

@@ -32,6 +32,7 @@ from trialfleet.workflows.study.checks import (
     DataPlaces,
     MetricName,
     StudyName,
+    TeamName,
 )
 from trialfleet.workflows.study.daily import DATE, Daily
 from trialfleet.workflows.study.paths import (
@@ -123,6 +124,15 @@ class Study(Section):
     resources: Resources = Resources()
     accelerator: Accelerator = Field(
         "auto", description="auto: gpu where the fleet or a slot of the pool has one, else cpu."
+    )
+    usd_per_hour: float | None = Field(
+        None,
+        gt=0,
+        description="USD per hour of a whole node that doesn't say its price: of a machine of your "
+        "own. Nodes of a fleet say theirs.",
+    )
+    team: TeamName | None = Field(
+        None, description="Whom the study's costs are put to: trialfleet cost --by team."
     )
     python: OneLine | None = Field(
         None,
