@@ -23,6 +23,7 @@ RUN/check/                        the trainer's dry start, if it failed: a trial
 RUN/regions/SLUG/region.dag       a region's graph, submittable alone
 RUN/regions/SLUG/scripts.log      what its nodes' scripts printed
 RUN/regions/SLUG/stopped.json     why the region stopped early, if it did
+RUN/regions/SLUG/spent.json       which budget pays for no more of its trials
 RUN/regions/SLUG/published.json   where its model was published, once it was
 RUN/regions/SLUG/gate.json        whether its model became the champion, and why
 RUN/regions/SLUG/tuned.json       that its trials are done, in a study that publishes nothing
@@ -194,6 +195,11 @@ class RegionFolder:
     def stopped(self) -> Path:
         """Why the region stopped early; absent if it didn't."""
         return self.root / "stopped.json"
+
+    @property
+    def spent(self) -> Path:
+        """Which budget in USD pays for no more of its trials; absent until one was refused."""
+        return self.root / "spent.json"
 
     @property
     def restart(self) -> Path:

@@ -86,6 +86,8 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f" {region.stage}: {region.reason}", "red"
     if region.cause and region.cause.error not in (region.reason or ""):
         yield f": {region.cause}", "yellow"
+    if region.spent and region.spent not in (region.reason or ""):
+        yield f": no more trials: {region.spent}", "default"
     if region.not_latest:
         yield f": {region.not_latest}", "yellow"
     if region.drift:

@@ -28,6 +28,7 @@ from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
+from trialfleet.workflows.run.estimate import costs_before
 from trialfleet.workflows.scripts import resource_limits
 from trialfleet.workflows.status.causes import failed_attempts
 from trialfleet.workflows.status.job_log import Job, job_fields
@@ -422,7 +423,8 @@ def _plan(
     aws = _surroundings(study)
     if (moved := adopt(study)) and notice:
         notice(moved)
-    write = partial(write_plan, aws=aws, notes=notes, places=places, day=day)
+    costs = costs_before(study) if study.has_budget_in_usd else None
+    write = partial(write_plan, aws=aws, notes=notes, places=places, day=day, costs=costs)
     place = None if out is None else Path(out)
     if run is not None:
         place = place or default_folder(study, run)

@@ -13,6 +13,7 @@ from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, try_again, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure
+from trialfleet.workflows.status.region_state import noted
 
 _NO_MODEL = (
     "the full training left nothing in model/: in mode final (`mode` in trial.json, t.mode in "
@@ -95,7 +96,8 @@ class FinalScripts:
             return self._studies.stop(slug, stopped.reason)
         if best := study.best():
             return best
-        why = f"no trial completed, so there are no best settings: {self._studies.over() or ''}"
+        over = self._studies.over() or noted(self._folder.region(slug).spent, "reason") or ""
+        why = f"no trial completed, so there are no best settings: {over}"
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:

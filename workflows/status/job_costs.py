@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialfleet.files import read_json
 from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB, cost, slot_price
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
-from trialfleet.workflows.status.job_log import Stay, read_stays, stays_of
+from trialfleet.workflows.status.job_log import Stay, read_stays, stays_of, total
 from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.status.causes import AnyTrial
 
 
 def region_usd(
@@ -48,8 +52,37 @@ def _so_far(ad: Mapping[str, Any], price: float | None) -> float | None:
     return cost(hourly, 1.0, max(0.0, time.time() - began))
 
 
+def region_spending(
+    files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
+) -> Spending:
+    """Return what a region has spent of its budget; what nobody knows the price of is nothing.
+
+    Args:
+        files: the region's.
+        trials: its trials, each with its node.
+        study: the run's.
+        now: until when those execute that may do so still; None: none does.
+    """
+    costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
+    full = place_stays(files.best, study, None if files.is_done else now)
+    gate = place_stays(files.gate, study, None if files.is_done else now)
+    return Spending(
+        trials=tuple(
+            usd
+            for trial, stays in costs.values()
+            if trial.state.is_finished() and (usd := total(stays)) is not None
+        ),
+        under_way=tuple(
+            total(stays) or 0.0 for trial, stays in costs.values() if not trial.state.is_finished()
+        ),
+        full=total(full) if full else None,
+        full_is_over=files.is_done or files.stopped.exists() or not study.publishes,
+        others=total(gate) or 0.0,
+    )
+
+
 def trial_stays(
-    files: RegionFolder, trial: StoredTrial, study: Study, now: float | None
+    files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
 ) -> list[Stay]:
     """Return the executions of a trial.
 

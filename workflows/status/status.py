@@ -67,6 +67,7 @@ class RegionStatus:
         reason: why the region ended early.
         usd: what it has cost so far; None where its nodes have no price.
         published: folder of the published model.
+        spent: which budget in USD pays for no more of its trials, if one doesn't.
         not_latest: why `latest` is another run's model, if it is.
         drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
@@ -92,6 +93,7 @@ class RegionStatus:
     reason: str | None
     published: str | None
     usd: float | None = None
+    spent: str | None = None
     not_latest: str | None = None
     drift: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
@@ -322,6 +324,7 @@ class StatusReader:
             seconds_left=seconds_left(trials, region.trials, hours) if is_tuning else None,
             reason=reason_of(files, node, state),
             published=published,
+            spent=noted(files.spent, "reason"),
             not_latest=why_not_latest(files.published),
             drift=noted(files.published, "drift"),
             running_trials=running_trials(files, region, queued, self._metric),

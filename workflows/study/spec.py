@@ -407,6 +407,11 @@ class Study(Section):
         own = self.region(region).budget
         return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
 
+    @property
+    def has_budget_in_usd(self) -> bool:
+        """Whether a region of a resolved study, or all of them, have a budget in USD."""
+        return any(self.budget_of(name).in_usd for name in self.region_table)
+
 
 def _today(now: datetime) -> date:
     return now.astimezone().date()
