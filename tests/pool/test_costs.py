@@ -65,3 +65,20 @@ def test_a_trials_cost_is_its_nodes_price_for_its_share_and_time(
         report = json.loads((run.folder / "report.json").read_text())
         assert report["usd"] == pytest.approx(region.usd, abs=1e-5)
         assert "full trainings" in told("cost", str(run.folder), "--by", "kind")
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_region_whose_money_is_spent_publishes_what_is_best_so_far(make_run: MakeRun) -> None:
+    budget = {"trials": 6, "lanes": 1, "usd": 1e-6}
+    run = make_run(usd_per_hour=1.0, budget=budget)
+    run.submit()
+    status = run.wait()
+    assert status.state is RunState.DONE, status
+    (trial,) = run.trials()  # the first: nobody knew what one costs
+    assert trial.usd
+    (region,) = status.regions
+    assert region.published
+    assert region.spent
+    assert region.spent.startswith("budget.usd of 1e-06 USD is used up")
+    assert f"no more trials: {region.spent}" in told("status", str(run.folder))
+    assert costs(run, "kind").keys() == {"trials", "full trainings"}

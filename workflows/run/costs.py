@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.fleet.scaling.ledger import Lifetime
@@ -61,16 +61,16 @@ class _Run:
         return self.frozen.study.fleet
 
 
-def read_costs(names: Sequence[str]) -> Costs:
+def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Costs:
     """Return what runs have cost.
 
     Args:
         names: of runs, as `find_run` takes them, or of studies, which stand for all of their runs;
             none for all runs in `./runs`, and all that their fleets have cost.
+        now: until when nodes cost that live yet; default: the present.
 
     Raises:
         InputError: there is no such run or study.
-        OptimizerError: the studies of one that was named can't be read.
     """
     chosen = [_opened(place) for place in _places(names)] if names else _all_here()
     fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
@@ -78,13 +78,29 @@ def read_costs(names: Sequence[str]) -> Costs:
     others = [run for run in _all_here() if run.fleet and run.fleet.called in fleets]
     runs = {run.folder.root: run for run in [*others, *chosen]} if fleets else {}
     runs |= {run.folder.root: run for run in chosen}
-    items = [item for run in runs.values() for item in run_items(run.folder)]
-    lifetimes, notices = _lifetimes(runs.values(), fleets.values())
-    items = settled(items, lifetimes, datetime.now(UTC))
+    lifetimes, notices = _lifetimes(runs.values(), fleets.values(), now)
+    items = []
+    for run in runs.values():
+        try:
+            items += run_items(run.folder)
+        except OptimizerError as error:
+            notices.append(f"what {'/'.join(run.name)} has cost is missing: {error}")
+    whole = settled(items, lifetimes, now or datetime.now(UTC))
+    items = [_placed(item, list(runs.values())) for item in whole]
     if names:
         wanted = {run.name for run in chosen}
         items = [item for item in items if (item.study, item.run) in wanted]
     return Costs(tuple(items), tuple(notices))
+
+
+def _placed(item: Item, runs: Sequence[_Run]) -> Item:
+    """Complete the item of a node that no job used: its tag tells the run's id alone."""
+    same = [run for run in runs if run.fleet and run.frozen.run == item.run]
+    if item.study or len(same) != 1:
+        return item
+    frozen = same[0].frozen
+    team = frozen.study.team or ""
+    return replace(item, study=frozen.study.name, day=str(frozen.of_day), team=team)
 
 
 def _places(names: Iterable[str]) -> list[Path]:
@@ -159,7 +175,7 @@ def _item(frozen: FrozenStudy, region: str, kind: Kind, stay: Stay) -> Item:
 
 
 def _lifetimes(
-    runs: Iterable[_Run], fleets: Iterable[Fleet]
+    runs: Iterable[_Run], fleets: Iterable[Fleet], now: datetime | None
 ) -> tuple[dict[str, Lifetime], list[str]]:
     """What the nodes of fleets have lived, and why some of that isn't known."""
     reports = [run.folder.fleet_state for run in runs if run.fleet]
@@ -169,7 +185,7 @@ def _lifetimes(
         for report in [*reports, default_report(fleet.called)]:
             found |= _reported(report)
         try:
-            found |= _recorded(fleet)
+            found |= _recorded(fleet, now)
         except TrialfleetError as error:
             notices.append(
                 f"the nodes of the fleet {fleet.called} are those that its autoscaler has reported "
@@ -187,7 +203,7 @@ def _reported(report: Path) -> dict[str, Lifetime]:
         return {}
 
 
-def _recorded(fleet: Fleet) -> dict[str, Lifetime]:
+def _recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
     """The nodes that the fleet's own record has, and those that AWS lists now.
 
     Raises:
@@ -196,4 +212,4 @@ def _recorded(fleet: Fleet) -> dict[str, Lifetime]:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import current_record
 
-    return dict(current_record(Aws(), fleet).lifetimes)
+    return dict(current_record(Aws(), fleet, now).lifetimes)
