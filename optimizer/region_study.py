@@ -130,8 +130,14 @@ class RegionStudy:
         with self._storage_errors():
             self._study_id = self._load_or_create()
 
-    def ask(self, node: str) -> Assignment | AlreadyTold | Spent | Stopped:
+    def ask(
+        self, node: str, why_spent: Callable[[], str | None] = lambda: None
+    ) -> Assignment | AlreadyTold | Spent | Stopped:
         """Return what `node` is to train; asking again returns the same, until it is told.
+
+        Args:
+            node: the DAG node that runs it.
+            why_spent: says why no budget pays for a trial that hasn't begun, if so.
 
         Raises:
             OptimizerError: the storage can't be used; nothing or all of the ask is stored.
@@ -141,7 +147,13 @@ class RegionStudy:
             if known is not None:
                 finished = known.state.is_finished()
                 return AlreadyTold(known.number) if finished else self._assignment(known)
-            return self._refusal() or self._assignment(self._create(node))
+            if refusal := self._refusal():
+                return refusal
+        reason = why_spent()
+        if reason:
+            return Spent(reason)
+        with self._storage_errors():
+            return self._assignment(self._create(node))
 
     def tell_complete(
         self,

@@ -48,6 +48,7 @@ JOB = (
         "`tune` for a trial, `final` for the full training of a region's best settings, `evaluate` "
         "for the gate.",
     ),
+    Attribute("TrialfleetTeam", "text", "The study's `team`, where it has one."),
     Attribute(
         "TrialfleetMemoryKb",
         "number in KiB",
@@ -89,7 +90,8 @@ INSTANCE = (
     Attribute(
         "TrialfleetPricePerHour",
         "number in USD/h",
-        "Price of the instance when it was asked for.",
+        "Price of the instance when it was asked for. A machine of your own may advertise one, "
+        "too: what its jobs cost is reckoned by it.",
     ),
     Attribute(
         "TrialfleetDriverOption",

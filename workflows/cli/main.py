@@ -80,6 +80,7 @@ for command in (
     run_commands.supervise,
     result_commands.best,
     result_commands.trials,
+    result_commands.cost,
     result_commands.report,
     result_commands.dashboard,
     result_commands.predict,

@@ -11,13 +11,20 @@ import click
 
 from trialfleet.errors import InputError
 from trialfleet.files import replacing
+from trialfleet.sections import did_you_mean
 from trialfleet.workflows.cli.arguments import (
+    completed_by_runs,
     model_argument,
     region_option,
     run_argument,
     run_called,
 )
 from trialfleet.workflows.output import console, json_option, print_json, say
+
+_UNPRICED = (
+    "what {:.2f} slot hours cost is unknown, and missing above: their nodes say no price; set "
+    "usd_per_hour in the study (docs/costs.md)"
+)
 
 
 @click.command()
@@ -57,6 +64,63 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
         terminal = console()
         table = trials_table(records, opened.study.objective.metric, terminal.width)
         terminal.print(table)
+
+
+@click.command()
+@click.argument("names", metavar="[RUN|STUDY]...", nargs=-1, shell_complete=completed_by_runs)
+@click.option(
+    "--by",
+    metavar="KEYS",
+    help="Add up by these, with commas between: study, run, day, team, region, kind (default: "
+    "region of one run, else run).",
+)
+@json_option
+def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
+    """Show what runs have cost: work, lost work, and nodes' time without a job.
+
+    The name of a study stands for all of its runs. Without a name it is all runs in ./runs, and
+    all that their fleets have cost.
+    """
+    from trialfleet.workflows.costs.items import add, sums
+    from trialfleet.workflows.costs.table import costs_table
+    from trialfleet.workflows.run.costs import read_costs
+
+    found = read_costs(names)
+    keys = _cost_keys(by) or (["run"] if len({i.run for i in found.items}) > 1 else ["region"])
+    groups, total = sums(found.items, keys), add(found.items)
+    notices = list(found.notices)
+    if total.unpriced_hours:
+        notices.append(_UNPRICED.format(total.unpriced_hours))
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "currency": "USD",
+                "by": keys,
+                "rows": [group.to_json() for group in groups],
+                "total": total.to_json(),
+                "notices": notices,
+            }
+        )
+        return
+    if groups:
+        console().print(costs_table(groups, total, keys))
+    else:
+        say("no job has run yet")
+    for notice in notices:
+        say(f"note: {notice}")
+
+
+def _cost_keys(by: str | None) -> list[str]:
+    from trialfleet.workflows.costs.items import BY
+
+    keys = [key.strip() for key in by.split(",")] if by is not None else []
+    if wrong := [key for key in keys if key not in BY]:
+        raise InputError(
+            f"--by {by}: there is no {wrong[0]!r}{did_you_mean(wrong[0], BY)}; choose of "
+            f"{', '.join(BY)}, with commas between"
+        )
+    return list(dict.fromkeys(keys))
 
 
 @click.command()

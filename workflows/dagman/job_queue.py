@@ -20,6 +20,7 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.render import classad_string
+from trialfleet.workflows.costs.cost import SLOT_OF_JOB
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman.health import (
     HELD,
@@ -35,6 +36,7 @@ from trialfleet.workflows.plan.folder import DagFiles, RunFolder
 # What `trial.py` sets in the job's ad; of that kind are the names that HTCondor lets a job set.
 STEP, VALUE = (attribute.name for attribute in TRIAL)
 _REPORT = [STEP, VALUE, "RemoteHost", "JobCurrentStartExecutingDate"]
+_REPORT += SLOT_OF_JOB.values()
 _TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
 VANILLA_UNIVERSE = 5
 

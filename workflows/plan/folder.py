@@ -24,6 +24,7 @@ RUN/check/                        the trainer's dry start, if it failed: a trial
 RUN/regions/SLUG/region.dag       a region's graph, submittable alone
 RUN/regions/SLUG/scripts.log      what its nodes' scripts printed
 RUN/regions/SLUG/stopped.json     why the region stopped early, if it did
+RUN/regions/SLUG/spent.json       which budget pays for no more of its trials
 RUN/regions/SLUG/published.json   where its model was published, once it was
 RUN/regions/SLUG/gate.json        whether its model became the champion, and why
 RUN/regions/SLUG/tuned.json       that its trials are done, in a study that publishes nothing
@@ -130,6 +131,11 @@ class TrialFolder:
         return self.root / nodes.RESULT
 
     @property
+    def job(self) -> Path:
+        """How the job of a full training, or of a gate, ran and what it cost."""
+        return self.root / "job.json"
+
+    @property
     def failures(self) -> Path:
         """Why attempts at a full training failed, by their number; the study keeps a trial's."""
         return self.root / "failures.json"
@@ -190,6 +196,11 @@ class RegionFolder:
     def stopped(self) -> Path:
         """Why the region stopped early; absent if it didn't."""
         return self.root / "stopped.json"
+
+    @property
+    def spent(self) -> Path:
+        """Which budget in USD pays for no more of its trials; absent until one was refused."""
+        return self.root / "spent.json"
 
     @property
     def restart(self) -> Path:

@@ -31,7 +31,7 @@ from trialfleet.workflows.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.plan.run_texts import texts_of
 from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.frozen import FrozenStudy, remember_frozen
+from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
 
@@ -60,6 +60,7 @@ def write_plan(
     notes: tuple[str, ...] = (),
     places: Mapping[str, str] | None = None,
     day: RunsDay | None = None,
+    costs: CostsBefore | None = None,
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
@@ -72,6 +73,7 @@ def write_plan(
         notes: what was chosen for the study, and why, for people.
         places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
         day: the day that the run is of, if any.
+        costs: what jobs of its study cost before, if that is known.
 
     Raises:
         InputError: the run's id or folder can't be used, a model of that id is published
@@ -95,6 +97,7 @@ def write_plan(
         folder=str(folder.root),
         created=created or datetime.now(UTC),
         day=day,
+        costs=costs,
         notes=notes,
         places=dict(places or {}),
         study=study,

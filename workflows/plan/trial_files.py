@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from trialfleet.files import write_atomic, write_json
 from trialfleet.render import render_template
+from trialfleet.workflows.costs.cost import PRICED_BY
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.study.paths import sandbox_name
@@ -114,6 +115,8 @@ def submit_text(
         root=folder.root,
         top=os.path.relpath(folder.root, place.root),
         code=sorted(path.name for path in folder.code.iterdir()),
+        team=study.team,
+        priced_by=PRICED_BY,
         s3=study.s3,
         files=files,
         avoid=order.avoid,

@@ -187,6 +187,7 @@ class Region:
         best_trial: number of the best trial.
         baseline_trial: number of the trial with the default settings.
         compute_seconds: how long its trials and its full training kept slots busy, in all.
+        usd: what its jobs cost; None where their nodes have no price.
         wall_seconds: from its first trial's start to its last trial's end, without pauses.
         paused_seconds: how long the run was paused between the two.
         importance: of its parameters, greatest first; empty if `importance_note` says why.
@@ -218,6 +219,7 @@ class Region:
     best_trial: int | None
     baseline_trial: int | None
     compute_seconds: float
+    usd: float | None
     wall_seconds: float | None
     paused_seconds: float
     importance: tuple[Importance, ...]
@@ -262,6 +264,7 @@ class Report:
         paused_seconds: sum of the pauses.
         pauses: from and to, in Unix seconds: when it was stopped, and resumed later.
         compute_seconds: sum over the regions.
+        usd: likewise; None where no region's is known.
         complete: trials completed.
         failed: trials failed for good.
         budget_trials: trials that the regions may spend.
@@ -282,6 +285,7 @@ class Report:
     paused_seconds: float
     pauses: tuple[tuple[float, float], ...]
     compute_seconds: float
+    usd: float | None
     complete: int
     failed: int
     budget_trials: int

@@ -58,6 +58,7 @@ def build_report(source: ReportSource) -> Report:
         paused_seconds=paused,
         pauses=pauses,
         compute_seconds=sum(region.compute_seconds for region in regions),
+        usd=_sum([region.usd for region in regions]),
         complete=sum(region.complete for region in regions),
         failed=sum(region.failed for region in regions),
         budget_trials=sum(region.budget_trials for region in regions),
@@ -140,6 +141,7 @@ def _region(
         best_trial=None if best is None else best.number,
         baseline_trial=None if baseline is None else baseline.number,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),
+        usd=region.usd,
         wall_seconds=wall,
         paused_seconds=paused,
         importance=importance,
@@ -182,7 +184,8 @@ def _trial(trial: FrozenTrial, unfinished: Mapping[str, TrialState]) -> Trial:
 
 def _job(noted: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `Job` that a trial's notes have; a trial that was told long ago has none."""
-    numbers = ("started", "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb")
+    numbers = ("started", "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb",
+               "usd", "lost_usd")  # fmt: skip
     texts = ("machine", "slot")
     attempts = noted.get("attempts")
     return {
@@ -190,6 +193,12 @@ def _job(noted: Mapping[str, Any]) -> dict[str, Any]:
         **{name: str(noted[name]) if noted.get(name) else None for name in texts},
         "attempts": attempts if isinstance(attempts, int) and attempts > 0 else 0,
     }
+
+
+def _sum(known: Sequence[float | None]) -> float | None:
+    """The sum of those that are known; None if none is."""
+    found = [each for each in known if each is not None]
+    return sum(found) if found else None
 
 
 def _curve(trial: FrozenTrial) -> tuple[tuple[int, float], ...]:

@@ -32,6 +32,7 @@ class RegionSource:
         defaults: the default settings, without constants; inactive parameters are absent.
         budget_trials: how many trials the region may spend, failed ones too.
         folder: the region's folder in the run's, where its trials' logs lie; None: nowhere.
+        usd: what its jobs cost; None where their nodes have no price.
         in_force: the model that `latest` means; None where there is none.
         previous: the newest model of an earlier run; None without any.
     """
@@ -49,6 +50,7 @@ class RegionSource:
     final_job: Job | None = None
     unfinished: Mapping[str, TrialState] = field(default_factory=dict)
     folder: Path | None = None
+    usd: float | None = None
     in_force: Path | None = None
     previous: Path | None = None
 

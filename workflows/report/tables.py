@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
+from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.report import formatting as f
 from trialfleet.workflows.report.groups import outcome, tone_of
 from trialfleet.workflows.report.model import Comparison, Region, Report, Setting, Trial
@@ -19,6 +20,8 @@ FULL_MEANS = (
     "the best settings trained once more on the full budget; its model is the one that is published"
 )
 MODEL = "Published model"
+COST = "USD"
+COST_MEANS = "what the region's jobs cost, failed attempts among them"
 EDGES = {"low": "at the lower end of its range", "high": "at the upper end of its range"}
 
 
@@ -58,6 +61,8 @@ def region_columns(report: Report) -> list[Column]:
     columns = [*_compared_columns(report), *_course_columns(report)]
     if all(row.final_metric is None for row in report.regions):
         columns = [column for column in columns if column.title != FULL_TRAINING]
+    if all(row.usd is None for row in report.regions):
+        columns = [column for column in columns if column.title != COST]
     if all(row.published is None for row in report.regions):
         columns = [column for column in columns if column.title != MODEL]
     return columns
@@ -93,6 +98,7 @@ def _course_columns(report: Report) -> list[Column]:
         Column("Trials", "number", _trials),
         Column("Failed", "number", _failed),
         Column("Time", "number", lambda row: Cell(f.duration(row.wall_seconds), row.wall_seconds)),
+        Column(COST, "number", lambda row: Cell(usd(row.usd), row.usd), hint=COST_MEANS),
         Column(MODEL, "text", _model),
     ]
 
@@ -257,6 +263,7 @@ def _job_columns(row: Region) -> list[tuple[str, str, Callable[[Trial], Cell]]]:
         ("Time", "number", lambda trial: trial.compute_seconds, f.duration),
         ("CPU time", "number", lambda trial: trial.cpu_seconds, f.duration),
         ("Memory", "number", lambda trial: trial.memory_mb, _megabytes),
+        ("USD", "number", lambda trial: trial.usd, usd),
         ("Machine", "text", lambda trial: trial.slot or trial.machine, lambda name: name or ""),
     ]
 

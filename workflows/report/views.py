@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from trialfleet.errors import first_of
+from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.report import formatting as f
 from trialfleet.workflows.report.chart_data import (
     PAIR_TRIALS,
@@ -59,6 +60,7 @@ def header(report: Report) -> list[tuple[str, str, str]]:
             waited if report.finished else "the run has not ended",
         ),
         ("Compute time", f.duration(report.compute_seconds), "sum over all jobs"),
+        *([("Cost", f"{usd(report.usd)} USD", "of all jobs")] if report.usd is not None else []),
     ]
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import typed
+from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.output import keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
 from trialfleet.workflows.status.causes import SEE, kind_of
@@ -85,6 +86,8 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f" {region.stage}: {region.reason}", "red"
     if region.cause and region.cause.error not in (region.reason or ""):
         yield f": {region.cause}", "yellow"
+    if region.spent and region.spent not in (region.reason or ""):
+        yield f": no more trials: {region.spent}", "default"
     if region.not_latest:
         yield f": {region.not_latest}", "yellow"
     if region.drift:
@@ -162,10 +165,10 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
 def _region_table(status: RunStatus, widths: dict[int, int]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = ["region", "state", "", "trials", "failed", "running", "step", "queued"]
-    names += [f"best {status.metric}", "time left"]
-    hidden = set()
+    names += [f"best {status.metric}", "USD", "time left"]
+    hidden = {names.index("USD")} if all(region.usd is None for region in status.regions) else set()
     if status.ended:  # the bars have nothing left to say
-        hidden = {names.index("")} | ({names.index("step")} if not _any_step(status) else set())
+        hidden |= {names.index("")} | ({names.index("step")} if not _any_step(status) else set())
     for place, name in enumerate(names):
         if place not in hidden:
             table.add_column(name, justify="right" if place >= names.index("trials") else "left")
@@ -193,6 +196,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         _steps(region),
         _count(region.queued),
         _value(region.best, decimals),
+        usd(region.usd),
         duration(region.seconds_left),
     ]
 
@@ -292,11 +296,11 @@ def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> 
     """
     decimals = column_decimals([trial.value for trial in trials], _RESULT_DIGITS)
     rows = [_trial_cells(trial, metric, decimals) for trial in trials]
-    numbers = {"trial", metric, "attempts", "time"}
-    names = ["region", "trial", "state", metric, "attempts", "time"]
+    numbers = {"trial", metric, "attempts", "time", "USD"}
+    names = ["region", "trial", "state", metric, "attempts", "time", "USD"]
     names += ["machine", "parameters", "metrics"] if width >= _WIDE else ["parameters"]
     names += ["error"]
-    empty = {name for name in ("metrics", "error") if not any(row[name] for row in rows)}
+    empty = {name for name in ("USD", "metrics", "error") if not any(row[name] for row in rows)}
     names = [name for name in names if name not in empty]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in names:
@@ -319,6 +323,7 @@ def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[
         "state": trial.state,
         "attempts": str(trial.attempts or ""),
         "time": duration(seconds),
+        "USD": usd(trial.usd),
         "machine": trial.machine or "",
         "parameters": _settings(trial.params),
         "metrics": _settings(others),

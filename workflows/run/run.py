@@ -28,9 +28,10 @@ from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
+from trialfleet.workflows.run.estimate import costs_before
 from trialfleet.workflows.scripts import resource_limits
 from trialfleet.workflows.status.causes import failed_attempts
-from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.job_log import Job, job_fields
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
@@ -344,7 +345,7 @@ def _record(region: str, trial: StoredTrial, unfinished: Mapping[str, TrialState
         seconds=attributes.get("seconds"),
         error=attributes.get("error") or _last_error(trial),
         attempts=attributes.get("attempts") or 0,
-        **(attributes.get("job") or {}),  # a trial that was told before jobs were recorded has none
+        **job_fields(attributes.get("job") or {}),  # none where jobs weren't recorded yet
     )
 
 
@@ -422,7 +423,8 @@ def _plan(
     aws = _surroundings(study)
     if (moved := adopt(study)) and notice:
         notice(moved)
-    write = partial(write_plan, aws=aws, notes=notes, places=places, day=day)
+    costs = costs_before(study) if study.has_budget_in_usd else None
+    write = partial(write_plan, aws=aws, notes=notes, places=places, day=day, costs=costs)
     place = None if out is None else Path(out)
     if run is not None:
         place = place or default_folder(study, run)

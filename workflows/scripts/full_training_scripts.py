@@ -10,10 +10,12 @@ from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.table_findings import source_of_table
 from trialfleet.workflows.scripts import node_faults
 from trialfleet.workflows.scripts.attempts import Attempts
+from trialfleet.workflows.scripts.job_record import note_job
 from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure, noted_failures
+from trialfleet.workflows.status.region_state import noted
 
 _NO_MODEL = (
     "the full training left nothing in model/: in mode final (`mode` in trial.json, t.mode in "
@@ -66,6 +68,7 @@ class FinalScripts:
             return no_job
         place = self._folder.region(slug).best
         outcome = self._studies.judge(place, int(return_code))
+        note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not any(place.model.iterdir()):
             write_json(self._folder.no_model, {"region": slug})
             return self._studies.stop(slug, _NO_MODEL)
@@ -100,7 +103,8 @@ class FinalScripts:
             return self._studies.stop(slug, stopped.reason)
         if best := study.best():
             return best
-        why = f"no trial completed, so there are no best settings: {self._studies.over() or ''}"
+        over = self._studies.over() or noted(self._folder.region(slug).spent, "reason") or ""
+        why = f"no trial completed, so there are no best settings: {over}"
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:

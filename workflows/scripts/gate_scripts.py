@@ -6,6 +6,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts import gate
 from trialfleet.workflows.scripts.attempts import Attempts
+from trialfleet.workflows.scripts.job_record import note_job
 from trialfleet.workflows.scripts.outcome import Failed
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status.causes import note_final_failure, noted_failures
@@ -31,6 +32,7 @@ class GateScripts:
             return no_job
         files = self._folder.region(slug)
         outcome = gate.judge_measurement(self._studies.frozen, files.gate, int(return_code))
+        note_job(files.gate, self._studies.study, failed=outcome is not None)
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
         if isinstance(outcome, Failed):

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
+from trialfleet.files import write_json
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.status.job_log import read_job
+from trialfleet.workflows.status.job_log import read_job, read_stays
 from trialfleet.workflows.status.progress import read_reports
+from trialfleet.workflows.study.spec import Study
 
 
-def execution_of(place: TrialFolder, metric: str, attempts: int) -> TrialExecution:
+def execution_of(
+    place: TrialFolder, study: Study, attempts: int, *, failed: bool
+) -> TrialExecution:
     """Return how a trial ran.
 
     Args:
         place: its folder, with what the job left.
-        metric: the objective's.
+        study: its study.
         attempts: so many are counted where the job's log says nothing: DAGMan forgets those of a
             run that was stopped, the log does not.
+        failed: whether nothing came of it.
     """
-    job = read_job(place.log)
-    plain = asdict(job) if job else {}
+    plain = _plain(place, study, failed=failed)
     return TrialExecution(
         attempts=plain.pop("attempts", attempts),
         job=plain or None,
-        reports=read_reports(place.progress, metric),
+        reports=read_reports(place.progress, study.objective.metric),
     )
+
+
+def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
+    """Keep, in its folder, how the job of a full training or of a gate ran: no study has it."""
+    write_json(place.job, _plain(place, study, failed=failed))
+
+
+def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
+    """The job as plain data, and each of its executions; nothing where it had none."""
+    job = read_job(place.log, study.usd_per_hour, failed=failed)
+    stays = read_stays(place.log, study.usd_per_hour, failed=failed)
+    return {**asdict(job), "stays": [asdict(stay) for stay in stays]} if job else {}

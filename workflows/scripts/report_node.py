@@ -76,8 +76,10 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
 
 def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
     """Why trials ended early, where that was for want of money; and which models have drifted."""
+    regions = list(regions)
     unpaid = spending.refusal(folder, "tune")
     lines = [f"Trials ended early: {unpaid}."] if unpaid else []
+    lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
     return " ".join(lines)
 
@@ -106,6 +108,7 @@ def _region(
         final_job=read_job(files.best.log),
         defaults=space.active(space.defaults()),
         budget_trials=region.trials,
+        usd=status.usd,
         folder=files.root,
         in_force=in_force,
         previous=previous,

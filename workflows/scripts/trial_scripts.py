@@ -10,6 +10,7 @@ from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts import node_faults
 from trialfleet.workflows.scripts.attempts import Attempts
+from trialfleet.workflows.scripts.budgets import Budgets
 from trialfleet.workflows.scripts.giving_up import why_give_up
 from trialfleet.workflows.scripts.job_record import execution_of
 from trialfleet.workflows.scripts.outcome import Complete, Unpaid
@@ -24,6 +25,7 @@ class TrialScripts:
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
         self._trials = RunTrials(studies.folder, studies.frozen)
+        self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
         """Choose a trial's parameters and write its files."""
@@ -31,7 +33,7 @@ class TrialScripts:
         if over := self._studies.over():
             study.give_up(node, reason=over)  # it was asked before, and its job is lost
             return Reply(EXITS["skip"], f"{node}: skipped: {over}")
-        answer = study.ask(node)
+        answer = study.ask(node, lambda: self._budgets.why_spent(slug))
         if isinstance(answer, AlreadyTold):  # DAGMan was lost after the study had been told
             return Reply(EXITS["skip"], f"{node}: trial {answer.number} is finished")
         if isinstance(answer, Spent):
@@ -53,7 +55,8 @@ class TrialScripts:
             return no_job
         place = self._folder.region(slug).trial(node)
         outcome = self._studies.judge(place, int(return_code))
-        execution = execution_of(place, self._study.objective.metric, int(retry) + 1)
+        failed = not isinstance(outcome, Complete)
+        execution = execution_of(place, self._study, int(retry) + 1, failed=failed)
         if isinstance(outcome, Unpaid):
             return self._give_up(slug, node, outcome, execution)
         if isinstance(outcome, Complete):

@@ -9,10 +9,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trialfleet.workflows.costs.cost import INSTANCE, End, cost, slot_price
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
@@ -22,6 +24,8 @@ _ENDS = frozenset(
     {"JOB_EVICTED", "JOB_TERMINATED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_HELD",
      "JOB_ABORTED"}
 )  # fmt: skip
+# What ends an execution, not the attempt: the job is started again by itself.
+_CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
 
 
@@ -43,6 +47,9 @@ class Job:
         machine: the host of the last attempt.
         slot: the slot of the last attempt, as HTCondor names it: `slot1_1@host`.
         attempts: how often it was tried; 0 if it isn't known.
+        usd: what its time in slots cost, over all attempts, in USD; None if a price isn't known.
+        lost_usd: the part of that which was paid for attempts that failed, and for executions that
+            were cut off, whatever a checkpoint saved of them.
     """
 
     started: float | None = None
@@ -54,6 +61,29 @@ class Job:
     machine: str | None = None
     slot: str | None = None
     attempts: int = 0
+    usd: float | None = None
+    lost_usd: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stay:
+    """One execution of a job in a slot.
+
+    Attributes:
+        machine: the host.
+        instance: the EC2 instance that this is; None on other machines.
+        began: in Unix seconds.
+        ended: likewise; of one that goes on, the last that was heard of it, or `now`.
+        end: how it ended.
+        usd: what it cost; None if the node's price isn't known.
+    """
+
+    machine: str
+    instance: str | None
+    began: float
+    ended: float
+    end: End
+    usd: float | None
 
 
 @dataclass(frozen=True)
@@ -65,17 +95,29 @@ class _Execution:
     ended: float
     cpu_seconds: float = 0.0
     is_over: bool = False
+    end: End = End.RUNNING
+    properties: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
         """How long it lasted: a clock that was set back must not give a negative time."""
         return max(0.0, self.ended - self.began)
 
+    @property
+    def machine(self) -> str:
+        """The host."""
+        return self.slot.rpartition("@")[2]
 
-def read_job(log: Path) -> Job | None:
+
+def read_job(log: Path, price: float | None = None, *, failed: bool = False) -> Job | None:
     """Return what the event log of a job says; None where it never executed.
 
     A log that can't be read, or breaks off, says what it says up to there.
+
+    Args:
+        log: the event log.
+        price: USD per hour of a node that doesn't say its price.
+        failed: what the last attempt left is no result, whatever its exit code was.
     """
     events = list(_events(log))
     attempts = [found for part in _submissions(events) if (found := _executions(part))]
@@ -83,6 +125,7 @@ def read_job(log: Path) -> Job | None:
         return None
     executions = [execution for attempt in attempts for execution in attempt]
     last = executions[-1]
+    stays = _stays(attempts, price, failed=failed)
     return Job(
         started=executions[0].began,
         ended=last.ended,
@@ -90,10 +133,46 @@ def read_job(log: Path) -> Job | None:
         last_wall_seconds=round(sum(execution.seconds for execution in attempts[-1]), 3),
         cpu_seconds=sum(execution.cpu_seconds for execution in executions),
         memory_mb=_memory_mb(events),
-        machine=last.slot.rpartition("@")[2],
+        machine=last.machine,
         slot=last.slot,
         attempts=len(attempts),
+        usd=total(stays),
+        lost_usd=None if total(stays) is None else total(s for s in stays if s.end.is_lost),
     )
+
+
+def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a trial's notes of its job a `Job` has; other releases may note more."""
+    return {field.name: noted[field.name] for field in fields(Job) if field.name in noted}
+
+
+def stays_of(noted: Mapping[str, Any]) -> list[Stay]:
+    """Return the executions in a trial's notes of its job; none where they weren't noted yet."""
+    return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
+
+
+def read_stays(
+    log: Path, price: float | None = None, *, failed: bool = False, now: float | None = None
+) -> list[Stay]:
+    """Return the executions of a job, over all its attempts, oldest first.
+
+    Args:
+        log: the event log.
+        price: USD per hour of a node that doesn't say its price.
+        failed: what the last attempt left is no result, whatever its exit code was.
+        now: the time, in Unix seconds, to which a job executes that may do so still; None: it is
+            known that none does.
+    """
+    attempts = [found for part in _submissions(_events(log)) if (found := _executions(part))]
+    if attempts and now is not None and not attempts[-1][-1].is_over:
+        attempts[-1][-1] = replace(attempts[-1][-1], ended=now)
+    return _stays(attempts, price, failed=failed)
+
+
+def total(stays: Iterable[Stay]) -> float | None:
+    """Return what some executions cost together, in USD; None if the cost of one isn't known."""
+    known = [stay.usd for stay in stays]
+    return None if None in known else round(sum(each or 0.0 for each in known), 9)
 
 
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
@@ -147,9 +226,31 @@ def sandbox_of(log: Path) -> Path | None:
     if not executions or executions[-1].is_over:
         return None
     last = [event for event in attempts[-1] if event.type.name == "EXECUTE"][-1]
-    properties = last.get("ExecuteProps")
-    where = properties.get("CondorScratchDir") if isinstance(properties, Mapping) else None
+    where = _properties(last).get("CondorScratchDir")
     return Path(str(where)) if where else None
+
+
+def _stays(
+    attempts: Sequence[Sequence[_Execution]], price: float | None, *, failed: bool
+) -> list[Stay]:
+    """The executions with their costs; only the last attempt may have led to a result."""
+    stays = []
+    for attempt in attempts:
+        in_vain = failed or attempt is not attempts[-1]
+        for execution in attempt:
+            was_done = execution.end in {End.DONE, End.RUNNING}
+            hourly = slot_price(execution.properties, price)
+            instance = execution.properties.get(INSTANCE)
+            stay = Stay(
+                machine=execution.machine,
+                instance=instance if isinstance(instance, str) else None,
+                began=execution.began,
+                ended=execution.began + execution.seconds,
+                end=End.FAILED if in_vain and was_done else execution.end,
+                usd=None if hourly is None else cost(hourly, 1.0, execution.seconds),
+            )
+            stays.append(stay)
+    return stays
 
 
 def _events(log: Path) -> Iterator[JobEvent]:
@@ -175,11 +276,28 @@ def _executions(events: Iterable[JobEvent]) -> list[_Execution]:
         now, kind = _time(event), event.type.name
         if kind == "EXECUTE":
             slot = str(event.get("SlotName") or event.get("ExecuteHost"))
-            found.append(_Execution(slot, began=now, ended=now))
+            found.append(_Execution(slot, began=now, ended=now, properties=_properties(event)))
         elif found and not found[-1].is_over:
-            cpu = _cpu_seconds(str(event.get("RunRemoteUsage", "")))
-            found[-1] = replace(found[-1], ended=now, cpu_seconds=cpu, is_over=kind in _ENDS)
+            cpu, end = _cpu_seconds(str(event.get("RunRemoteUsage", ""))), _end(event)
+            is_over = kind in _ENDS
+            found[-1] = replace(found[-1], ended=now, cpu_seconds=cpu, is_over=is_over, end=end)
     return found
+
+
+def _properties(event: JobEvent) -> Mapping[str, Any]:
+    """What the slot says of itself, and its node: `ulog_execute_attrs` of the submit file."""
+    found = event.get("ExecuteProps")
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _end(event: JobEvent) -> End:
+    """How an execution ended with this event, its last so far."""
+    kind = event.type.name
+    if kind in _CUTS:
+        return End.EVICTED
+    if kind == "JOB_TERMINATED" and event.get("ReturnValue") == 0:
+        return End.DONE
+    return End.FAILED if kind in _ENDS else End.RUNNING
 
 
 def _time(event: JobEvent) -> float:

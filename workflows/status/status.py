@@ -28,6 +28,7 @@ from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import Cause, cause_of, why_all_fail
+from trialfleet.workflows.status.job_costs import region_usd
 from trialfleet.workflows.status.region_state import (
     gave_up,
     noted,
@@ -65,7 +66,9 @@ class RegionStatus:
         best_trial: the number of that trial.
         seconds_left: estimate of the time until the last trial ends; None while there is no basis.
         reason: why the region ended early.
+        usd: what it has cost so far; None where its nodes have no price.
         published: folder of the published model.
+        spent: which budget in USD pays for no more of its trials, if one doesn't.
         not_latest: why `latest` is another run's model, if it is.
         drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
@@ -90,6 +93,8 @@ class RegionStatus:
     seconds_left: float | None
     reason: str | None
     published: str | None
+    usd: float | None = None
+    spent: str | None = None
     not_latest: str | None = None
     drift: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
@@ -321,9 +326,11 @@ class StatusReader:
             seconds_left=seconds_left(trials, region.trials, hours) if is_tuning else None,
             reason=reason_of(files, node, state),
             published=published,
+            spent=noted(files.spent, "reason"),
             not_latest=why_not_latest(files.published),
             drift=noted(files.published, "drift"),
             running_trials=running_trials(files, region, queued, self._metric),
+            usd=region_usd(files, trials, queued, self._frozen.study),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
         )
 

@@ -151,6 +151,11 @@ StudyName = Annotated[
     schema_of(_NAME),
     Field(description="Letters, digits, - and _. Runs, models and the fleet are found by it."),
 ]
+TeamName = Annotated[
+    str,
+    BeforeValidator(matches(_NAME, "letters, digits, '-' and '_', 64 at most")),
+    schema_of(_NAME),
+]
 MetricName = Annotated[
     str,
     BeforeValidator(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.study.daily import RunsDay
@@ -19,18 +21,28 @@ from trialfleet.workflows.study.spec import Study
 _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
-class FrozenStudy(BaseModel):
-    """What `RUN/study.yaml` holds.
+class CostsBefore(BaseModel):
+    """What jobs of earlier runs cost, in USD.
+
+    Attributes:
+        trial: of a trial, their mean.
+        full: of a full training; None where there was none.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    trial: float
+    full: float | None = None
+
+
+class RunHead(BaseModel):
+    """What the first lines of `RUN/study.yaml` hold.
 
     Attributes:
         run: the run's id.
         folder: where the run was planned.
         created: when it was planned: of two runs of a region, the later one's model is the newer.
         day: the day that it is of, where the study or whoever planned it names one.
-        notes: what was chosen for the study when it was planned, and why.
-        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
-            the file alone where that leaves a key out.
-        study: the resolved study.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -39,9 +51,11 @@ class FrozenStudy(BaseModel):
     folder: str
     created: AwareDatetime
     day: RunsDay | None = None
-    notes: tuple[str, ...] = ()
-    places: dict[str, str] = {}
-    study: Study
+
+    @property
+    def of_day(self) -> date:
+        """The day that its costs are put to: its own, else that on which it was planned."""
+        return self.day.date if self.day else self.created.astimezone().date()
 
     @property
     def as_of(self) -> datetime:
@@ -50,6 +64,23 @@ class FrozenStudy(BaseModel):
         A run that makes up for a former day is planned after those of later days.
         """
         return min(self.created, self.day.end) if self.day else self.created
+
+
+class FrozenStudy(RunHead):
+    """What `RUN/study.yaml` holds.
+
+    Attributes:
+        costs: what its study's jobs cost before; where a budget in USD asks for that.
+        notes: what was chosen for the study when it was planned, and why.
+        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
+            the file alone where that leaves a key out.
+        study: the resolved study.
+    """
+
+    costs: CostsBefore | None = None
+    notes: tuple[str, ...] = ()
+    places: dict[str, str] = {}
+    study: Study
 
 
 class NoRunError(InputError):
@@ -74,6 +105,24 @@ def load_frozen(path: Path) -> FrozenStudy:
     frozen = validated(FrozenStudy, path, tree)
     _remember(path, stamp, frozen)
     return frozen
+
+
+def day_of(path: Path) -> tuple[str, date]:
+    """Return the name of the study that a run froze, and `of_day`, without reading the study.
+
+    Raises:
+        ValueError: the file is no frozen study.
+        OSError: it can't be read.
+    """
+    with path.open(encoding="utf-8") as file:
+        head = "".join(takewhile(lambda line: not line.startswith("study:"), file))
+        name = next(file, "")
+    reader: Any = YAML(typ="safe", pure=True)
+    try:
+        study = str(reader.load(name)["name"])
+        return study, RunHead.model_validate(reader.load(head)).of_day
+    except (YAMLError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no frozen study: {error}") from error
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:

@@ -45,6 +45,18 @@ class Budget(Section):
         gt=0,
         description="So many hours after its first trial a region begins no more trials.",
     )
+    usd: float | None = Field(
+        None,
+        gt=0,
+        description="A region begins no more trials once its jobs have cost so much, in USD; those "
+        "under way and its full training count with what they will probably cost.",
+    )
+    usd_per_run: float | None = Field(
+        None, gt=0, description="Likewise, of all regions of a run together."
+    )
+    usd_per_day: float | None = Field(
+        None, gt=0, description="Likewise, of all runs of the study that are of one day."
+    )
     failures: int | None = Field(
         None,
         ge=0,
@@ -57,6 +69,11 @@ class Budget(Section):
         if problem := startup_problem(self.startup_trials, self.trials):
             refuse("Budget", [(("startup_trials",), problem, self.startup_trials)])
         return self
+
+    @property
+    def in_usd(self) -> bool:
+        """Whether any of it is money."""
+        return any((self.usd, self.usd_per_run, self.usd_per_day))
 
     @property
     def startup(self) -> int:
@@ -86,6 +103,7 @@ class BudgetOverride(Section):
     lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
     startup_trials: int | None = Field(None, ge=1, description="As in budget.")
     hours: float | None = Field(None, gt=0, description="As in budget.")
+    usd: float | None = Field(None, gt=0, description="As in budget.")
     failures: int | None = Field(None, ge=0, description="As in budget.")
 
 

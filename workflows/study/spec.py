@@ -32,6 +32,7 @@ from trialfleet.workflows.study.checks import (
     DataPlaces,
     MetricName,
     StudyName,
+    TeamName,
 )
 from trialfleet.workflows.study.daily import DATE, Daily
 from trialfleet.workflows.study.notify import Channel
@@ -124,6 +125,15 @@ class Study(Section):
     resources: Resources = Resources()
     accelerator: Accelerator = Field(
         "auto", description="auto: gpu where the fleet or a slot of the pool has one, else cpu."
+    )
+    usd_per_hour: float | None = Field(
+        None,
+        gt=0,
+        description="USD per hour of a whole node that doesn't say its price: of a machine of your "
+        "own. Nodes of a fleet say theirs.",
+    )
+    team: TeamName | None = Field(
+        None, description="Whom the study's costs are put to: trialfleet cost --by team."
     )
     python: OneLine | None = Field(
         None,
@@ -413,6 +423,11 @@ class Study(Section):
         """The budget of a region: the study's, with the region's own figures in their places."""
         own = self.region(region).budget
         return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
+
+    @property
+    def has_budget_in_usd(self) -> bool:
+        """Whether a region of a resolved study, or all of them, have a budget in USD."""
+        return any(self.budget_of(name).in_usd for name in self.region_table)
 
 
 def _today(now: datetime) -> date:

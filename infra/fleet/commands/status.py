@@ -160,6 +160,16 @@ def spent(aws: Aws, fleet: Fleet) -> float:
     return record.cost(now)
 
 
+def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> ledgers.Ledger:
+    """Return a fleet's record of costs, brought up to date with what AWS lists now.
+
+    Raises:
+        FleetError: AWS does not tell which instances there are.
+    """
+    listed = inventory.instances(aws, fleet, gone=True)
+    return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
+
+
 def describe(
     instance: Instance,
     pool: PoolNode | None,

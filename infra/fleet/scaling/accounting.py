@@ -6,14 +6,14 @@ with what it has seen itself, and catches up once it can read and write again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.scaling import ledger as ledgers
-from trialfleet.infra.fleet.scaling.ledger import Ledger
+from trialfleet.infra.fleet.scaling.ledger import Ledger, Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
@@ -51,6 +51,14 @@ class Books:
     def spent(self, now: datetime) -> float:
         """Return what all instances have cost since then, in USD."""
         return self._ledger.cost(now, self.since)
+
+    def joined(self, instances: Iterable[str], now: datetime) -> None:
+        """Note the instances that are in the pool; the next `note` writes it down."""
+        self._ledger = self._ledger.joined(instances, now)
+
+    def lifetimes(self) -> Mapping[str, Lifetime]:
+        """Return the instances that have lived since the run began."""
+        return self._ledger.since(self.since)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
         """Bring the costs up to date, and the record where something in it changed.

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
@@ -22,7 +23,7 @@ from trialfleet.infra.fleet.instances.listing import Listing
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.nodes import PoolNode, PoolView, Room
-from trialfleet.infra.fleet.scaling import draining, money, trial_jobs
+from trialfleet.infra.fleet.scaling import draining, ledger, money, trial_jobs
 from trialfleet.infra.fleet.scaling.accounting import Books
 from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
@@ -73,6 +74,7 @@ class Step:
         stopped: why the run's trials, or all of the run, end for want of money; empty: they don't.
         ended: number of jobs that were removed from the queue for that.
         notes: what a person may wonder about, a line each.
+        instances: those that have lived since then, as the fleet's record has them.
     """
 
     at: datetime
@@ -88,6 +90,7 @@ class Step:
     stopped: str = ""
     ended: int = 0
     notes: tuple[str, ...] = ()
+    instances: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def joined(self) -> int:
@@ -181,6 +184,7 @@ class Autoscaler:
             return self._only_waited(living, troubles, now)
         troubles.append(self._books.note(listed, now))
         view = self._look()
+        self._books.joined((node.instance for node in view.nodes), now)
         candidates, unavailable = self._candidates(now)
         shares = self._fleet.shares
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
@@ -211,6 +215,7 @@ class Autoscaler:
             stopped=stop.reason if stop else "",
             ended=ended,
             notes=(*filter(None, troubles), *decision.reasons, *lines),
+            instances=ledger.lines(self._books.lifetimes()),
         )
 
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:

@@ -37,6 +37,8 @@ class Lifetime:
         price: USD per hour; None if nobody knows.
         expires: the end of its lease when it was last seen.
         ended: when it was found to be gone; None while it lives.
+        joined: when it was first seen in the pool; None if it never was.
+        run: the run for which it was launched; empty: for none, or it isn't known.
     """
 
     type: str
@@ -44,6 +46,8 @@ class Lifetime:
     launched: datetime
     expires: datetime | None = None
     ended: datetime | None = None
+    joined: datetime | None = None
+    run: str = ""
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
         """Return what it cost until `now`, in USD; of a part of its life if `since` lies in it."""
@@ -73,6 +77,19 @@ class Ledger:
         }
         return replace(self, lifetimes={k: v for k, v in closed.items() if _recent(v, now)})
 
+    def joined(self, instances: Iterable[str], now: datetime) -> Ledger:
+        """Return the record after a look at the pool, in which these instances are."""
+        new = {
+            name: replace(self.lifetimes[name], joined=now)
+            for name in instances
+            if name in self.lifetimes and self.lifetimes[name].joined is None
+        }
+        return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
+
+    def since(self, moment: datetime) -> Mapping[str, Lifetime]:
+        """Return the instances that lived then or later."""
+        return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
+
     def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
         """Return the record with a run in it, which begins now unless it has before.
 
@@ -95,6 +112,8 @@ class Ledger:
             launched=instance.launched,
             expires=instance.expires or (known.expires if known else None),
             ended=known.ended if known and not instance.alive else None,
+            joined=known.joined if known else None,
+            run=instance.run,
         )
 
 
@@ -150,18 +169,25 @@ def text(ledger: Ledger) -> str:
     value = {
         "schema": 1,
         "runs": {run: _written(moment) for run, moment in ledger.runs.items()},
-        "instances": {
-            name: {
-                "type": lifetime.type,
-                "price": lifetime.price,
-                "launched": _written(lifetime.launched),
-                "expires": _written(lifetime.expires),
-                "ended": _written(lifetime.ended),
-            }
-            for name, lifetime in ledger.lifetimes.items()
-        },
+        "instances": lines(ledger.lifetimes),
     }
     return json.dumps(value, indent=1) + "\n"
+
+
+def lines(lifetimes: Mapping[str, Lifetime]) -> dict[str, dict[str, Any]]:
+    """Return instances as the record has them, plain data by their ids."""
+    return {
+        name: {
+            "type": lifetime.type,
+            "price": lifetime.price,
+            "launched": _written(lifetime.launched),
+            "expires": _written(lifetime.expires),
+            "ended": _written(lifetime.ended),
+            "joined": _written(lifetime.joined),
+            "run": lifetime.run,
+        }
+        for name, lifetime in lifetimes.items()
+    }
 
 
 def parse(stored: str | bytes) -> Ledger:
@@ -172,9 +198,18 @@ def parse(stored: str | bytes) -> Ledger:
     """
     value = json.loads(stored)
     return Ledger(
-        lifetimes={name: _lifetime(lifetime) for name, lifetime in value["instances"].items()},
+        lifetimes=parse_lines(value["instances"]),
         runs={run: datetime.fromisoformat(moment) for run, moment in value["runs"].items()},
     )
+
+
+def parse_lines(value: Mapping[str, Mapping[str, Any]]) -> dict[str, Lifetime]:
+    """Return the instances that `lines` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: they are none.
+    """
+    return {name: _lifetime(lifetime) for name, lifetime in value.items()}
 
 
 def _lifetime(value: Mapping[str, Any]) -> Lifetime:
@@ -184,6 +219,8 @@ def _lifetime(value: Mapping[str, Any]) -> Lifetime:
         launched=datetime.fromisoformat(value["launched"]),
         expires=_read(value["expires"]),
         ended=_read(value["ended"]),
+        joined=_read(value.get("joined")),  # releases up to 0.1 didn't note these two
+        run=value.get("run", ""),
     )
 
 

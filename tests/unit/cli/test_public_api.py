@@ -63,6 +63,7 @@ NAMES = {
 COMMANDS = {
     "best",
     "completion",
+    "cost",
     "daily backfill",
     "daily install",
     "daily remove",

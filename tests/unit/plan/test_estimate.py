@@ -10,25 +10,27 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet import Run
+from trialfleet.files import write_json
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.status.storage import storage_url, study_name
+from trialfleet.workflows.study.frozen import load_frozen
 
 POOL = Prospects(slots=1, fit=1, willing=1, at_once=2, lacking=(), has_fleet=False)
 BUDGET = {"trials": 8, "lanes": 8}
 
 
-def complete(run: Run, seconds: list[float | None]) -> None:
+def complete(run: Run, seconds: list[float | None], usd: float | None = None) -> None:
     """Put complete trials into a run's study, as the service does: wall seconds, or None."""
     import optuna
 
     storage = open_storage(storage_url(RunFolder(run.folder), run.study))
     study = optuna.create_study(study_name=study_name(run.study, run.run_id, "A"), storage=storage)
     for number, each in enumerate(seconds):
-        job = {"job": {"wall_seconds": each}} if each else {"seconds": 40.0}
+        job = {"job": {"wall_seconds": each, "usd": usd}} if each else {"seconds": 40.0}
         trial = optuna.trial.create_trial(
             value=0.5, user_attrs={"node": f"A.{number}", "params": {}, **job}
         )
@@ -78,3 +80,51 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
     (here / "runs/r3/study.yaml").write_text("no run")
     (here / "runs/demo/r1/study.yaml").write_text("no run")
     assert plan_summary(second, pool)["expected"] is None
+
+
+def test_the_cost_is_told_by_the_jobs_of_earlier_runs(here: Path, make_run: MakeRun) -> None:
+    first = planned(make_run, "r1", here)
+    assert plan_summary(first)["cost"] is None
+    assert "cost  " not in plan_text(first)
+    complete(first, [60.0, 90.0], usd=0.5)
+    write_json(RunFolder(first.folder).region("A").best.job, {"usd": 2.0})
+    second = planned(make_run, "r2", here, regions=["A", "B"])
+    assert plan_summary(second)["cost"] == {
+        "usd": 2 * 8 * 0.5 + 2 * 2.0, "trial": 0.5, "full": 2.0, "overhead": None, "based_on": 2,
+        "at_most": None, "bounded_by": None,
+    }  # fmt: skip
+    text = "about 12.00 USD: one trial cost 0.5000, a full training 2.00, by 2 of earlier runs\n"
+    assert f"  cost     {text}" in plan_text(second)
+    tuned = planned(make_run, "r3", here, publish="none")
+    assert "about 4.00 USD: one trial cost 0.5000, by 2 of" in plan_text(tuned)
+
+
+def test_what_nodes_cost_beside_their_jobs_counts_where_there_is_a_fleet(
+    here: Path, make_run: MakeRun
+) -> None:
+    first = planned(make_run, "r1", here, publish="none")
+    complete(first, [60.0, 90.0], usd=0.5)
+    write_json(RunFolder(first.folder).fleet_state, {"step": {"spent": 1.25}})
+    fleet = {"name": "f", "aws_regions": ["us-east-1"], "price_cap": {"run": 3}}
+    second = planned(make_run, "r2", here, publish="none", fleet=fleet)
+    known = "about 5.00 USD: one trial cost 0.5000, and boot and idle time 25% more, by 2"
+    assert known in plan_text(second)
+    assert "; at most 3.00 USD by fleet.price_cap.run\n" in plan_text(second)
+
+
+def test_a_budget_in_usd_bounds_the_cost_and_knows_what_was_before(
+    here: Path, make_run: MakeRun
+) -> None:
+    money = {**BUDGET, "usd": 5, "usd_per_run": 12, "usd_per_day": 20}
+    first = planned(make_run, "r1", here, budget=money, regions=["A", "B"])
+    assert load_frozen(RunFolder(first.folder).study).costs is None
+    text = plan_text(first)
+    told = "at most 10.00 USD by budget.usd of all regions; no earlier run tells what it will be\n"
+    assert f"  cost     {told}" in text
+    assert "  note     a budget in USD counts only what is spent on nodes with a price" in text
+    complete(first, [60.0], usd=0.5)
+    second = planned(make_run, "r2", here, budget=money, usd_per_hour=1.0)
+    costs = load_frozen(RunFolder(second.folder).study).costs
+    assert costs
+    assert (costs.trial, costs.full) == (0.5, None)
+    assert "nodes with a price" not in plan_text(second)

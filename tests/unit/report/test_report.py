@@ -26,6 +26,13 @@ from tests.unit.report.report_studies import (
 )
 from trialfleet.errors import OptimizerError
 from trialfleet.workflows.report import Region, Report, build_report, render_page
+from trialfleet.workflows.report.tables import (
+    region_columns,
+    region_rows,
+    trial_columns,
+    trial_rows,
+)
+from trialfleet.workflows.report.views import header
 from trialfleet.workflows.status import states as state_words
 from trialfleet.workflows.status.job_log import Job
 
@@ -341,7 +348,25 @@ JOB: dict[str, Any] = {
     "memory_mb": 812.5,
     "machine": "node-1",
     "slot": "slot1_1@node-1",
+    "usd": 0.25,
+    "lost_usd": 0.05,
 }
+
+
+def test_what_jobs_cost_has_columns_where_it_is_known(fleet: Fleet) -> None:
+    paid = fleet.region("A", [trial(DEFAULTS, 0.5, job=JOB)], usd=1.5)
+    free = fleet.region("B", [trial(DEFAULTS, 0.5)])
+    report = fleet.report(paid, free)
+    assert report.usd == 1.5
+    assert ("Cost", "1.50 USD", "of all jobs") in header(report)
+    place = [column.title for column in region_columns(report)].index("USD")
+    assert [cells[place].text for _, cells in region_rows(report)] == ["1.50", ""]
+    titles = [title for title, _ in trial_columns(report, report.regions[0])]
+    assert trial_rows(report, report.regions[0])[0][titles.index("USD")].text == "0.2500"
+    unpriced = fleet.report(free)
+    assert unpriced.usd is None
+    assert "USD" not in [column.title for column in region_columns(unpriced)]
+    assert "Cost" not in [title for title, *_ in header(unpriced)]
 
 
 def test_a_trial_has_what_htcondor_says_of_its_job(fleet: Fleet) -> None:

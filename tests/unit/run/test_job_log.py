@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.status.job_log import read_executions, read_job
+from trialfleet.workflows.status.job_log import read_executions, read_job, read_stays
 
 SUBMITTED = """\
 000 ({job:03}.000.000) 2026-11-22 07:07:51.584 Job submitted from host: <127.0.0.1:22457>
@@ -188,3 +188,71 @@ def test_a_log_that_breaks_off_says_what_it_says_up_to_there(tmp_path: Path) -> 
     for length in range(50, len(whole), 150):
         job = read_job(write(tmp_path, whole[:length]))
         assert job is None or job.started == unix("07:08:00")
+
+
+# A quarter of a node with four GPUs, at 4 USD per hour: 1 USD per hour.
+PRICED = """\
+001 (006.000.000) 2026-11-22 {at} Job executing on host: <127.0.0.1:22457?addrs=127.0.0.1-22457>
+\tSlotName: slot1_1@{machine}
+\tCpus = 1
+\tGPUs = 1
+\tMemory = 128
+\tTotalCpus = 16.0
+\tTotalGPUs = 4
+\tTotalMemory = 64000
+\tTrialfleetInstance = "i-{machine}"
+\tTrialfleetPricePerHour = 4.0
+...
+"""
+EXIT_1 = TERMINATED.replace("value 0", "value 1")
+
+
+def priced(at: str, machine: str = "a") -> str:
+    return PRICED.format(at=at, machine=machine)
+
+
+def test_an_execution_costs_its_share_of_its_nodes_price(tmp_path: Path) -> None:
+    log = write(
+        tmp_path,
+        SUBMITTED.format(job=6),
+        priced("07:00:00"),
+        EXIT_1.format(at="07:06:00"),
+        SUBMITTED.format(job=7),
+        priced("08:00:00"),
+        EVICTED.format(at="08:12:00"),
+        priced("08:30:00", "b"),
+        TERMINATED.format(at="09:00:00"),
+    )
+    stays = read_stays(log)
+    told = [(stay.instance, stay.end, stay.usd) for stay in stays]
+    assert told == [("i-a", "failed", 0.1), ("i-a", "evicted", 0.2), ("i-b", "done", 0.5)]
+    job = read_job(log)
+    assert job is not None
+    assert (job.usd, job.lost_usd) == (0.8, 0.3)
+    in_vain = read_job(log, failed=True)
+    assert in_vain is not None
+    assert (in_vain.usd, in_vain.lost_usd) == (0.8, 0.8)
+
+
+def test_one_that_goes_on_costs_until_now(tmp_path: Path) -> None:
+    log = write(tmp_path, SUBMITTED.format(job=6), priced("07:00:00"))
+    (stay,) = read_stays(log, now=unix("07:30:00"))
+    assert (stay.end, stay.usd) == ("running", 0.5)
+    (stay,) = read_stays(log)
+    assert stay.usd == 0
+
+
+def test_a_node_without_a_price_costs_what_the_study_says_or_nobody_knows(tmp_path: Path) -> None:
+    silent = "".join(
+        line for line in priced("07:00:00").splitlines(keepends=True) if "Price" not in line
+    )
+    log = write(tmp_path, SUBMITTED.format(job=6), silent, TERMINATED.format(at="07:30:00"))
+    assert [stay.usd for stay in read_stays(log, 8.0)] == [1.0]
+    assert [stay.usd for stay in read_stays(log)] == [None]
+    job = read_job(log)
+    assert job is not None
+    assert (job.usd, job.lost_usd) == (None, None)
+    old = write(
+        tmp_path, SUBMITTED.format(job=6), executing("07:00:00"), TERMINATED.format(at="08")
+    )
+    assert [stay.usd for stay in read_stays(old, 8.0)] == [None]  # of what size the node was

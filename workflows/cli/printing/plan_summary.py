@@ -9,13 +9,14 @@ from typing import Any
 
 from trialfleet.files import typed
 from trialfleet.optimizer.startup import first_led
+from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.plan.table_summary import table_lines, tables_of
 from trialfleet.workflows.run.console import duration
-from trialfleet.workflows.run.estimate import Estimate, estimate
+from trialfleet.workflows.run.estimate import Estimate, estimate, estimate_cost
 from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -26,7 +27,10 @@ _NO_MODEL = (
     "leave its model; publish: none tunes without one"
 )
 
-
+_NO_PRICE = (
+    "a budget in USD counts only what is spent on nodes with a price: set usd_per_hour, unless the "
+    "pool's machines say theirs (docs/costs.md)"
+)
 _EVALUATE = re.compile(r"\bevaluate\b")
 _NO_EVALUATE = (
     "no file of the trainer mentions mode evaluate, in which the gate has it measure models: as "
@@ -58,6 +62,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
         "trials": sum(r.trials for r in graph.regions),
         "at_once": graph.at_once,
         "expected": asdict(expected) if expected else None,
+        "cost": _cost(run.study),
         "dag_nodes": graph.node_count,
         "accelerator": run.study.accelerator,
         "python": run.study.python,
@@ -79,6 +84,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             f"  trials   {summary['trials']}, {_then(study)}",
             f"  at once  {_at_once(study, summary['at_once'], pool_check)}",
             *([f"  time     {_time(summary['expected'])}"] if summary["expected"] else []),
+            *([f"  cost     {_cost_text(summary['cost'])}"] if summary["cost"] else []),
             f"  model    {_model(summary['regions'])}",
             f"  graph    {summary['dag_nodes']} DAG nodes",
             f"  files    {summary['files']} in {here}",
@@ -102,7 +108,13 @@ def _gate(study: Study) -> list[str]:
 def _warnings(run: Run) -> list[str]:
     """What the trainer seems not to know."""
     found = [_NO_MODEL] if run.study.publishes and _never_mentions(run, _MODEL) else []
+    found += [_NO_PRICE] if _is_unpriced(run.study) else []
     return found + ([_NO_EVALUATE] if run.study.gate and _never_mentions(run, _EVALUATE) else [])
+
+
+def _is_unpriced(study: Study) -> bool:
+    """Whether money bounds a study whose jobs may cost nothing that is known."""
+    return study.has_budget_in_usd and study.usd_per_hour is None and study.fleet is None
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
@@ -153,6 +165,43 @@ def _time(expected: dict[str, Any]) -> str:
     one, known = duration(expected["trial_seconds"]), expected["based_on"]
     whole = duration(expected["seconds"])
     return f"about {whole} for the trials: one took {one}, the median of {known} of earlier runs"
+
+
+def _cost(study: Study) -> dict[str, Any] | None:
+    """What the run will cost by earlier runs, and what bounds that; None where nothing is known."""
+    found, bound = estimate_cost(study), _bound(study)
+    if found is None and bound is None:
+        return None
+    known = asdict(found) if found else {"usd": None}
+    limits = {"at_most": bound[0], "bounded_by": bound[1]} if bound else {}
+    return {**known, "at_most": None, "bounded_by": None, **limits}
+
+
+def _bound(study: Study) -> tuple[float, str] | None:
+    """The least that bounds what a run may cost, and its key; None where nothing does."""
+    budgets = [study.budget_of(name) for name in study.region_table]
+    of_regions = [budget.usd for budget in budgets if budget.usd is not None]
+    bounds = [
+        (study.budget.usd_per_run, "budget.usd_per_run"),
+        (study.budget.usd_per_day, "budget.usd_per_day"),
+        (study.fleet.price_cap.run if study.fleet else None, "fleet.price_cap.run"),
+        (sum(of_regions) if len(of_regions) == len(budgets) else None, "budget.usd of all regions"),
+    ]
+    return min(((usd, key) for usd, key in bounds if usd is not None), default=None)
+
+
+def _cost_text(cost: dict[str, Any]) -> str:
+    most = f"{usd(cost['at_most'])} USD by {cost['bounded_by']}" if cost["bounded_by"] else ""
+    if cost["usd"] is None:
+        return f"at most {most}; no earlier run tells what it will be"
+    full = f", a full training {usd(cost['full'])}" if cost["full"] is not None else ""
+    nodes = cost["overhead"]
+    more = f", and boot and idle time {nodes:.0%} more" if nodes else ""
+    known = (
+        f"one trial cost {usd(cost['trial'])}{full}{more}, by {cost['based_on']} of earlier runs"
+    )
+    ends = f"; at most {most}" if most else ""
+    return f"about {usd(cost['usd'])} USD: {known}{ends}"
 
 
 def _model(regions: list[dict[str, Any]]) -> str:

@@ -1,0 +1,125 @@
+"""What runs on a fleet cost, against the fleet's own record. Times are the world's, AWS is moto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+import optuna
+import pytest
+
+from tests.conftest import MakeRun
+from tests.fleet.mock_aws.small_world import World, world
+from trialfleet import Run
+from trialfleet.errors import FleetError
+from trialfleet.files import write_json
+from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.infra.fleet.lifecycle import down
+from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.optimizer.storage import open_storage
+from trialfleet.workflows.costs.items import Item, Kind, add, sums
+from trialfleet.workflows.plan import planning
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.run.costs import read_costs
+from trialfleet.workflows.status.storage import storage_url, study_name
+
+Plan = Callable[[World, str], Run]
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is submitted here, so /tmp will do; and no HTCondor is asked."""
+    monkeypatch.setattr(planning, "_FORBIDDEN_PLACE", "/nowhere")
+    monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "no-such-config"))
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-such-pool"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return tmp_path
+
+
+@pytest.fixture
+def on_fleet(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Plan a run of a study with a world's fleet."""
+    monkeypatch.chdir(work)
+
+    def planned(here: World, run: str) -> Run:
+        fleet = here.fleet.model_dump(mode="json", exclude_none=True)
+        return make_run(run=run, out=work / "runs/demo" / run, fleet=fleet, team="red")
+
+    return planned
+
+
+def ran(run: Run, here: World, instance: str, minutes: float) -> None:
+    """Put a trial into a run's study that has had all of a node until now."""
+    (price,) = (one.price for one in here.living() if one.id == instance)
+    assert price
+    began = (here.now - timedelta(minutes=minutes)).timestamp()
+    stay = {
+        "machine": "m", "instance": instance, "began": began, "ended": here.now.timestamp(),
+        "end": "done", "usd": price * minutes / 60,
+    }  # fmt: skip
+    storage = open_storage(storage_url(RunFolder(run.folder), run.study))
+    name = study_name(run.study, run.run_id, "A")
+    study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
+    notes = {"node": "A.l1.t01", "params": {}, "job": {"usd": stay["usd"], "stays": [stay]}}
+    study.add_trial(optuna.trial.create_trial(value=0.5, user_attrs=notes))
+
+
+def hours(number: int) -> timedelta:
+    return timedelta(hours=number)
+
+
+def by_run(items: tuple[Item, ...]) -> dict[str, float]:
+    return {one.key["run"]: one.usd for one in sums(items, ["run"])}
+
+
+def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
+    with world() as here:
+        runs = {name: on_fleet(here, name) for name in ("r1", "r2")}
+        scaler = here.autoscaler("r1")
+        here.waiting = 2
+        scaler.step()
+        here.waiting = 0
+        here.later(minutes=3)
+        used, unused = here.join(idle=None)
+        scaler.step()
+        for name, minutes in (("r1", 20), ("r2", 10)):
+            here.later(minutes=minutes)
+            ran(runs[name], here, used, minutes)
+        down.terminate(here.account.aws, [one for one in here.living() if one.id == unused])
+        here.pool.pop(unused)
+        last = scaler.step()
+        here.later(minutes=12)
+
+        record = ledger.load(here.account.aws, here.fleet)
+        spent = record.cost(here.now)
+        items = read_costs(now=here.now).items
+        assert add(items).usd == pytest.approx(spent, rel=1e-6)
+        price = record.lifetimes[used].price or 0
+        kinds = {one.key["kind"]: one.usd for one in sums(items, ["kind"])}
+        assert kinds[Kind.TRIAL] == pytest.approx(price * 0.5)
+        booting = [life.joined - life.launched for life in record.lifetimes.values() if life.joined]
+        assert len(booting) == 2
+        assert kinds[Kind.BOOT] == pytest.approx(price * sum(booting, start=hours(0)) / hours(1))
+        assert [one.key["team"] for one in sums(items, ["team"])] == ["red"]
+        # the node that none used was asked for by r1; of the other's idle time it used two thirds
+        idle = spent - kinds[Kind.TRIAL] - record.lifetimes[unused].cost(here.now)
+        told = by_run(items)
+        assert told["r2"] == pytest.approx(price / 6 + idle / 3, rel=1e-6)
+        assert sum(told.values()) == pytest.approx(spent)
+        own = read_costs(["r2"], now=here.now).items
+        assert by_run(own) == pytest.approx({"r2": told["r2"]})
+        assert by_run(read_costs(["demo"], now=here.now).items) == pytest.approx(told)
+
+        # without AWS what the autoscaler has told on this machine counts
+        write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": plain(asdict(last))})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
+            found = read_costs(now=here.now)
+        assert "are those that its autoscaler has reported here: no AWS" in found.notices[0]
+        assert add(found.items).usd == pytest.approx(spent, rel=1e-6)
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise FleetError("no AWS")

@@ -1,0 +1,273 @@
+"""Budgets in USD: the rule, and that the asks keep to it. The jobs are played by the test."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import MakeRun
+from trialfleet import Run
+from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, why_spent
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.report import render_page
+from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.frozen import CostsBefore, day_of, dump_frozen, load_frozen
+
+# -- the rule --------------------------------------------------------------------------------------
+
+
+def spent_of(*trials: float, under_way: tuple[float, ...] = (), **more: Any) -> Spending:
+    return Spending(trials=trials, under_way=under_way, **more)
+
+
+def why(budget: float, spending: Spending, before: Expected | None = None) -> str | None:
+    return why_spent("budget.usd", budget, [spending], expected_of([spending], before))
+
+
+def test_a_trial_begins_while_it_and_all_that_is_bound_are_paid_for() -> None:
+    done = {"full_is_over": True}
+    assert why(4.0, spent_of(1.0, 1.0, under_way=(0.5,), **done)) is None  # 2 + 1 + 1
+    told = why(3.9, spent_of(1.0, 1.0, under_way=(0.5,), **done))
+    assert told == (
+        "budget.usd of 3.9 USD is used up: 2 USD are spent, 1 bound by jobs under way and "
+        "full trainings to come, a trial costs about 1"
+    )
+    assert why(4.4, spent_of(1.0, 1.0, under_way=(1.5,), **done))  # it takes longer than others
+    assert why(4.9, spent_of(1.0, 1.0, under_way=(0.5,)))  # a full training costs at least a trial
+    assert why(5.0, spent_of(1.0, 1.0, under_way=(0.5,))) is None
+
+
+def test_where_nobody_knows_what_a_trial_costs_only_what_is_spent_counts() -> None:
+    assert why(1.0, spent_of(under_way=(0.1, 0.2))) is None
+    assert why(0.3, spent_of(under_way=(0.1, 0.3)))
+    before = Expected(trial=0.4, full=0.0)
+    assert why(1.0, spent_of(under_way=(0.1, 0.2)), before)
+    assert why(1.6, spent_of(under_way=(0.1, 0.2)), before) is None
+
+
+@given(
+    budget=st.floats(0.5, 50),
+    lanes=st.integers(1, 8),
+    spread=st.floats(1, 3),
+    full=st.floats(0.2, 3),
+    seed=st.integers(0, 1000),
+)
+def test_a_region_spends_its_budget_and_no_more_than_trials_deviate(
+    budget: float, lanes: int, spread: float, full: float, seed: int
+) -> None:
+    """Lanes of trials that cost 1 / spread to spread; a trial's cost is also its time."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    over: list[float] = []
+    running: list[tuple[float, float]] = []  # when it ends, and what it costs
+    before, now = Expected(trial=1.0, full=full), 0.0
+    while True:
+        so_far = tuple(usd - (end - now) for end, usd in running)
+        at = spent_of(*over, under_way=so_far)
+        if len(running) < lanes and why(budget, at, before) is None:
+            usd = chance.uniform(1 / spread, spread)
+            heapq.heappush(running, (now + usd, usd))
+        elif running:
+            now, usd = heapq.heappop(running)
+            over.append(usd)
+        else:
+            break
+    assert sum(over) <= budget + lanes * spread
+    if lanes == 1:  # the best is known whenever one begins
+        assert sum(over) <= budget + spread
+
+
+# -- the asks --------------------------------------------------------------------------------------
+
+EVENTS = """\
+000 (001.000.000) {began} Job submitted from host: <127.0.0.1:1>
+...
+001 (001.000.000) {began} Job executing on host: <127.0.0.1:1>
+\tSlotName: slot1_1@a
+\tCpus = 1
+\tGPUs = 1
+\tMemory = 128
+\tTotalCpus = 4
+\tTotalGPUs = 1
+\tTotalMemory = 16000
+\tTrialfleetPricePerHour = 3600
+...
+"""
+ENDED = """\
+005 (001.000.000) {ended} Job terminated.
+\t(1) Normal termination (return value 0)
+\t\tUsr 0 00:00:01, Sys 0 00:00:00  -  Run Remote Usage
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Local Usage
+\t\tUsr 0 00:00:01, Sys 0 00:00:00  -  Total Remote Usage
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Total Local Usage
+\t1219  -  Run Bytes Sent By Job
+\t1265  -  Run Bytes Received By Job
+\t1498  -  Total Bytes Sent By Job
+\t2243  -  Total Bytes Received By Job
+...
+"""
+NOON = datetime(2026, 11, 22, 12)
+
+
+class Scripts:
+    """A run's scripts as DAGMan would call them."""
+
+    def __init__(self, run: Run) -> None:
+        self.folder = RunFolder(run.folder)
+        for region in run.study.region_table:
+            self.folder.region(region).dag_files.submit.touch()  # as DAGMan's submission does
+        self.handler = NodeScripts(self.folder)
+
+    def call(self, *words: str) -> tuple[int, str]:
+        reply = self.handler.handle(list(words))
+        return reply.exit_code, reply.message
+
+    def ask(self, node: str) -> str:
+        """Ask for a trial, whose job begins at once; return the refusal, if it is one."""
+        region = node.partition(".")[0]
+        code, told = self.call("ask", region, node)
+        if code == EXITS["skip"]:
+            return told
+        log = self.place(node).log
+        log.write_text(EVENTS.format(began=datetime.now().isoformat(" ", "milliseconds")))
+        return ""
+
+    def finish(self, node: str, usd: float) -> None:
+        """End the job of a trial, which has cost so many dollars, one each second."""
+        region = node.partition(".")[0]
+        place = self.place(node)
+        text = EVENTS.format(began=NOON.isoformat(" ", "milliseconds"))
+        ended = NOON + timedelta(seconds=usd)
+        place.log.write_text(text + ENDED.format(ended=ended.isoformat(" ", "milliseconds")))
+        place.result.write_text(json.dumps({"status": "complete", "metrics": {"loss": 0.5}}))
+        assert self.call("tell", region, node, "0", "0", "1", "0")[0] == EXITS["done"]
+
+    def place(self, node: str) -> TrialFolder:
+        return self.folder.region(node.partition(".")[0]).trial(node)
+
+
+def scripts_of(make_run: MakeRun, budget: dict[str, Any], **changes: Any) -> Scripts:
+    whole = {"trials": 20, "lanes": 2, **budget}
+    return Scripts(make_run(budget=whole, publish="none", **changes))
+
+
+def test_a_region_with_its_money_spent_begins_no_trial(make_run: MakeRun) -> None:
+    scripts = scripts_of(make_run, {"usd": 25})
+    assert scripts.ask("A.l1.t01") == ""
+    scripts.finish("A.l1.t01", usd=10)
+    assert scripts.ask("A.l1.t02") == ""
+    assert scripts.ask("A.l1.t02") == ""  # the same trial: it has begun
+    told = scripts.ask("A.l2.t01")  # 10 are spent, 10 are pending
+    assert "A.l2.t01: skipped: budget.usd of 25 USD is used up: 10 USD are spent, 10 bound" in told
+    scripts.finish("A.l1.t02", usd=10)
+    assert "20 USD are spent, a trial costs about 10" in scripts.ask("A.l1.t03")
+    assert scripts.call("conclude", "A", "A.tuned")[0] == EXITS["skip"]
+    run = Run(scripts.folder.root)
+    assert [record.usd for record in run.trials()] == [10, 10]
+    (region,) = run.status().regions
+    assert region.usd == 20
+    assert region.spent
+    assert region.spent.startswith("budget.usd of 25 USD is used up")
+    page = render_page(read_report(scripts.folder))
+    assert "A ended early: budget.usd of 25 USD is used up" in page
+
+
+def test_a_regions_own_budget_is_its_own(make_run: MakeRun) -> None:
+    regions = {"A": None, "B": {"budget": {"usd": 5}}}
+    scripts = scripts_of(make_run, {"usd": 100}, regions=regions)
+    for region in "AB":
+        assert scripts.ask(f"{region}.l1.t01") == ""
+        scripts.finish(f"{region}.l1.t01", usd=5)
+    assert scripts.ask("A.l1.t02") == ""
+    assert "budget.usd of 5 USD" in scripts.ask("B.l1.t02")
+
+
+def test_the_budget_of_a_run_counts_all_regions_and_keeps_their_full_trainings(
+    make_run: MakeRun,
+) -> None:
+    budget = {"trials": 20, "lanes": 2, "usd_per_run": 60}
+    scripts = Scripts(make_run(budget=budget, regions=["A", "B"]))
+    assert scripts.ask("A.l1.t01") == ""
+    scripts.finish("A.l1.t01", usd=10)
+    assert scripts.ask("B.l1.t01") == ""
+    assert scripts.ask("A.l1.t02") == ""  # 10 spent, 10 + 20 bound, 10 its own
+    assert scripts.ask("A.l2.t01") == ""  # 10 spent, 20 + 20 bound, 10 its own
+    told = scripts.ask("B.l2.t01")
+    assert "budget.usd_per_run of 60 USD is used up: 10 USD are spent, 50 bound" in told
+    for node in ("A.l1.t02", "B.l1.t01", "A.l2.t01"):
+        scripts.finish(node, usd=10)
+    assert scripts.ask("B.l1.t02")
+    assert scripts.call("ask-best", "A", "A.best")[0] in {EXITS["done"], EXITS["defer"]}
+
+
+def dated(run: Run, day: str) -> Run:
+    """The same run, of a day."""
+    file = RunFolder(run.folder).study
+    frozen = load_frozen(file).model_copy(update={"day": RunsDay(date=day)})
+    file.write_text(dump_frozen(frozen))
+    return Run(run.folder)
+
+
+def test_the_budget_of_a_day_counts_its_other_runs(make_run: MakeRun) -> None:
+    budget = {"trials": 9, "lanes": 2, "usd_per_day": 25}
+    runs = {
+        name: dated(make_run(run=name, budget=budget, publish="none"), day)
+        for name, day in [("one", "2026-11-22"), ("two", "2026-11-22"), ("three", "2026-11-23")]
+    }
+    other = make_run(run="other", name="other", budget=budget, publish="none")
+    first, third = Scripts(runs["one"]), Scripts(runs["three"])
+    for scripts in (first, third, Scripts(dated(other, "2026-11-22"))):
+        assert scripts.ask("A.l1.t01") == ""
+        scripts.finish("A.l1.t01", usd=15)
+    assert third.ask("A.l1.t02")  # 15 and 15 are more than 25
+    second = Scripts(runs["two"])
+    told = second.ask("A.l1.t01")
+    assert "budget.usd_per_day of 25 USD is used up: 15 USD are spent" in told
+    named = "no trial completed, so there are no best settings: budget.usd_per_day of 25 USD"
+    assert named in second.call("conclude", "A", "A.tuned")[1]
+
+
+def test_what_earlier_runs_cost_counts_from_the_first_ask_on(make_run: MakeRun) -> None:
+    run = make_run(budget={"trials": 9, "lanes": 4, "usd": 25}, publish="none")
+    file = RunFolder(run.folder).study
+    before = load_frozen(file).model_copy(update={"costs": CostsBefore(trial=10.0, full=None)})
+    file.write_text(dump_frozen(before))
+    scripts = Scripts(Run(run.folder))
+    assert [scripts.ask(f"A.l{lane}.t01") == "" for lane in (1, 2, 3, 4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_without_a_price_nothing_is_spent(make_run: MakeRun) -> None:
+    scripts = scripts_of(make_run, {"usd": 0.01})
+    for node in ("A.l1.t01", "A.l1.t02"):
+        assert scripts.call("ask", "A", node)[0] == EXITS["done"]
+        scripts.place(node).result.write_text('{"status": "complete", "metrics": {"loss": 1}}')
+        assert scripts.call("tell", "A", node, "0", "0", "1", "0")[0] == EXITS["done"]
+    assert Run(scripts.folder.root).status().regions[0].usd is None
+
+
+def test_the_day_of_a_run_is_read_from_the_head_of_its_file(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run()
+    file = RunFolder(run.folder).study
+    assert day_of(file) == ("demo", load_frozen(file).created.astimezone().date())
+    assert str(day_of(RunFolder(dated(run, "2026-01-02").folder).study)[1]) == "2026-01-02"
+    for text in ("", "study:", "study:\n  name: x\n", "{", "run: [", "a\nstudy:\n  name: x"):
+        (tmp_path / "study.yaml").write_text(text)
+        with pytest.raises(ValueError, match="no frozen study"):
+            day_of(tmp_path / "study.yaml")

@@ -1,0 +1,98 @@
+"""`trialfleet cost` without a pool: which runs are meant, and how they are added up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from trialfleet.optimizer.storage import open_storage
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.storage import storage_url, study_name
+
+
+@pytest.fixture
+def runs(work: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs of one study and one of another; each region has a trial of a dollar and an hour."""
+    monkeypatch.chdir(work)
+    for study, run, regions in (("s", "r1", "AB"), ("s", "r2", "A"), ("t", "r1", "A")):
+        place = work / "runs" / study / run
+        planned = make_run(name=study, run=run, out=place, regions=list(regions), team=study)
+        storage = open_storage(storage_url(RunFolder(place), planned.study))
+        for region in regions:
+            name = study_name(planned.study, run, region)
+            trial = optuna.trial.create_trial(value=1.0, user_attrs=told(lost=region == "B"))
+            optuna.create_study(study_name=name, storage=storage).add_trial(trial)
+    return work
+
+
+def told(*, lost: bool) -> dict[str, Any]:
+    stay = {"machine": "m", "instance": None, "began": 0.0, "ended": 3600.0, "usd": 1.0}
+    stays = [{**stay, "end": "done"}]
+    if lost:
+        stays = [{**stay, "end": "evicted", "usd": 0.5}, {**stay, "end": "done", "usd": None}]
+    return {"node": "x", "params": {}, "job": {"stays": stays}}
+
+
+def cost(*words: str) -> dict[str, Any]:
+    done = CliRunner().invoke(main, ["cost", "--json", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.output)
+    return found
+
+
+def rows(*words: str) -> dict[tuple[str, ...], float]:
+    found = cost(*words)
+    return {tuple(row[key] for key in found["by"]): row["usd"] for row in found["rows"]}
+
+
+@pytest.mark.usefixtures("runs")
+def test_costs_are_added_up_by_what_is_asked_for() -> None:
+    assert rows("s/r2") == {("A",): 1.0}
+    assert rows("s") == {("r1",): 1.5, ("r2",): 1.0}
+    assert rows("s", "t/r1", "--by", "study") == {("s",): 2.5, ("t",): 1.0}
+    assert rows("--by", "team, kind") == {
+        ("s", "evicted"): 0.5,
+        ("s", "trials"): 2.0,
+        ("t", "trials"): 1.0,
+    }
+    assert rows("--by", "region") == {("A",): 3.0, ("B",): 0.5}
+    (row,) = cost("--by", "day")["rows"]
+    assert (row["usd"], row["work"], row["lost"], row["hours"]) == (3.5, 3.0, 0.5, 5.0)
+
+
+def test_what_is_missing_is_said(runs: Path) -> None:
+    (notice,) = cost("s")["notices"]
+    assert "what 1.00 slot hours cost is unknown" in notice
+    (runs / "runs/t/r1/study.db").write_text("no database")
+    notices = cost()["notices"]
+    assert any("what t/r1 has cost is missing" in told for told in notices)
+    assert cost()["total"]["usd"] == 2.5
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_table_for_people() -> None:
+    shown = CliRunner().invoke(main, ["cost", "s"]).output
+    lines = [line.split() for line in shown.splitlines()]
+    assert lines[0] == ["run", "USD", "work", "lost", "slot", "hours"]
+    assert lines[1] == ["r1", "1.50", "1.00", "0.5000", "3.00"]
+    assert ["total", "2.50", "2.00", "0.5000", "4.00"] in lines
+
+
+def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    assert "no job has run yet" in CliRunner().invoke(main, ["cost"]).output
+    for words, told in (
+        (["--by", "regions"], "there is no 'regions' (did you mean 'region'?)"),
+        (["--by", ""], "choose of study, run, day, team, region, kind"),
+        (["nowhere"], "no run's folder"),
+    ):
+        done = CliRunner().invoke(main, ["cost", *words])
+        assert done.exit_code == 2
+        assert told in done.output

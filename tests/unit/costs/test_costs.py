@@ -1,0 +1,176 @@
+"""What jobs and nodes cost: the arithmetic, the nodes' time without a job, and the sums."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trialfleet.infra.fleet.scaling.ledger import Ledger, Lifetime
+from trialfleet.workflows.costs.cost import Resources, cost, share, slot_price
+from trialfleet.workflows.costs.items import BY, Item, Kind, add, sums
+from trialfleet.workflows.costs.nodes import settled
+from trialfleet.workflows.costs.table import usd
+
+NODE = Resources(gpus=4, cpus=16, memory=64000)
+MORNING = datetime(2026, 11, 22, 6, tzinfo=UTC)
+NEAR = 1e-9
+
+
+def hours(number: float) -> timedelta:
+    return timedelta(hours=number)
+
+
+@st.composite
+def nodes_and_slots(draw: st.DrawFn) -> tuple[Resources, list[Resources]]:
+    """A node that is divided into slots, which all have GPUs or all have none."""
+    with_gpus = draw(st.booleans())
+    count = draw(st.integers(1, 8))
+    gpus = [draw(st.integers(1, 4)) if with_gpus else 0 for _ in range(count)]
+    cpus = [draw(st.integers(1, 64)) for _ in range(count)]
+    memory = [draw(st.integers(1, 500_000)) for _ in range(count)]
+    left = [draw(st.integers(0, 100)) for _ in range(3)]
+    node = Resources(
+        gpus=sum(gpus) + left[0], cpus=sum(cpus) + left[1], memory=sum(memory) + left[2]
+    )
+    parts = zip(gpus, cpus, memory, strict=True)
+    return node, [Resources(gpus=g, cpus=c, memory=m) for g, c, m in parts]
+
+
+@given(nodes_and_slots())
+def test_the_slots_of_a_node_pay_no_more_than_the_node(
+    divided: tuple[Resources, list[Resources]],
+) -> None:
+    node, slots = divided
+    shares = [share(slot, node) for slot in slots]
+    assert all(0 < one <= 1 for one in shares)
+    assert sum(shares) <= 1 + NEAR
+
+
+@given(nodes_and_slots())
+def test_a_slot_that_is_the_whole_node_pays_for_it(
+    divided: tuple[Resources, list[Resources]],
+) -> None:
+    assert share(divided[0], divided[0]) == 1
+
+
+def test_a_slot_with_gpus_pays_for_these_whatever_else_it_has() -> None:
+    assert share(Resources(gpus=1, cpus=1, memory=100), NODE) == 0.25
+    assert share(Resources(gpus=1, cpus=16, memory=64000), NODE) == 0.25
+    assert share(Resources(gpus=0, cpus=4, memory=32000), NODE) == (0.25 + 0.5) / 2
+    # two trials on each of two GPUs: HTCondor counts four
+    assert share(Resources(gpus=1, cpus=2, memory=100), NODE) == 0.25
+
+
+def test_the_price_of_a_slot_is_that_of_its_node_or_the_studys() -> None:
+    ad = {"GPUs": 2, "Cpus": 1, "Memory": 128, "TotalGPUs": 4, "TotalCpus": 16.0}
+    ad |= {"TotalMemory": 64000}
+    assert slot_price(ad) is None
+    assert slot_price(ad, 3.0) == 1.5
+    assert slot_price({**ad, "TrialfleetPricePerHour": 1.0}, 3.0) == 0.5
+    assert slot_price({**ad, "TrialfleetPricePerHour": "dear"}, 3.0) == 1.5
+    assert slot_price({"TrialfleetPricePerHour": 1.0}) is None
+    assert cost(1.5, 0.5, 7200) == 1.5
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+def job(cents: float | None, instance: str | None = "i-1", **more: str) -> Item:
+    known = None if cents is None else cents / 100
+    place = {"study": "s", "run": "r", "day": "2026-11-22", "region": "A", **more}
+    return Item(kind=Kind.TRIAL, seconds=60, usd=known, instance=instance, **place)
+
+
+lives = st.builds(
+    lambda price, boot, life: Lifetime(
+        type="t",
+        price=price,
+        launched=MORNING,
+        joined=None if boot is None else MORNING + hours(min(boot, life)),
+        ended=MORNING + hours(life),
+    ),
+    st.floats(0.01, 40),
+    st.none() | st.floats(0, 2),
+    st.floats(0, 30),
+)
+jobs = st.builds(
+    job,
+    st.none() | st.floats(0, 500),
+    st.sampled_from(["i-1", "i-2"]),
+    region=st.sampled_from("AB"),
+    run=st.sampled_from(["r", "q"]),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["i-1", "i-2", "i-3"]), lives), st.lists(jobs, max_size=9))
+def test_items_of_nodes_add_up_to_the_ledger(
+    lifetimes: dict[str, Lifetime], items: list[Item]
+) -> None:
+    now = MORNING + hours(40)
+    found = settled(items, lifetimes, now)
+    on_nodes = [item for item in found if item.instance in lifetimes]
+    assert add(on_nodes).usd == pytest.approx(Ledger(lifetimes=lifetimes).cost(now))
+    assert all(item.usd is None or item.usd >= 0 for item in found)
+    elsewhere = [item for item in items if item.instance not in lifetimes]
+    assert [item for item in found if item.instance not in lifetimes] == elsewhere
+
+
+def test_boot_and_idle_time_is_put_to_those_who_used_the_node() -> None:
+    life = Lifetime(
+        type="t",
+        price=1.0,
+        launched=MORNING,
+        joined=MORNING + hours(0.1),
+        ended=MORNING + hours(1),
+    )
+    items = settled([job(20), job(40, region="B")], {"i-1": life}, MORNING + hours(2))
+    found = {(one.key["region"], one.key["kind"]): one.usd for one in sums(items, BY)}
+    told = {("A", "boot"): 1 / 30, ("B", "boot"): 2 / 30, ("A", "idle"): 0.1, ("B", "idle"): 0.2}
+    assert found == pytest.approx({("A", "trials"): 0.2, ("B", "trials"): 0.4, **told})
+
+
+def test_a_node_that_none_used_is_put_to_the_run_that_asked_for_it() -> None:
+    life = Lifetime(type="t", price=1.0, launched=MORNING, ended=MORNING + hours(1), run="r")
+    (item,) = settled([], {"i-1": life}, MORNING + hours(2))
+    assert (item.run, item.kind, item.usd, item.seconds) == ("r", "boot", 1.0, 3600)
+
+
+def test_a_node_that_nobody_saw_end_ends_with_its_lease() -> None:
+    life = Lifetime(
+        type="t",
+        price=1.0,
+        launched=MORNING,
+        joined=MORNING,
+        expires=MORNING + hours(1),
+    )
+    (item,) = settled([], {"i-1": life}, MORNING + hours(9))
+    assert (item.kind, item.usd) == ("idle", 1.0)
+    (item,) = settled([], {"i-1": life}, MORNING + hours(0.5))
+    assert item.usd == 0.5
+
+
+# -- sums ------------------------------------------------------------------------------------------
+
+
+@given(st.lists(jobs, max_size=9), st.permutations(BY))
+def test_groups_add_up_to_the_total(items: list[Item], order: list[str]) -> None:
+    for count in range(len(order)):
+        groups = sums(items, order[:count])
+        assert sum(one.usd for one in groups) == pytest.approx(add(items).usd)
+        assert sum(one.hours for one in groups) == pytest.approx(add(items).hours)
+
+
+def test_a_cost_that_nobody_knows_counts_its_hours() -> None:
+    found = add([job(None), job(10)])
+    assert (found.usd, found.hours, found.unpriced_hours) == (0.1, 2 / 60, 1 / 60)
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(None, ""), (0, "0.00"), (0.01234, "0.0123"), (1.005, "1.00"), (12345.678, "12,345.68")],
+)
+def test_money_in_words(amount: float | None, text: str) -> None:
+    assert usd(amount) == text

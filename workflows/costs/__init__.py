@@ -1,0 +1,1 @@
+"""What runs cost: the arithmetic, the nodes' time that no job had, and budgets (docs/costs.md)."""

@@ -1,0 +1,109 @@
+"""Whether a budget in USD pays for one more trial. Pure.
+
+    b     the budget
+    c_i   cost of a job that is over: of a trial with all its attempts, a full training, a gate
+    a_j   what a job under way has cost so far
+    e, f  what one trial, and one full training, will probably cost
+
+    spent = Σ c_i
+    bound = Σ max(a_j, e or f) over the jobs under way, and f for each full training to come
+
+Another trial begins while spent + bound + e ≤ b, and spent < b. So jobs under way count with what
+they will probably cost, and the full trainings, which always run, with what is kept for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What jobs will probably cost, in USD.
+
+    Attributes:
+        trial: e.
+        full: f.
+    """
+
+    trial: float = 0.0
+    full: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """What a region has cost, in USD.
+
+    Attributes:
+        trials: c_i of each trial that is over.
+        under_way: a_j of each trial that is asked and not told.
+        full: of the full training so far; None before it began.
+        full_is_over: it came to its end, or there will be none.
+        others: of the gate.
+    """
+
+    trials: tuple[float, ...] = ()
+    under_way: tuple[float, ...] = ()
+    full: float | None = None
+    full_is_over: bool = False
+    others: float = 0.0
+
+    @property
+    def spent(self) -> float:
+        """The cost of the jobs that are over."""
+        over = self.full or 0.0 if self.full_is_over else 0.0
+        return sum(self.trials) + over + self.others
+
+    def ended(self) -> Spending:
+        """Return the same where nothing goes on: what was under way has cost what it has."""
+        trials = (*self.trials, *self.under_way)
+        return replace(self, trials=trials, under_way=(), full_is_over=True)
+
+    def bound(self, expected: Expected) -> float:
+        """Return the probable cost of the jobs under way and of the full training to come."""
+        full = 0.0 if self.full_is_over else max(self.full or 0.0, expected.full)
+        return full + sum(max(so_far, expected.trial) for so_far in self.under_way)
+
+
+def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
+    """Return what jobs will probably cost: the means of those that are over.
+
+    Args:
+        spendings: of regions, those like the one asked for alone, or else all.
+        before: what earlier runs say, for what isn't known yet. Where nobody knows, a full training
+            costs at least a trial, and a trial nothing: until the first is over, only what was
+            spent counts.
+    """
+    known = list(spendings)
+    before = before or Expected()
+    trials = [usd for each in known for usd in each.trials]
+    fulls = [each.full for each in known if each.full_is_over and each.full]
+    trial = fmean(trials) if trials else before.trial
+    return Expected(trial=trial, full=fmean(fulls) if fulls else max(before.full, trial))
+
+
+def why_spent(
+    name: str, budget: float, spendings: Sequence[Spending], expected: Expected
+) -> str | None:
+    """Return why a budget pays for no further trial, in words; None while it does.
+
+    Args:
+        name: what the budget is called.
+        budget: b.
+        spendings: of the regions that it is for.
+        expected: e and f.
+    """
+    spent = sum(each.spent for each in spendings)
+    bound = sum(each.bound(expected) for each in spendings)
+    if spent < budget and spent + bound + expected.trial <= budget + _ROUNDING:
+        return None
+    parts = [f"{spent:.4g} USD are spent"]
+    if bound:
+        parts.append(f"{bound:.4g} bound by jobs under way and full trainings to come")
+    if spent < budget:
+        parts.append(f"a trial costs about {expected.trial:.4g}")
+    return f"{name} of {budget:.4g} USD is used up: {', '.join(parts)}"

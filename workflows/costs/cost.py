@@ -1,0 +1,102 @@
+"""What a job costs. Pure arithmetic.
+
+    p    price of a whole node, in USD per hour
+    s    share of the node that a slot is, from 0 to 1
+    t    time that a job executes in the slot, in seconds
+
+    cost of the job, in USD = p · s · t / 3600
+
+A node is bought for its GPUs. So the share of a slot with GPUs is that of the node's GPUs: a trial
+that has the only GPU pays for all of the node, whatever cores it leaves. The share of a slot
+without GPUs is the mean of its shares of the cores and of the memory: both are full or nothing is.
+The shares of a node's slots never add up to more than 1 where all have GPUs, or none has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+HOUR = 3600.0
+PRICE = "TrialfleetPricePerHour"
+INSTANCE = "TrialfleetInstance"
+# What a job's ad and its event log keep of its node; of its slot the log has the like by itself.
+PRICED_BY = (PRICE, INSTANCE, "TotalGPUs", "TotalCpus", "TotalMemory", "GPUs", "Memory")
+
+# Where the ad of a job that runs has what `slot_price` reads.
+SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
+
+
+class End(StrEnum):
+    """How a stay in a slot ended, as far as it matters for what was paid."""
+
+    DONE = "done"  # it led to a result
+    FAILED = "failed"  # its attempt did not: paid in vain
+    EVICTED = "evicted"  # it was cut off; its attempt went on elsewhere, from its last checkpoint
+    RUNNING = "running"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the time was lost, but for what a checkpoint saved of it."""
+        return self in {End.FAILED, End.EVICTED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a slot has, or a whole node; memory in any unit, the same for both."""
+
+    gpus: float
+    cpus: float
+    memory: float
+
+
+def share(slot: Resources, node: Resources) -> float:
+    """Return s, the share of a node's price that one of its slots pays."""
+    if slot.gpus > 0 and node.gpus > 0:
+        return _part(slot.gpus, node.gpus)
+    return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
+
+
+def cost(price: float, share: float, seconds: float) -> float:
+    """Return what `seconds` in a slot cost, in USD.
+
+    Args:
+        price: p, USD per hour of the whole node.
+        share: s.
+        seconds: t.
+    """
+    return price * share * seconds / HOUR
+
+
+def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
+    """Return p · s of a slot, in USD per hour; None where price or share isn't known.
+
+    Args:
+        ad: the slot's `GPUs`, `Cpus` and `Memory`, the node's `TotalGPUs`, `TotalCpus` and
+            `TotalMemory`, and its `TrialfleetPricePerHour`.
+        default: p of a node that doesn't say its price.
+    """
+    price = _number(ad.get(PRICE))
+    price = default if price is None else price
+    slot, node = _resources(ad, ""), _resources(ad, "Total")
+    if price is None or slot is None or node is None:
+        return None
+    return price * share(slot, node)
+
+
+def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
+    cpus, memory = _number(ad.get(f"{prefix}Cpus")), _number(ad.get(f"{prefix}Memory"))
+    if cpus is None or memory is None:
+        return None
+    return Resources(gpus=_number(ad.get(f"{prefix}GPUs")) or 0.0, cpus=cpus, memory=memory)
+
+
+def _number(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and value >= 0 else None  # type: ignore[arg-type,operator]
+
+
+def _part(some: float, all_: float) -> float:
+    return min(1.0, some / all_) if all_ > 0 else 0.0

@@ -1,0 +1,46 @@
+"""Costs in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trialfleet.workflows.costs.items import Sum
+from trialfleet.workflows.output import keep_numbers_whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NONE = "—"  # of costs that belong to no run or region
+_FIGURES = ("work", "lost", "boot", "idle")
+
+
+def usd(amount: float | None) -> str:
+    """Return a sum of money: to the cent, of less than a dollar to a hundredth of one."""
+    if amount is None:
+        return ""
+    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.4f}"
+
+
+def costs_table(sums: Sequence[Sum], total: Sum, by: Sequence[str]) -> Table:
+    """A row for each sum and one for the total; columns that would all be 0 are left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = [name for name in _FIGURES if getattr(total, name)] if "kind" not in by else []
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_footer=True)
+    for place, name in enumerate(by):
+        table.add_column(name, footer="" if place else "total", overflow="fold")
+    table.add_column("USD", footer=usd(total.usd), justify="right")
+    for name in shown:
+        table.add_column(name, footer=usd(getattr(total, name)), justify="right")
+    table.add_column("slot hours", footer=f"{total.hours:.2f}", justify="right")
+    for one in sums:
+        figures = [one.usd, *(getattr(one, name) for name in shown)]
+        table.add_row(
+            *(Text(one.key[name] or _NONE) for name in by),
+            *map(usd, figures),
+            f"{one.hours:.2f}",
+        )
+    keep_numbers_whole(table)
+    return table

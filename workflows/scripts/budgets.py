@@ -1,0 +1,122 @@
+"""Budgets in USD: what a region, its run and its day have spent, looked up before a trial begins.
+
+The asks are where they hold: whatever else is dead, without an ask no trial begins. What a job has
+cost is in the study once it is told, and in its event log before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import write_json
+from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, why_spent
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.scripts.region_studies import RegionStudies
+from trialfleet.workflows.status.job_costs import region_spending
+from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.study.frozen import day_of, load_frozen
+
+_OTHERS_SECONDS = 10.0  # for so long what other runs of the day have spent is good
+
+
+class Budgets:
+    """The budgets of one run. Not thread-safe."""
+
+    def __init__(self, studies: RegionStudies) -> None:
+        self._studies, self._folder, self._frozen = studies, studies.folder, studies.frozen
+        self._study = studies.study
+        before = studies.frozen.costs
+        self._before = Expected(trial=before.trial, full=before.full or 0.0) if before else None
+        self._others: tuple[float, list[Spending]] = (0.0, [])
+        self._days: dict[Path, _OtherRun | None] = {}  # by folder; None: not of this one's day
+
+    def why_spent(self, slug: str) -> str | None:
+        """Return why no budget pays for another trial of a region, and note it; None if all do."""
+        why = self._why_spent(slug)
+        if why:
+            write_json(self._folder.region(slug).spent, {"reason": why})
+        return why
+
+    def _why_spent(self, slug: str) -> str | None:
+        region = self._studies.regions[slug].name
+        budget = self._study.budget_of(region)
+        if not budget.in_usd:
+            return None
+        own = self._of(slug)
+        run = self._of_run() if budget.usd_per_run or budget.usd_per_day or not own.trials else []
+        day = self._of_day() if budget.usd_per_day else []
+        scopes = (
+            ("budget.usd", budget.usd, [own], [own] if own.trials else run),
+            ("budget.usd_per_run", budget.usd_per_run, run, run),
+            ("budget.usd_per_day", budget.usd_per_day, [*run, *day], [*run, *day]),
+        )
+        reasons = (
+            why_spent(name, usd, spendings, expected_of(alike, self._before))
+            for name, usd, spendings, alike in scopes
+            if usd
+        )
+        return next(filter(None, reasons), None)
+
+    def _of(self, slug: str) -> Spending:
+        trials = self._studies.of(slug).trials()
+        return region_spending(self._folder.region(slug), trials, self._study, time.time())
+
+    def _of_run(self) -> list[Spending]:
+        """Of all regions; of one that has not begun only its full training is to come."""
+        return [
+            self._of(slug)
+            if self._folder.region(slug).dag_files.submit.exists()
+            else region_spending(self._folder.region(slug), [], self._study, time.time())
+            for slug in self._studies.regions
+        ]
+
+    def _of_day(self) -> list[Spending]:
+        """Of the regions of other runs of the study that are of the same day."""
+        when, known = self._others
+        if time.monotonic() - when > _OTHERS_SECONDS or not when:
+            known = [each for run in self._runs_of_day() for each in run.spendings()]
+            self._others = time.monotonic(), known
+        return known
+
+    def _runs_of_day(self) -> Iterator[_OtherRun]:
+        for study in sorted(self._folder.root.parent.glob("*/study.yaml")):
+            place = study.parent
+            if place not in self._days:
+                self._days[place] = self._opened(place)
+            if run := self._days[place]:
+                yield run
+
+    def _opened(self, place: Path) -> _OtherRun | None:
+        """Another run of this one's study and day; None where it is none, or can't be read."""
+        folder, own = RunFolder(place), (self._study.name, self._frozen.of_day)
+        try:
+            is_of_day = place != self._folder.root and day_of(folder.study) == own
+            return _OtherRun(folder) if is_of_day else None
+        except (TrialfleetError, OSError, ValueError):
+            return None
+
+
+class _OtherRun:
+    """Another run of the day."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._frozen = folder, load_frozen(folder.study)
+        self._trials = RunTrials(folder, self._frozen)
+
+    def spendings(self) -> list[Spending]:
+        """Return what each region has spent; of one that is not under way nothing is to come."""
+        if not self._folder.study.exists():  # removed since
+            return []
+        found, _ = self._trials.all()
+        study = self._frozen.study
+        is_under_way = any(files.lock.exists() for files in self._folder.all_dags())
+        now = time.time() if is_under_way else None
+        known = [
+            region_spending(self._folder.region(r.slug), found[r.name], study, now)
+            for r in graph_of(study).regions
+        ]
+        return known if is_under_way else [each.ended() for each in known]
