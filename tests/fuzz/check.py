@@ -23,6 +23,7 @@ from tests.fuzz import generate
 from trialfleet.errors import TrialfleetError, printable
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.attempts.outcome import Complete, judge
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.daily.day import Work
@@ -33,7 +34,6 @@ from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.report import render_page
 from trialfleet.workflows.run.run import plan
-from trialfleet.workflows.scripts.outcome import Complete, judge
 from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen

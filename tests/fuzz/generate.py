@@ -78,7 +78,8 @@ PASSWORD = "pa55wort"
 STUDIES: list[dict[str, Any]] = [
     SMALL,
     {**SMALL, "regions": {"glob": "data/*.npz"}, "publish": "models", "seed": 3, "retries": 0},
-    {**SMALL, "publish": "none"},
+    {**SMALL, "publish": "none", "team": "ads", "usd_per_hour": 0.5},
+    {**SMALL, "budget": {"trials": 4, "usd": 5, "usd_per_run": 10.5, "usd_per_day": 20}},
     {**SMALL, "gate": {"metric": "auc", "direction": "maximize", "tolerance": 0.01}},
     {**SMALL, "gate": {"confidence": 0.9, "baseline": False}, "python": "/usr/bin/python3"},
     {

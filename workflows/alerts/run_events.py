@@ -98,6 +98,25 @@ class RunEvents:
         return None if verdict.promoted else verdict.why
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
+        """The budgets in USD of regions and run, by what their jobs cost; and the fleet's cap."""
+        budget = self._frozen.study.budget
+        for region in status.regions:
+            own = self._frozen.study.budget_of(region.name).usd
+            if own and (region.usd or 0.0) >= _SHARE * own:
+                what = f"{region.usd:.2f} USD of {own:.2f} spent (budget.usd)"
+                yield self._of_region("budget-80", region, what, "", same=str(own))
+            if region.spent:
+                what = f"no trial begins any more: {region.spent}"
+                yield self._of_region("budget-spent", region, what, "", same="")
+        spent = sum(region.usd or 0.0 for region in status.regions)
+        for key in ("usd_per_run", "usd_per_day"):
+            most = getattr(budget, key)
+            if most and spent >= _SHARE * most:
+                what = f"{spent:.2f} USD of {most:.2f} spent (budget.{key})"
+                yield self._of_run("budget-80", what, "", same=f"{key} {most}")
+        yield from self._of_cap(status)
+
+    def _of_cap(self, status: RunStatus) -> Iterator[Event]:
         money = status.money
         if money is None or not money.cap:
             return

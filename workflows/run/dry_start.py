@@ -16,12 +16,12 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.workflows.attempts.outcome import Complete, Failed, judge
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
-from trialfleet.workflows.scripts.outcome import Complete, Failed, judge
 from trialfleet.workflows.study.frozen import load_frozen
 
 SECONDS = 60.0  # that a check lasts: what trains for so long has started well

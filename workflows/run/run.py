@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import read_json, typed
 from trialfleet.sections import did_you_mean
+from trialfleet.workflows.attempts import resource_limits
 from trialfleet.workflows.dagman import job_queue, mend
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
@@ -29,7 +30,6 @@ from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.run.estimate import costs_before
-from trialfleet.workflows.scripts import resource_limits
 from trialfleet.workflows.status.causes import failed_attempts
 from trialfleet.workflows.status.job_log import Job, job_fields
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state

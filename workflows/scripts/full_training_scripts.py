@@ -5,13 +5,13 @@ from __future__ import annotations
 from trialfleet.files import read_json, write_json
 from trialfleet.optimizer.region_study import Assignment
 from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.attempts import node_faults
+from trialfleet.workflows.attempts.job_record import note_job
+from trialfleet.workflows.attempts.outcome import Complete, Unpaid
+from trialfleet.workflows.attempts.retries import Attempts
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.table_findings import source_of_table
-from trialfleet.workflows.scripts import node_faults
-from trialfleet.workflows.scripts.attempts import Attempts
-from trialfleet.workflows.scripts.job_record import note_job
-from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure, noted_failures

@@ -17,6 +17,14 @@ import numpy as np
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, write_json
 from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.attempts.outcome import (
+    Failed,
+    Unpaid,
+    finite_metrics,
+    judge,
+    load_result,
+    one_line,
+)
 from trialfleet.workflows.models.card import verdict_of
 from trialfleet.workflows.models.folders import models_folder_of, share
 from trialfleet.workflows.models.gate_decision import (
@@ -32,14 +40,6 @@ from trialfleet.workflows.models.gate_decision import (
 from trialfleet.workflows.models.latest import champion_of, provenance_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
-from trialfleet.workflows.scripts.outcome import (
-    Failed,
-    Unpaid,
-    finite_metrics,
-    judge,
-    load_result,
-    one_line,
-)
 from trialfleet.workflows.scripts.publish import check_model
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.attempts.job_record import note_job
+from trialfleet.workflows.attempts.outcome import Failed
+from trialfleet.workflows.attempts.retries import Attempts
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts import gate
-from trialfleet.workflows.scripts.attempts import Attempts
-from trialfleet.workflows.scripts.job_record import note_job
-from trialfleet.workflows.scripts.outcome import Failed
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status.causes import note_final_failure, noted_failures
 

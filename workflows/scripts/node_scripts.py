@@ -26,13 +26,13 @@ from trialfleet.optimizer.ownership import Owner
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.optimizer.startup import first_led
 from trialfleet.optimizer.suggest import warm_up
+from trialfleet.workflows.attempts.outcome import JOB_REMOVED
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
-from trialfleet.workflows.scripts.outcome import JOB_REMOVED
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.status.states import Stage

@@ -15,6 +15,7 @@ from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, write_json
+from trialfleet.workflows.attempts.outcome import Complete, judge
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, models_folder_of
@@ -26,7 +27,6 @@ from trialfleet.workflows.models.latest import (
     switch_to_newest,
 )
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts.outcome import Complete, judge
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 

@@ -9,10 +9,7 @@ from trialfleet.optimizer.region_study import Assignment, RegionSettings, Region
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.wall_clock import WallClock
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
-from trialfleet.workflows.scripts.outcome import (
+from trialfleet.workflows.attempts.outcome import (
     JOB_UNSUBMITTED,
     NO_JOB,
     Complete,
@@ -20,6 +17,9 @@ from trialfleet.workflows.scripts.outcome import (
     Unpaid,
     judge,
 )
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy

@@ -7,13 +7,13 @@ from optuna.trial import TrialState
 from trialfleet.optimizer.region_study import AlreadyTold, Spent, Stopped
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.trial_execution import TrialExecution
+from trialfleet.workflows.attempts import node_faults
+from trialfleet.workflows.attempts.giving_up import why_give_up
+from trialfleet.workflows.attempts.job_record import execution_of
+from trialfleet.workflows.attempts.outcome import Complete, Unpaid
+from trialfleet.workflows.attempts.retries import Attempts
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.scripts import node_faults
-from trialfleet.workflows.scripts.attempts import Attempts
 from trialfleet.workflows.scripts.budgets import Budgets
-from trialfleet.workflows.scripts.giving_up import why_give_up
-from trialfleet.workflows.scripts.job_record import execution_of
-from trialfleet.workflows.scripts.outcome import Complete, Unpaid
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.run_trials import RunTrials

@@ -1,7 +1,7 @@
 """What made an attempt at a trial fail, by the words that were kept of it.
 
-The words are those of `scripts/outcome.py`, of HTCondor's hold reasons and of the trainer itself; a
-test has each outcome told and reads it here.
+The words are those of `attempts/outcome.py`, of HTCondor's hold reasons and of the trainer itself;
+a test has each outcome told and reads it here.
 """
 
 from __future__ import annotations

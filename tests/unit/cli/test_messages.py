@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, PoolError, first_of
+from trialfleet.workflows.attempts.outcome import Failed, judge
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.names import check_region_name
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts.outcome import Failed, judge
 
 
 def said(*arguments: object) -> Result:

@@ -37,9 +37,9 @@ MONEY = Spending(spent=8.5, cap=10.0, left=1.5, reserve=1.0, ended=None, trouble
 class Scene:
     """A planned run whose status the test sets."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
         (folder / "go.sh").write_text("exit 0\n")
-        study = load_study(write(folder, MINIMAL + NOTIFY))
+        study = load_study(write(folder, MINIMAL + NOTIFY + more))
         self.folder = RunFolder(plan(study, run="r1", out=folder / "r1").folder)
         self.clock = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: self.clock)
@@ -118,6 +118,23 @@ def test_money_is_told_at_80_percent_and_when_it_ends(scene: Scene) -> None:
     assert scene.events.look()[0].id == event.id
     scene.set(money=replace(MONEY, spent=9.9, ended="the cap is reached"))
     assert scene.kinds() == ["budget-80", "budget-spent"]
+
+
+def test_budgets_in_usd_are_told_by_region_and_run(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = "budget: {usd: 5, usd_per_run: 8, usd_per_day: 100}\nusd_per_hour: 1.0\n"
+    scene = Scene(work, monkeypatch, budget)
+    first, second = scene.status.regions
+    scene.set(regions=(replace(first, usd=3.9), replace(second, usd=2.4)))
+    assert scene.kinds() == []
+    scene.set(regions=(replace(first, usd=4.1, spent="budget.usd is spent"), second))
+    of_region, ended = scene.events.look()
+    assert of_region.title == "demo r1: A: 4.10 USD of 5.00 spent (budget.usd)"
+    assert ended.title == "demo r1: A: no trial begins any more: budget.usd is spent"
+    scene.set(regions=(replace(first, usd=3.2), replace(second, usd=3.2)))
+    [of_run] = scene.events.look()
+    assert of_run.title == "demo r1: 6.40 USD of 8.00 spent (budget.usd_per_run)"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
+from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid, judge, last_line
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts.outcome import Complete, Failed, Unpaid, judge, last_line
 
 COMPLETE = '{"schema": 1, "status": "complete", "metrics": {"auc": 0.5, "n": 3}, "seconds": 2}'
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from trialfleet.errors import PoolError
+from trialfleet.workflows.attempts.resource_limits import CODES
 from trialfleet.workflows.plan.matching import machine_slots, machines
-from trialfleet.workflows.scripts.resource_limits import CODES
 
 MACHINE = "node"  # whose an attempt is, as it is noted
 _BY_A_PERSON = frozenset({1, 15})  # UserRequest, SubmittedOnHold

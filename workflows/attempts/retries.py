@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.attempts import node_faults
+from trialfleet.workflows.attempts.outcome import Failed
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.scripts import node_faults
-from trialfleet.workflows.scripts.outcome import Failed
 from trialfleet.workflows.status.job_log import read_job
 
 Noted = Mapping[str, Mapping[str, str]]  # what is kept of each attempt that failed, by its number

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
+from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts import node_faults, resource_limits
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
 # What a shell says, that of RUN/start too: a command can't be executed, or isn't found.
