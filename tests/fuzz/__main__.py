@@ -133,12 +133,19 @@ def _one_case(kind: str, seed: int, number: int, folder: Path) -> int:
     """Run one case alone; its files are kept where it says."""
     kept = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=place()))
     print(f"its files: {kept / f'{kind}-{number}'} (removed if it goes well)", flush=True)
-    return subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.worker", kind, str(seed), str(number), "1", str(kept)],
+    program = [sys.executable, "-m", "tests.fuzz.worker"]
+    done = subprocess.run(
+        [*program, kind, str(seed), str(number), "1", str(kept)],
         cwd=ROOT,
         env=_environment(folder),
+        stdout=subprocess.PIPE,
+        text=True,
         check=False,
-    ).returncode
+    )
+    failed = [line for line in map(json.loads, done.stdout.splitlines()) if "failed" in line]
+    for line in failed:
+        print(line["traceback"])
+    return done.returncode or len(failed)
 
 
 def _properties(seed: int) -> Iterator[str]:

@@ -4,7 +4,8 @@ Its daemons keep their appointments by the wall clock. Set back by ten minutes, 
 minutes nothing that isn't asked of them: no job is matched or started, no DAGMan looks at its log.
 A new schedd keeps none of the former's appointments and starts the DAGMans anew, and a new
 negotiator matches at once; running jobs go on meanwhile. The other daemons make their appointments
-anew when they read their configuration again.
+anew when they read their configuration again. One that had just died has an appointment with the
+master to be started; being told, the master starts it now.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trialfleet.infra.pool.connection import connect, use
 
 NOTICED_SECONDS = 20.0  # set back by less, the daemons go on as soon as anybody could help
 _ANSWER_SECONDS = 60.0
+_DEAD = ("condor_on",)
 _SCHEDD = ("condor_restart", "-fast", "-schedd")
 _NEGOTIATOR = ("condor_restart", "-fast", "-negotiator")
 _OTHERS = ("condor_reconfig",)
@@ -107,7 +109,7 @@ def _commands_here() -> list[Command]:
     with suppress(PoolError):  # else what this process was started with tells
         use(connect())
     daemons = str(htcondor2.param.get("DAEMON_LIST", "")).replace(",", " ").split()
-    return [_SCHEDD, *([_NEGOTIATOR] if "NEGOTIATOR" in daemons else []), _OTHERS]
+    return [_DEAD, _SCHEDD, *([_NEGOTIATOR] if "NEGOTIATOR" in daemons else []), _OTHERS]
 
 
 def _run(command: Command) -> None:

@@ -198,7 +198,7 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
     """
     path = (folder / name).absolute()
     try:
-        near = next(p for p in (path, *path.parents) if os.path.lexists(p))
+        near = next(p for p in (path, *path.parents) if _lies_there(p))
         usable = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
     except OSError as error:
         raise UnusableStudyError(Problem(keys, str(error))) from error
@@ -209,6 +209,14 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
             Problem(keys, f"{str(path)!r} needs {str(near)!r}: {why}; {where}")
         )
     return str(path)
+
+
+def _lies_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def check_storage(url: str) -> str:

@@ -229,6 +229,12 @@ def test_a_publish_folder_that_cant_be_made_is_refused(folder: Path, publish: st
     assert "/go.sh': it is no folder" in message
 
 
+def test_a_publish_folder_with_a_name_that_none_can_have_is_refused(folder: Path) -> None:
+    message = error_of(folder, MINIMAL + f"publish: {'x' * 300}\n")
+    assert ":9: publish: " in message
+    assert "File name too long" in message
+
+
 def test_a_publish_folder_that_cant_be_written_to_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
