@@ -145,7 +145,7 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
     """What most of its failed attempts had."""
     cause = region.cause
     assert cause is not None, "a region whose attempts failed has a cause"
-    kind = kind_of_attempt(cause.error)
+    kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)
     is_one = 2 * cause.attempts > cause.of
     short = reason.partition(": all attempts so far failed alike")[0].partition(SEE)[0]
     told = f"{short}: {cause.error}" if cause.error not in short else short
