@@ -27,7 +27,8 @@ TRIALS = 3  # of different parameters: one may have been given some that can't b
 def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None) -> str | None:
     """Return why no further trial of these regions would fare better; None while one may.
 
-    All attempts so far failed for one reason, those at three trials or more. Nothing completed, no
+    All attempts so far failed for one reason, those at three trials or more; a machine's faults
+    don't count. Nothing completed, no
     first attempt runs that has outlived them, and the machine isn't to blame: they ran on several,
     or there is no other.
 
@@ -36,7 +37,7 @@ def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None
         machines: returns the names of the pool's machines; default: asks the collector.
     """
     trials = [trial for own, _ in regions for trial in own]
-    attempts = failed_attempts(trials)
+    attempts = [attempt for attempt in failed_attempts(trials) if not attempt.blame]
     failed = {attempt.node for attempt in attempts}
     if any(trial.state.name == "COMPLETE" for trial in trials):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,10 +44,8 @@ _COLORS: dict[str, str] = {
     Stage.PUBLISHED: "green",
     Stage.TUNED: "green",
 }
-_SHOWN_REGIONS = 45
-_SHOWN_MENDS = 3
-_SHOWN_STEPS = 4
-_SHOWN_NAMES = 3
+_UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
+_SHOWN_REGIONS, _SHOWN_MENDS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
 _WIDE = 120  # columns of a terminal
 _STATUS_DIGITS, _RESULT_DIGITS = 5, 6  # significant ones, of the greatest value in a column
 
@@ -75,6 +74,7 @@ def run_view(status: RunStatus, widths: dict[int, int] | None = None) -> Rendera
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
     parts += [Text(_mended(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
+    parts += [Text(line) for line in _ask_why(status)]
     if status.state.can_resume:
         parts += [Text(line) for line in _next(status)]
     return Group(*parts)
@@ -117,6 +117,15 @@ def _named(names: list[str], of: int) -> str:
         return names[0]
     which = "" if len(names) == of else f" ({first_of(names, _SHOWN_NAMES)})"
     return f"{len(names)} of {of} regions{which}"
+
+
+def _ask_why(status: RunStatus) -> list[str]:
+    """What says why the first region that isn't well stands where it stands."""
+    unwell = [region.name for region in status.regions if region.stage in _UNWELL]
+    stands_still = bool(status.troubles or status.held)
+    asked = unwell or [region.name for region in status.regions if stands_still]
+    run = typed(Path(status.folder))
+    return [f"why: trialfleet why {shlex.quote(name)} --run {run}" for name in asked[:1]]
 
 
 def _next(status: RunStatus) -> list[str]:

@@ -35,11 +35,12 @@ def kind_of(error: str) -> str:
 
 
 class FailedAttempt(NamedTuple):
-    """One attempt that failed: when, at which node, and why."""
+    """One attempt that failed: when, at which node, why, and whose fault that was."""
 
     time: str
     node: str
     error: str
+    blame: str = ""  # empty: the user's own
 
     @property
     def kind(self) -> str:
@@ -56,12 +57,14 @@ class Cause:
         attempts: how many failed so.
         of: how many failed in all.
         log: what the latest of them wrote on standard error, or HTCondor's log of it.
+        blame: "node" where the latest was a machine's fault, which costs no retry; else empty.
     """
 
     error: str
     attempts: int
     of: int
     log: str
+    blame: str = ""
 
     @property
     def kind(self) -> str:
@@ -83,7 +86,8 @@ def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:
 def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
     told = trial.user_attrs
     for noted in told.get(FAILURES, {}).values():
-        yield FailedAttempt(str(noted["time"]), str(told["node"]), str(noted["error"]))
+        words = (noted["time"], told["node"], noted["error"], noted.get("blame", ""))
+        yield FailedAttempt(*map(str, words))
 
 
 def cause_of(
@@ -107,6 +111,7 @@ def cause_of(
         attempts=len(alike),
         of=len(attempts),
         log=log_of(_place(folder, alike[-1].node)),
+        blame=alike[-1].blame,
     )
 
 
@@ -136,7 +141,10 @@ def note_final_failure(
 
 def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
     noted = noted_failures(folder.best).values()
-    return [FailedAttempt(each["time"], each["node"], each["error"]) for each in noted]
+    return [
+        FailedAttempt(each["time"], each["node"], each["error"], each.get("blame", ""))
+        for each in noted
+    ]
 
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:

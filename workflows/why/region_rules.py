@@ -7,6 +7,7 @@ going on, then what keeps this region's trials from running.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -95,7 +96,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.verdict.get("verdict") == "kept":
         return _kept(run, region)
     if region.not_latest:
-        promote = f"trialfleet promote {run.run}/{region.name}"
+        promote = _promote(run, region)
         why = region.not_latest.partition("; to change that")[0]
         return _answer(
             region, Kind.NOT_LATEST, Blame.NOBODY, why, advice="against that", command=promote
@@ -107,7 +108,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
 def _kept(run: RunFacts, region: RegionFacts) -> Answer:
     why = str(region.verdict.get("why") or "no reason was noted")
     champion = (region.verdict.get("champion") or {}).get("run") or "the model in force"
-    promote = f"trialfleet promote {run.run}/{region.name}"
+    promote = _promote(run, region)
     if _UNMEASURED.search(why):
         told = f"its new model could not be measured, so the gate kept {champion}: {why}"
         advice = "mend the trainer's mode evaluate; against the gate"
@@ -115,6 +116,10 @@ def _kept(run: RunFacts, region: RegionFacts) -> Answer:
     told = f"the gate kept {champion}: {why}"
     advice = "nothing is wrong; against the gate"
     return _answer(region, Kind.GATE_KEPT, Blame.NOBODY, told, advice=advice, command=promote)
+
+
+def _promote(run: RunFacts, region: RegionFacts) -> str:
+    return f"trialfleet promote {shlex.quote(f'{run.run}/{region.name}')}"
 
 
 def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
@@ -145,7 +150,7 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
     """What most of its failed attempts had."""
     cause = region.cause
     assert cause is not None, "a region whose attempts failed has a cause"
-    kind = kind_of_attempt(cause.error)
+    kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)
     is_one = 2 * cause.attempts > cause.of
     short = reason.partition(": all attempts so far failed alike")[0].partition(SEE)[0]
     told = f"{short}: {cause.error}" if cause.error not in short else short

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shlex
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -314,9 +315,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def study_file(places: Mapping[str, str]) -> str:
-    """Return the file that a study was read from, by its places: FILE:LINE, or FILE."""
+    """Return the file that a study was read from, as it is typed, by its places in it."""
     place = next(iter(places.values()), "")
-    return re.sub(r":\d+$", "", place) or "STUDY"
+    return shlex.quote(re.sub(r":\d+$", "", place)) if place else "STUDY"
 
 
 def _hours(trials: list[StoredTrial]) -> float:

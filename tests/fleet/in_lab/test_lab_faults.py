@@ -18,7 +18,7 @@ QUIET = {**STEP, "steps": 80}
 UPLOADING = {**QUIET, "save_every": 6, "upload": 1}  # … which sends it every 3 s
 ONE = {"trials": 1, "lanes": 1}
 pytestmark = pytest.mark.thorough
-NODES = 6
+NODES = 7
 ELSEWHERE = (
     240  # seconds; a quiet machine needs some 60 from a node's loss to its trial's next life
 )
@@ -142,6 +142,9 @@ def test_a_node_that_eats_jobs_is_drained_and_says_why(
     assert note.startswith("3 jobs failed here within 60 s: ")
     assert note.count("exit code 1") == 3
     assert note.strip() in why(project, eater)
+    asked = json.loads(project.trialfleet("why", eater, "--json"))
+    assert (asked["kind"], asked["blame"]) == ("eats-jobs", "node")
+    assert note.strip() in asked["why"]
     own = 'TrialfleetRun == "eaten" && JobStatus == 1'
     others = f'TrialfleetInstance =!= "{eater}"'  # do from now on
 
@@ -154,6 +157,26 @@ def test_a_node_that_eats_jobs_is_drained_and_says_why(
     assert work.hosts(FIRST)[:3] == [address] * 3
     assert work.hosts(FIRST)[-1] != address
     assert work.finished()[FIRST]["state"] == "complete"
+
+
+def test_a_node_that_eats_jobs_fails_no_trial_that_has_one_retry(
+    project: Project, silence: Silence, lab: Lab
+) -> None:
+    eater = sorted(idle(project) - set(silence.places.values()))[0]
+    lab.machine(eater).write(EATEN, "")
+    project.manager.write(f"{HOME}/eaten.py", EATER, user="ubuntu")
+    work = Work(
+        project,
+        "survives",
+        budget={"trials": 4, "lanes": 4, "failures": 0},
+        trainer={"command": ["python3", "eaten.py"], "files": ["eaten.py"]},
+        retries=1,
+    )
+    nodes = [f"A.l{lane}.t01" for lane in range(1, 5)]
+    lab.wait_for(lambda: all(work.told(node) for node in nodes), "the trials' ends", 240)
+    assert {record["state"] for record in work.finished().values()} == {"complete"}
+    eaten = [node for node in nodes if lab.machine(eater).instance()["address"] in work.hosts(node)]
+    print(f"the eater had {len(eaten)} of the trials' first attempts")
 
 
 def why(project: Project, instance: str) -> str:

@@ -1,0 +1,280 @@
+"""The rules of `trialfleet why`: from facts to one answer, the cause that explains others first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialfleet.workflows.attempts.outcome import Complete, Failed, judge
+from trialfleet.workflows.dagman.health import Fault, Remedy
+from trialfleet.workflows.daily.journal import Ending, Outcome
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.plan.matching import Prospects
+from trialfleet.workflows.status.causes import Cause
+from trialfleet.workflows.status.states import RunState, Stage, TrialState
+from trialfleet.workflows.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.why.attempt_causes import kind_of_attempt
+from trialfleet.workflows.why.facts import (
+    InstanceFacts,
+    Life,
+    NodeFacts,
+    Queued,
+    RegionFacts,
+    RunFacts,
+    Scaling,
+    Script,
+)
+from trialfleet.workflows.why.instance_rules import kind_of_leaving, why_instance
+from trialfleet.workflows.why.node_rules import why_node
+from trialfleet.workflows.why.region_rules import why_region
+from trialfleet.workflows.why.waiting_rules import kind_of_refusal, waits
+from trialfleet.workflows.why.witnesses import last_script
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+RUN = RunFacts(
+    folder=Path("/r/r1"), study="demo", run="r1", state=RunState.RUNNING, now=NOW,
+    study_file="/s/study.yaml", places={"resources.memory": "/s/study.yaml:9"},
+)  # fmt: skip
+REGION = RegionFacts(name="A", slug="A", state=RunState.RUNNING, stage=Stage.TUNING, budget=4)
+NODE = NodeFacts(node="A.l1.t01")
+FITS = Prospects(slots=2, fit=2, willing=2, at_once=2, lacking=(), has_fleet=False)
+QUEUED = Queued(job="7.0", seconds=60, prospects=FITS)
+DEFER = Script("A.l1.t02", 75, "the storage of study 'demo' can't be used: locked")
+LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
+
+
+def region(run: RunFacts = RUN, **changes: Any) -> Answer:
+    return why_region(run, replace(REGION, **changes))
+
+
+def cause(error: str, blame: str = "") -> Cause:
+    return Cause(error=error, attempts=2, of=2, log="err", blame=blame)
+
+
+@pytest.mark.parametrize(
+    ("run", "changes", "kind"),
+    [
+        ({}, {"running": 2}, Kind.WELL),
+        ({"state": RunState.STOPPED}, {"stage": Stage.STOPPED}, Kind.STOPPED),
+        ({"htcondor": "pool-down"}, {}, Kind.POOL_DOWN),
+        ({"faults": (LOST,)}, {}, Kind.DAGMAN_GONE),
+        ({"root_held": "by me"}, {}, Kind.DAGMAN_HELD),
+        ({"no_space": "the disk is full"}, {"script": DEFER}, Kind.DISK_FULL),
+        ({}, {"script": DEFER}, Kind.STORAGE),
+        ({"closed": ("no local jobs",)}, {}, Kind.CLOSED),
+        ({"storage_away": "gone"}, {}, Kind.STORAGE),
+        ({}, {"held": (("A.l1.t01", "7.0", "via condor_hold"),)}, Kind.HELD),
+        ({"parallel_regions": 1}, {"stage": Stage.WAITING}, Kind.TURN),
+        ({}, {"stage": Stage.WAITING}, Kind.SOON),
+        ({}, {"queued": QUEUED}, Kind.BUSY),
+        ({}, {"queued": replace(QUEUED, free=1)}, Kind.SOON),
+        ({}, {"queued": replace(QUEUED, draining="a new disk")}, Kind.DRAINING),
+        ({"unpaid": {"tune": "no money is left: x"}}, {"running": 1}, Kind.MONEY),
+        ({"deadline": NOW}, {"running": 1}, Kind.DEADLINE),
+        ({}, {"hours": 1.0, "hours_spent": 1.5, "running": 1}, Kind.BUDGET),
+    ],
+)
+def test_a_region_under_way(run: dict[str, Any], changes: dict[str, Any], kind: Kind) -> None:
+    assert region(replace(RUN, **run), **changes).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "blame"),
+    [
+        ({"reason": "x", "cause": cause("exit code 1: KeyError")}, Kind.CRASH, Blame.USER),
+        ({"reason": "x", "cause": cause("exit code 1: EIO", "node")}, Kind.NODE, Blame.NODE),
+        ({"reason": "the model can't be published: x"}, Kind.PUBLISH, Blame.USER),
+        ({"reason": "not trained: no money is left: cap"}, Kind.MONEY, Blame.MONEY),
+        ({"reason": "the full training left nothing in model/: x"}, Kind.NO_MODEL, Blame.USER),
+        ({"reason": "no trial: the day's deadline, x, is over"}, Kind.DEADLINE, Blame.PERSON),
+        ({"reason": "3 trials failed for good"}, Kind.FAILURES, Blame.USER),
+    ],
+)
+def test_a_region_that_failed(changes: dict[str, Any], kind: Kind, blame: Blame) -> None:
+    """Its own end is recorded: that the pool is down as well explains nothing."""
+    answer = region(replace(RUN, htcondor="pool-down"), stage=Stage.FAILED, **changes)
+    assert (answer.kind, answer.blame) == (kind, blame)
+
+
+def test_the_line_says_where_the_study_sets_what_was_too_little() -> None:
+    error = "over its memory: used 612 MB of 512 MB; raise resources.memory in /s/study.yaml:9"
+    answer = region(stage=Stage.FAILED, reason="no trial completed", cause=cause(error))
+    assert answer.lines()[1] == (
+        "next: raise resources.memory in /s/study.yaml:9: trialfleet run /s/study.yaml --check"
+    )
+
+
+def test_what_ended_well() -> None:
+    kept = {"verdict": "kept", "why": "loss 0.4, champion 0.1", "champion": {"run": "r0"}}
+    published: dict[str, Any] = {"stage": Stage.PUBLISHED, "published": "/m/A/r1"}
+    assert region(**published).kind is Kind.WELL
+    assert region(**published, verdict=kept).kind is Kind.GATE_KEPT
+    unmeasured = {**kept, "why": "the gate's job failed: exit code 1"}
+    assert region(**published, verdict=unmeasured).kind is Kind.GATE_FAILED
+    later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
+    assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
+    assert "to change that" not in later.why
+
+
+@pytest.mark.parametrize(
+    ("ending", "why", "kind"),
+    [
+        (Ending.UNCHANGED, "", Kind.DATA_UNCHANGED),
+        (Ending.FAILED, "data of 2026-11-20 isn't there: /d/A.npz", Kind.DATA_MISSING),
+        (Ending.FAILED, "its deadline was over before it began", Kind.DEADLINE),
+        (Ending.FAILED, "not planned: the folder can't be written", Kind.NOT_PLANNED),
+    ],
+)
+def test_a_day_without_a_run(ending: Ending, why: str, kind: Kind) -> None:
+    day = Outcome(date=date(2026, 11, 20), region="A", attempt=1, ending=ending, why=why)
+    assert region(day=day).kind is kind
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+EVICTED = Life(how="JOB_EVICTED", reason="startd is draining", slot="slot1_1@ip-10")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "blame"),
+    [
+        ({"before": "A.l1.t00"}, Kind.LANE, Blame.NOBODY),
+        ({"skipped": "the budget of 1 hours is used up"}, Kind.BUDGET, Blame.NOBODY),
+        ({"state": TrialState.RUNNING}, Kind.WELL, Blame.NOBODY),
+        ({"state": TrialState.FAILED, "error": "loss is nan"}, Kind.NOT_FINITE, Blame.USER),
+        (
+            {"state": TrialState.FAILED, "error": "exit code 1: EIO", "blame": "node"},
+            Kind.NODE,
+            Blame.NODE,
+        ),
+        ({"state": TrialState.QUEUED, "queued": QUEUED}, Kind.BUSY, Blame.NOBODY),
+        ({"held": "via condor_hold", "job": "7.0"}, Kind.HELD, Blame.PERSON),
+        (
+            {"queued": QUEUED, "life": EVICTED, "leaving": "spot interruption: soon"},
+            Kind.SPOT,
+            Blame.SPOT,
+        ),
+        (
+            {"queued": QUEUED, "life": EVICTED, "leaving": "3 jobs failed here within 60 s"},
+            Kind.EATS_JOBS,
+            Blame.NODE,
+        ),
+        (
+            {"queued": QUEUED, "life": replace(EVICTED, how="JOB_RECONNECT_FAILED")},
+            Kind.LOST,
+            Blame.NODE,
+        ),
+        (
+            {"queued": QUEUED, "life": replace(EVICTED, reason="via condor_vacate_job")},
+            Kind.REMOVED,
+            Blame.PERSON,
+        ),
+    ],
+)
+def test_a_node_of_the_graph(changes: dict[str, Any], kind: Kind, blame: Blame) -> None:
+    answer = why_node(RUN, REGION, replace(NODE, **changes))
+    assert (answer.kind, answer.blame) == (kind, blame)
+
+
+def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
+    down = replace(RUN, htcondor="schedd-down", away="no answer")
+    answer = why_node(down, REGION, replace(NODE, state=TrialState.QUEUED))
+    assert (answer.kind, answer.subject) == (Kind.SCHEDD_DOWN, "A.l1.t01")
+
+
+# --- AWS and instances ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("2 more would be of use: AWS had 0 of 2: no capacity (InsufficientInstanceCapacity: x)",
+         Kind.CAPACITY),
+        ("1 x g5: AWS refuses: RequestLimitExceeded: Request limit exceeded.", Kind.THROTTLE),
+        ("1 x g5: the permission ec2:RunInstances is denied (x)", Kind.PERMISSION),
+        ("3 more would be of use: the cap is $1.00 per hour, and $0.90 is used", Kind.PRICE_CAP),
+        ("3 more would be of use: the fleet has at most 4 nodes", Kind.MAX_NODES),
+        ("3 more would be of use: $0.10 is left of the run's cap of $5.00", Kind.MONEY),
+        ("who is asking: no AWS credentials here: set AWS_PROFILE", Kind.CREDENTIALS),
+        ("the last 3 nodes were never fit for a trial; tried again at 12:00", Kind.UNFIT_NODES),
+        ("2 trial(s) ask for more than a node has, e.g. 8 GPUs", Kind.MATCH),
+        ("the instances in eu-west-1: AWS can't be asked: timed out", Kind.AWS),
+        ("nothing to say", None),
+    ],
+)  # fmt: skip
+def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
+    assert kind_of_refusal(line) is kind
+    told = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
+    run = replace(RUN, scaling=Scaling(told, wanted=True))
+    none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
+    assert waits("A", run, none).kind is (kind or Kind.NO_SLOTS)
+
+
+def test_an_autoscaler_that_says_nothing_any_more() -> None:
+    none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
+    old = {"state": "scaling", "at": (NOW - timedelta(minutes=9)).isoformat(), "step": {}}
+    for told in (None, old, {"state": "ended", "at": NOW.isoformat()}):
+        run = replace(RUN, scaling=Scaling(told, wanted=True))
+        assert waits("A", run, none).kind is Kind.AUTOSCALER
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("spot interruption: terminate at 2026", Kind.SPOT),
+        ("rebalance recommendation of 2026", Kind.SPOT),
+        ("lease expired at 2026: the manager has not renewed it", Kind.LEASE),
+        ("3 jobs failed here within 60 s: 7.0 exit code 1", Kind.EATS_JOBS),
+        ("idle for 10 minutes", Kind.IDLE),
+        ("its GPU failed the probe: Xid 79", Kind.SICK),
+        ("a new disk", None),
+    ],
+)
+def test_why_a_node_leaves(words: str, kind: Kind | None) -> None:
+    assert kind_of_leaving(words) is kind
+    node = InstanceFacts(instance="i-1", state="running", stage="draining", note=words, now=NOW)
+    assert why_instance(node).kind is (kind or Kind.DRAINING)
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "result", "kind"),
+    [
+        (1, "", Kind.CRASH),
+        (-11, "", Kind.CRASH),
+        (127, "", Kind.COMMAND),
+        (64, '{"status": "failed", "error": "x is too large"}', Kind.REJECTED),
+        (0, "", Kind.NO_RESULT),
+        (0, "}{", Kind.BAD_RESULT),
+        (0, "[1]", Kind.BAD_RESULT),
+        (0, '{"status": "complete", "metrics": {"auc": 1}}', Kind.BAD_RESULT),
+        (0, '{"status": "complete", "metrics": {"loss": NaN}}', Kind.NOT_FINITE),
+        (0, '{"metrics": {"loss": 1}}', Kind.BAD_RESULT),
+    ],
+)
+def test_each_outcome_of_an_attempt_is_read_as_what_it_was(
+    tmp_path: Path, code: int, result: str, kind: Kind
+) -> None:
+    place = TrialFolder(tmp_path)
+    place.result.write_text(result)
+    outcome = judge(place, code, "loss", {})
+    assert isinstance(outcome, Failed)
+    assert kind_of_attempt(outcome.error) is kind
+    assert not isinstance(outcome, Complete)
+
+
+def test_the_last_word_of_a_regions_scripts(tmp_path: Path) -> None:
+    log = tmp_path / "scripts.log"
+    assert last_script(log) is None
+    begin = "*** Node=A Type=PRE ExitCode={code} Completion=1 Cmd='../client begin A'\n{words}\n"
+    log.write_text(begin.format(code=0, words="A: begins"))
+    assert last_script(log) is None
+    with log.open("a") as file:
+        file.write(begin.format(code=75, words="the storage\nis locked"))
+    assert last_script(log) == Script("A", 75, "the storage is locked")
