@@ -34,6 +34,7 @@ from trialfleet.workflows.study.checks import (
     StudyName,
 )
 from trialfleet.workflows.study.daily import DATE, Daily
+from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.paths import (
     Keys,
@@ -142,6 +143,9 @@ class Study(Section):
         description="Folder that models are published in, as STUDY/REGION/RUN-ID. none: only the "
         "trials run; there is no full training and no model.",
     )
+    keep: Keep | None = Field(
+        None, description="Which of a region's published models stay (default: all)."
+    )
     seed: int = Field(
         0, ge=0, lt=2**31, description="Seeds the sampler, the trials and the split of tables."
     )
@@ -149,6 +153,9 @@ class Study(Section):
         None,
         description="Measures each new model against the one in force, on the same rows, before "
         "latest is switched to it; {} takes the defaults.",
+    )
+    export: Export | None = Field(
+        None, description="Where published models go beside; docs/exports.md."
     )
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
     daily: Daily | None = Field(None, description="When it runs each day: trialfleet daily.")
@@ -182,11 +189,13 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _gate_has_models_and_a_direction(self) -> Self:
+        if not self.publishes:
+            given = [name for name in ("gate", "keep", "export") if getattr(self, name) is not None]
+            text = "is for published models, and publish is none; leave one of them out"
+            if given:
+                refuse("Study", [((name,), text, {}) for name in given])
         if self.gate is None:
             return self
-        if not self.publishes:
-            text = "compares published models, and publish is none; leave one of them out"
-            refuse("Study", [(("gate",), text, {})])
         if self.gate.direction is not None and self.gate.metric is None:
             text = "names no metric: give gate.metric too"
             refuse("Study", [(("gate", "direction"), text, self.gate.direction)])
