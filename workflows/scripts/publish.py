@@ -83,7 +83,7 @@ def publish(
 
 
 def _removed(published: Path, keep: Keep | None) -> str | None:
-    """Remove what the study doesn't keep; that it can't is no reason to say nothing is published."""
+    """Remove what the study doesn't keep; the model is published also if that fails."""
     if keep is None:
         return None
     now, spared = datetime.now(UTC), {published.name}

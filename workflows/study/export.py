@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -12,13 +13,15 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from trialfleet.sections import OneLine, Section, matches, refuse, schema_of
+from trialfleet.sections import OneLine, Section, matches, refusal, refuse, schema_of
+from trialfleet.workflows.study.checks import SCHEME
 from trialfleet.workflows.study.notify import Variable, address_problem
 from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError
 
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _PREFIX = r"[A-Za-z0-9!_.*'()=-]+"  # what S3's manual calls safe in names of objects
 S3_FOLDER = rf"s3://{_BUCKET}(/{_PREFIX})*/?"
+DEFAULT_FOLDER = "models"
 NEEDED = "mlflow"  # the module's name; in mlflow-skinny, too
 _INSTALL = "pip install 'trialfleet[mlflow]' (or mlflow-skinny, or mlflow, 3.1 or newer)"
 _FILES = ("password_file", "token_file")
@@ -28,6 +31,14 @@ S3Folder = Annotated[
     BeforeValidator(matches(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")),
     schema_of(S3_FOLDER),
 ]
+
+
+def check_publish(value: str) -> str:
+    """Return `publish` when it is a folder here or in S3, or none."""
+    scheme = SCHEME.match(value)
+    if scheme and not re.fullmatch(S3_FOLDER, value):
+        raise refusal(f"{value!r} is no folder: write a path, s3://BUCKET/PREFIX, or none")
+    return value
 
 
 def _server(value: Any) -> str:
