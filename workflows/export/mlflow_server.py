@@ -7,6 +7,7 @@ looked for first, so that an export that was killed, or asked twice, makes nothi
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 _LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _OF_ONE = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
@@ -198,6 +200,7 @@ class MlflowServer:
         try:
             with _environment(self._environment):
                 from mlflow import MlflowClient
+            logging.getLogger("mlflow").setLevel(logging.WARNING)
         except ImportError as error:
             raise ExportError(f"needs the package mlflow-skinny: {error}") from None
         uri = self._settings.uri
