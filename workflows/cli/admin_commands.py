@@ -7,6 +7,7 @@ import click
 from trialfleet.errors import InputError
 from trialfleet.files import typed
 from trialfleet.workflows.cli.arguments import model_argument, run_to_name
+from trialfleet.workflows.cli.export_command import follow
 from trialfleet.workflows.output import say
 
 
@@ -30,6 +31,7 @@ def promote(models: tuple[str, ...]) -> None:
         except OSError as error:
             raise InputError(f"{error.filename or place}: {error.strerror}") from error
         say(f"{place.parent.name}: latest is {place.name} (was {former or 'none'})")
+    follow([place.resolve().parent for place in named])
 
 
 @click.command()

@@ -21,6 +21,7 @@ from trialfleet.workflows.cli import (
 )
 from trialfleet.workflows.cli.completion_command import completion
 from trialfleet.workflows.cli.daily_commands import daily
+from trialfleet.workflows.cli.export_command import export
 from trialfleet.workflows.cli.fleet_commands import fleet, manager
 from trialfleet.workflows.cli.notify_commands import notify
 from trialfleet.workflows.cli.pool_commands import pool
@@ -89,6 +90,7 @@ for command in (
     admin_commands.promote,
     admin_commands.takeover,
     daily,
+    export,
     notify,
     pool,
     fleet,

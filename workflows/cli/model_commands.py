@@ -8,6 +8,7 @@ import click
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.cli.arguments import model_argument
+from trialfleet.workflows.cli.export_command import follow
 from trialfleet.workflows.output import console, json_option, print_json, say
 
 if TYPE_CHECKING:
@@ -93,3 +94,4 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
     except OSError as error:
         raise InputError(f"{error.filename or models_folder}: {error.strerror}") from error
     say(f"{models_folder.name}: latest is {now} (was {before})")
+    follow([models_folder])

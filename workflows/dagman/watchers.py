@@ -1,67 +1,95 @@
-"""The processes that tell of runs' events: one for each run whose study notifies anybody."""
+"""The processes beside runs that the supervisor keeps going: for alerts, and for exports.
+
+Each has a folder of its own in the run's, with its lock and its log; a run whose study doesn't
+want it lacks the folder.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from trialfleet.workflows.notify.outbox import Outbox
 from trialfleet.workflows.plan.folder import RunFolder
 
-PROGRAM = "trialfleet.workflows.alerts.watch"  # by its name: it reads a run as people see it
+# By their names: they read a run as people see it.
+PROGRAM = "trialfleet.workflows.alerts.watch"
+EXPORT = "trialfleet.workflows.run.exporter"
 AGAIN_SECONDS = 30.0  # before one that died is started again
 
 
+class Watcher(NamedTuple):
+    """A process that goes with a run."""
+
+    run: Path
+    program: str
+    folder: Path
+
+
 class Watchers:
-    """Keeps a process going for each run until all that there is to tell of it is told."""
+    """Keeps the processes of each run going until all that there is to do for it is done."""
 
     def __init__(self) -> None:
-        self._processes: dict[Path, subprocess.Popen[bytes]] = {}
-        self._started: dict[Path, float] = {}
+        self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
+        self._started: dict[Watcher, float] = {}
 
     def look(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
-        """Start what should run and doesn't; return the runs of which not all is told yet.
+        """Start what should run and doesn't; return the runs for which not all is done yet.
 
         Args:
-            runs: those that may not be over, or of which not all was told at the last look.
+            runs: those that may not be over, or for which not all was done at the last look.
         """
-        untold = [run for run in runs if run.alerts.is_dir() and not self._is_done(run.root)]
-        known = {run.root for run in untold}
+        wanted = {run: list(_watchers_of(run)) for run in runs}
+        undone = {
+            run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
+        }
+        known = {each for of in undone.values() for each in of}
         for gone in self._processes.keys() - known:
             if self._processes[gone].poll() is not None:
                 del self._processes[gone]
-        return untold
+        return [run for run, of in undone.items() if of]
 
-    def _is_done(self, run: Path) -> bool:
-        """Whether the last one of a run ended well; it is started where there is none."""
-        process, now = self._processes.get(run), time.monotonic()
+    def _is_done(self, watcher: Watcher) -> bool:
+        """Whether the last such process ended well; it is started where there is none."""
+        process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:
             return False
-        if process and process.returncode == 0 and self._is_old(run, now):
-            del self._processes[run]
+        if process and process.returncode == 0 and self._is_old(watcher, now):
+            del self._processes[watcher]
             return True
-        if (process is None or self._is_old(run, now)) and not _is_watched(run):
-            self._started[run] = now
-            self._processes[run] = _start(run)
+        if (process is None or self._is_old(watcher, now)) and not _is_at_work(watcher):
+            self._started[watcher] = now
+            self._processes[watcher] = _start(watcher)
         return False
 
-    def _is_old(self, run: Path, now: float) -> bool:
-        return now - self._started[run] >= AGAIN_SECONDS
+    def _is_old(self, watcher: Watcher, now: float) -> bool:
+        return now - self._started[watcher] >= AGAIN_SECONDS
 
 
-def _is_watched(run: Path) -> bool:
+def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
+    for program, folder in ((PROGRAM, run.alerts), (EXPORT, run.export)):
+        if folder.is_dir():
+            yield Watcher(run.root, program, folder)
+
+
+def _is_at_work(watcher: Watcher) -> bool:
     """Whether the process of a supervisor before this one still goes on."""
-    with Outbox(RunFolder(run).alerts).alone(wait=False) as ours:
-        return not ours
+    with (watcher.folder / "lock").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
-def _start(run: Path) -> subprocess.Popen[bytes]:
-    with (RunFolder(run).alerts / "log").open("ab") as log:
+def _start(watcher: Watcher) -> subprocess.Popen[bytes]:
+    with (watcher.folder / "log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, str(run)],
+            [sys.executable, "-m", watcher.program, str(watcher.run)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -101,7 +101,7 @@ def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
             raise InputError(
                 f"{str(models_folder)!r} has no {LATEST}, so there is nothing to roll back"
             )
-        target = _named(models_folder, to) if to else _former(models_folder, link)
+        target = _named(models_folder, to) if to else _former(models_folder, current)
         _switch(link, target, "rollback")
     return target, current
 
@@ -115,9 +115,14 @@ def _named(models_folder: Path, run: str) -> str:
     return run
 
 
-def _former(models_folder: Path, link: Path) -> str:
-    *formers, current = history.in_force(link)
-    there = [run for run in formers if provenance_of(models_folder / run).get("run") == run]
+def former_champions(models_folder: Path) -> list[str]:
+    """Return the runs whose models `rollback` can go back through, the next one last."""
+    formers = history.in_force(models_folder / LATEST)[:-1]
+    return [run for run in formers if provenance_of(models_folder / run).get("run") == run]
+
+
+def _former(models_folder: Path, current: str) -> str:
+    there = former_champions(models_folder)
     if not there:
         others = [run for run in _runs(models_folder) if run != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""

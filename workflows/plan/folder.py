@@ -18,6 +18,7 @@ RUN/report.html, report.json      the report
 RUN/fleet.json                    what the fleet's autoscaler did last, and what the fleet costs
 RUN/aws.json                      the AWS account of the run's own fleet, and the way to it
 RUN/alerts/                       events, and who has heard of them, in a study with notify:
+RUN/export/                       the way to AWS and a log, in a study with export:
 RUN/unpaid.json                   what of the run its money doesn't pay for any more, and why
 RUN/no-model.json                 that a full training left no model, and whose
 RUN/check/                        the trainer's dry start, if it failed: a trial
@@ -335,6 +336,16 @@ class RunFolder:
     def alerts(self) -> Path:
         """The outbox of the run's events: there where the study wants to notify anybody."""
         return self.root / "alerts"
+
+    @property
+    def export(self) -> Path:
+        """What the export of its models needs: there where the study exports them."""
+        return self.root / "export"
+
+    @property
+    def export_variables(self) -> Path:
+        """The way to AWS of whoever planned the run; a proxy's password may be in it."""
+        return self.export / "variables.json"
 
     @property
     def unpaid(self) -> Path:

@@ -31,6 +31,7 @@ from trialfleet.workflows.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.plan.run_texts import texts_of
 from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.export import Export
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
@@ -214,11 +215,22 @@ def _write_beside(
         _make_trial_folders(RunFolder(beside), graph)
         if frozen.study.notify:
             RunFolder(beside).alerts.mkdir(mode=0o700)
+        if frozen.study.export:
+            _prepare_export(RunFolder(beside), frozen.study.export)
         _put(beside, folder.root)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     sync(parent)
+
+
+def _prepare_export(folder: RunFolder, export: Export) -> None:
+    from trialfleet.infra.fleet.aws import account
+
+    variables = account.variables() if export.s3 else {}
+    folder.export.mkdir(mode=0o700)
+    text = json.dumps({"schema": 1, "variables": variables}, indent=1) + "\n"
+    write_atomic(folder.export_variables, text, mode=0o600)  # a proxy's password may be in it
 
 
 def _put(beside: Path, place: Path) -> None:

@@ -172,6 +172,7 @@ def find_model(name: str) -> Path:
     Raises:
         InputError: there is no such model; names the regions that there are.
     """
+    _check_here(name)
     place = Path(name)
     if place.exists() or place.is_absolute() or name.startswith("."):
         return place / LATEST if (place / LATEST).is_dir() else place
@@ -208,6 +209,7 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
     Raises:
         InputError: there is none, or several are; names them.
     """
+    _check_here(region)
     if (Path(region) / LATEST).is_symlink():
         return Path(region).absolute()
     before, _, name = region.rpartition("/")
@@ -215,6 +217,14 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
     if len(here) == 1:
         return here[0]
     return find_model(f"{study}/{name}" if study else region).parent.absolute()
+
+
+def _check_here(name: str) -> None:
+    if "://" in name:
+        raise InputError(
+            f"{name!r} can't be read from here: models are taken from the publish folder on this "
+            "machine, which S3 has a copy of; copy that back first: docs/exports.md"
+        )
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:

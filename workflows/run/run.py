@@ -421,6 +421,7 @@ def _plan(
 ) -> Run:
     study, notes = _settled(study)
     aws = _surroundings(study)
+    _check_export(study)
     if (moved := adopt(study)) and notice:
         notice(moved)
     costs = costs_before(study) if study.has_budget_in_usd else None
@@ -449,6 +450,14 @@ def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
     if pool.on_this_machine:
         check_program(command_of(study)[0], pool.job_path)
     return study, notes
+
+
+def _check_export(study: Study) -> None:
+    """Whether the export to S3 will find keys, without a look at S3."""
+    if study.export and study.export.s3 and not study.s3:
+        from trialfleet.infra.fleet.aws import account
+
+        account.check_found_by_jobs(f"the export to {study.export.s3}")
 
 
 def _surroundings(study: Study) -> Surroundings | None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from trialfleet.workflows.models.latest import (
     models_lock,
     switch_to_newest,
 )
+from trialfleet.workflows.models.retention import remove_superfluous
 from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.study.export import Keep
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 
@@ -40,10 +43,12 @@ class Publication:
     Attributes:
         path: its folder: the trainer's model files, metrics.json, provenance.json and card.json.
         not_latest: why `latest` is another run's model; None where it is this one.
+        removed: what became of models that the study doesn't keep, in a line; None: nothing.
     """
 
     path: Path
     not_latest: str | None
+    removed: str | None = None
 
 
 def publish(
@@ -72,9 +77,21 @@ def publish(
         for left in models_folder.glob(f"{BESIDE}*"):  # by one that was killed
             shutil.rmtree(left, ignore_errors=True)
         _put(published, frozen, best, verdict)
-        if verdict and (why := _why_kept(published, frozen.study, verdict)):
-            return Publication(published, why)
-        return Publication(published, switch_to_newest(published, frozen.as_of))
+        why = verdict and _why_kept(published, frozen.study, verdict)
+        why = why or switch_to_newest(published, frozen.as_of)
+        return Publication(published, why, _removed(published, frozen.study.keep))
+
+
+def _removed(published: Path, keep: Keep | None) -> str | None:
+    """Remove what the study doesn't keep; the model is published also if that fails."""
+    if keep is None:
+        return None
+    now, spared = datetime.now(UTC), {published.name}
+    try:
+        going = remove_superfluous(published.parent, keep, now, spared, BESIDE)
+    except OSError as error:
+        return f"models that keep: doesn't name can't be removed: {error}"
+    return f"removed, by keep: {', '.join(going)}" if going else None
 
 
 def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:

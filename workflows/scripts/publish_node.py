@@ -54,7 +54,8 @@ def publish_region(folder: RunFolder, slug: str) -> int:
     write_json(files.published, told)
     if found:
         print(f"{slug}: {'promoted' if found.promoted else 'kept'}: {found.why}")
-    print(f"{slug}: published {published.path}", published.not_latest or "", sep="\n")
+    lines = [f"{slug}: published {published.path}", published.not_latest, published.removed]
+    print(*filter(None, lines), sep="\n")
     return EXITS["done"]
 
 

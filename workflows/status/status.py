@@ -22,6 +22,7 @@ from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_s
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
+from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.notify.outbox import undelivered
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
@@ -137,7 +138,7 @@ class RunStatus:
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen unless somebody does something."""
-        return self.state not in _UNDER_WAY
+        return self.state not in UNDER_WAY
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
@@ -223,6 +224,7 @@ class StatusReader:
                 *(str(fault) for fault in found if fault.is_sure),
                 *self._restarts(),
                 *undelivered(self._folder.alerts),
+                *unexported(self._frozen.study),
                 *(self._waiting.why(queued) if queued else ()),
             ),
             mends=tuple(mends(self._folder)),
@@ -352,7 +354,7 @@ class StatusReader:
         return self._trials.of(region)
 
 
-_UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
+UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
 
 
 def open_run(path: Path) -> RunFolder:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ValidationError,
@@ -35,6 +36,7 @@ from trialfleet.workflows.study.checks import (
     TeamName,
 )
 from trialfleet.workflows.study.daily import DATE, Daily
+from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export, Keep, check_publish
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.paths import (
     Keys,
@@ -147,10 +149,14 @@ class Study(Section):
         description="Optuna RDB URL: sqlite:///PATH, or "
         "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE (default: RUN/study.db).",
     )
-    publish: OneLine = Field(
-        "models",
-        description="Folder that models are published in, as STUDY/REGION/RUN-ID. none: only the "
-        "trials run; there is no full training and no model.",
+    publish: Annotated[OneLine, AfterValidator(check_publish)] = Field(
+        DEFAULT_FOLDER,
+        description="Folder that models are published in, as STUDY/REGION/RUN-ID. "
+        "s3://BUCKET/PREFIX: the folder models, with a copy there. none: only the trials run; "
+        "there is no full training and no model.",
+    )
+    keep: Keep | None = Field(
+        None, description="Which of a region's published models stay (default: all)."
     )
     seed: int = Field(
         0, ge=0, lt=2**31, description="Seeds the sampler, the trials and the split of tables."
@@ -159,6 +165,9 @@ class Study(Section):
         None,
         description="Measures each new model against the one in force, on the same rows, before "
         "latest is switched to it; {} takes the defaults.",
+    )
+    export: Export | None = Field(
+        None, description="Where published models go beside; docs/exports.md."
     )
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
     daily: Daily | None = Field(None, description="When it runs each day: trialfleet daily.")
@@ -192,11 +201,16 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _gate_has_models_and_a_direction(self) -> Self:
+        if not self.publishes:
+            given = [name for name in ("gate", "keep", "export") if getattr(self, name) is not None]
+            text = "is for published models, and publish is none; leave one of them out"
+            if given:
+                refuse("Study", [((name,), text, {}) for name in given])
+        if self.export and self.export.s3 and self.publish.startswith(URL_PREFIXES):
+            text = "is in publish already; leave one of them out"
+            refuse("Study", [(("export", "s3"), text, self.export.s3)])
         if self.gate is None:
             return self
-        if not self.publishes:
-            text = "compares published models, and publish is none; leave one of them out"
-            refuse("Study", [(("gate",), text, {})])
         if self.gate.direction is not None and self.gate.metric is None:
             text = "names no metric: give gate.metric too"
             refuse("Study", [(("gate", "direction"), text, self.gate.direction)])
@@ -282,6 +296,7 @@ class Study(Section):
                 "python": self.python and named_program(self.python, folder),
                 "storage": self.storage and absolute_storage(self.storage, folder, ("storage",)),
                 "publish": self._resolve_publish(folder),
+                "export": self._resolve_export(folder),
                 "fleet": self.fleet and studys_fleet(self.fleet, self.name, self.shares),
                 "notify": self.channels(folder),
             }
@@ -311,7 +326,16 @@ class Study(Section):
         return region.model_copy(update={"data": data})
 
     def _resolve_publish(self, folder: Path) -> str:
-        return writable_folder(self.publish, folder, ("publish",)) if self.publishes else NO_MODELS
+        if not self.publishes:
+            return NO_MODELS
+        name = DEFAULT_FOLDER if self.publish.startswith(URL_PREFIXES) else self.publish
+        return writable_folder(name, folder, ("publish",))
+
+    def _resolve_export(self, folder: Path) -> Export | None:
+        resolved = self.export and self.export.resolve(folder)
+        if not self.publish.startswith(URL_PREFIXES):
+            return resolved
+        return (resolved or Export(s3=self.publish)).model_copy(update={"s3": self.publish})
 
     def _resolve_trainer(self, folder: Path) -> Literal["tabular"] | Trainer:
         if not isinstance(self.trainer, Trainer):

@@ -84,7 +84,35 @@ def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> Surrou
     secrets = [name for name in SECRETS if environment.get(name)]
     if secrets:
         _check_without(secrets, account, aws_region)
-    return Surroundings(account=account, variables=dict(sorted(_kept(environment))))
+    return Surroundings(account=account, variables=variables(environment))
+
+
+def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that choose an account and the way to it; a proxy's password, perhaps.
+
+    Args:
+        environment: of this process.
+    """
+    return dict(sorted(_kept(environment)))
+
+
+def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse keys that only this shell has; AWS is not asked.
+
+    Args:
+        whose: what needs them, for the message.
+        environment: of this process.
+
+    Raises:
+        InputError: they are in the environment and nowhere else.
+    """
+    secrets = [name for name in SECRETS if environment.get(name)]
+    if secrets and _session_of_a_job().get_credentials() is None:
+        raise InputError(
+            f"{', '.join(secrets)}: {whose} works behind your back and does not see these, since "
+            "secrets are not written into a run's files. Put the keys into ~/.aws/credentials or "
+            "into files that the study's s3: names, or give this machine an instance profile"
+        )
 
 
 def _kept(environment: Mapping[str, str]) -> list[tuple[str, str]]:

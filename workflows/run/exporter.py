@@ -1,0 +1,117 @@
+"""`python -m trialfleet.workflows.run.exporter RUN`: exports models while a run publishes them.
+
+The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
+its models are everywhere that the study wants them, or a day after the run's end: the next run, or
+`trialfleet export`, exports what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.workflows.export.folder import ExportFolder, Targets, of_study, read_variables
+from trialfleet.workflows.export.passes import export_all
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.status import UNDER_WAY, StatusReader
+from trialfleet.workflows.study.frozen import load_frozen
+
+LOOK_SECONDS = 5.0
+ASK_SECONDS = 30.0  # between two questions whether the run is over
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries in vain; doubled each time
+GIVEN_UP = 24 * 3600.0  # seconds after the run's end
+
+log = logging.getLogger(__name__)
+
+
+class Exporter:
+    """Exports a study's models whenever they change, and again when that failed."""
+
+    def __init__(self, folder: ExportFolder, targets: Targets) -> None:
+        self._folder = folder
+        self._targets = targets
+        self._done: object = None
+        self._pause = 0.0
+        self._due = 0.0
+
+    def look(self, now: float) -> bool:
+        """Export what has changed, if it is time; return whether all is exported.
+
+        Args:
+            now: seconds of a clock that nobody sets.
+        """
+        before = self._folder.signature()
+        if before == self._done:
+            return True
+        if now < self._due:
+            return False
+        with self._folder.alone(wait=False) as ours:
+            if not ours:
+                return False
+            problems = export_all(self._folder, self._targets, log.info)
+        if problems:
+            self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
+            self._due = now + self._pause
+            return False
+        self._pause, self._done = 0.0, before
+        return self._folder.signature() == before
+
+
+def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
+    """Export a run's models until it is over; at once where its study exports nothing.
+
+    Raises:
+        TrialfleetError: the run's folder can't be read.
+    """
+    study = load_frozen(folder.study).study
+    targets = of_study(study, read_variables(folder.export_variables))
+    if targets is None:
+        return
+    with ExportFolder(folder.export).alone(wait=False) as ours:
+        if ours:
+            _export_until_over(folder, ExportFolder.of(study), targets, clock)
+
+
+def _export_until_over(
+    folder: RunFolder, exports: ExportFolder, targets: Targets, clock: Callable[[], float]
+) -> None:
+    os.environ.update(targets.variables)
+    exporter, reader = Exporter(exports, targets), StatusReader(folder)
+    ended: float | None = None
+    asked = -ASK_SECONDS
+    while folder.study.exists():
+        if clock() - asked >= ASK_SECONDS:  # first: what was published before it is over is seen
+            asked = clock()
+            ended = (ended or clock()) if reader.state() not in UNDER_WAY else None
+        all_there = exporter.look(clock())
+        if ended is not None and (all_there or clock() - ended > GIVEN_UP):
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def main() -> None:
+    """Export a run's models until it is over."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    folder = RunFolder(parser.parse_args().run.absolute())
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    for noisy in ("botocore", "boto3", "urllib3", "s3transfer"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        watch(folder)
+    except (TrialfleetError, OSError) as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

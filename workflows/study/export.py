@@ -1,0 +1,138 @@
+"""Which published models stay (`keep:`), and where they go beside (`export:`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from trialfleet.sections import OneLine, Section, matches, refusal, refuse, schema_of
+from trialfleet.workflows.study.checks import SCHEME
+from trialfleet.workflows.study.notify import Variable, address_problem
+from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError
+
+_BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+_PREFIX = r"[A-Za-z0-9!_.*'()=-]+"  # what S3's manual calls safe in names of objects
+S3_FOLDER = rf"s3://{_BUCKET}(/{_PREFIX})*/?"
+DEFAULT_FOLDER = "models"
+NEEDED = "mlflow"  # the module's name; in mlflow-skinny, too
+_INSTALL = "pip install 'trialfleet[mlflow]' (or mlflow-skinny, or mlflow, 3.1 or newer)"
+_FILES = ("password_file", "token_file")
+
+S3Folder = Annotated[
+    str,
+    BeforeValidator(matches(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")),
+    schema_of(S3_FOLDER),
+]
+
+
+def check_publish(value: str) -> str:
+    """Return `publish` when it is a folder here or in S3, or none."""
+    scheme = SCHEME.match(value)
+    if scheme and not re.fullmatch(S3_FOLDER, value):
+        raise refusal(f"{value!r} is no folder: write a path, s3://BUCKET/PREFIX, or none")
+    return value
+
+
+def _server(value: Any) -> str:
+    """Errors of type `secret_url` are told without the value, which may hold a password."""
+    problem = address_problem(value)
+    if not problem and urlsplit(value).username is not None:
+        problem = "holds a password; give user, and password_file or password_env"
+    if problem:
+        raise PydanticCustomError("secret_url", "{text}", {"text": problem})
+    return str(value)
+
+
+class Keep(Section):
+    """Which of a region's published models stay: the newest, the youngest, and the one in force."""
+
+    count: int | None = Field(None, ge=1, description="So many of the newest.")
+    days: float | None = Field(None, gt=0, description="Those that are no older than this.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.count is None and self.days is None:
+            refuse("Keep", [((), "needs count, days or both", {})])
+        return self
+
+
+class Mlflow(Section):
+    """An MLflow tracking server with a model registry."""
+
+    uri: Annotated[str, BeforeValidator(_server)] = Field(
+        repr=False, description="Its address, such as https://mlflow.example.org."
+    )
+    experiment: OneLine | None = Field(
+        None, description="The experiment that gets the runs (default: the study's name)."
+    )
+    user: OneLine | None = Field(None, description="Who logs in, where the server asks for that.")
+    password_file: OneLine | None = Field(
+        None, description="A file on the access point with the password."
+    )
+    password_env: Variable | None = Field(
+        None, description="An environment variable of who exports, with the password."
+    )
+    token_file: OneLine | None = Field(None, description="A file with a bearer token instead.")
+    token_env: Variable | None = Field(None, description="An environment variable with it.")
+
+    @model_validator(mode="after")
+    def _login_is_whole(self) -> Self:
+        passwords = [each for each in (self.password_file, self.password_env) if each]
+        tokens = [each for each in (self.token_file, self.token_env) if each]
+        if len(passwords) != (self.user is not None):
+            refuse("Mlflow", [((), "needs user with one of password_file and password_env", {})])
+        if len(tokens) + len(passwords) > 1:
+            refuse("Mlflow", [((), "takes a user's password or one token, not both", {})])
+        return self
+
+    def resolve(self, folder: Path, keys: Keys) -> Mlflow:
+        """Return it with absolute paths.
+
+        Raises:
+            UnusableStudyError: the package is missing, or a file isn't there or can't be read.
+        """
+        if problems := list(self._problems(folder, keys)):
+            raise UnusableStudyError(*problems)
+        given = {name: file for name in _FILES if (file := getattr(self, name))}
+        return self.model_copy(
+            update={name: str((folder / file).absolute()) for name, file in given.items()}
+        )
+
+    def _problems(self, folder: Path, keys: Keys) -> Iterator[Problem]:
+        if importlib.util.find_spec(NEEDED) is None:
+            yield Problem(keys, f"needs the package mlflow-skinny on the manager: {_INSTALL}")
+        for name in _FILES:
+            file = getattr(self, name)
+            if file and not os.access(folder / file, os.R_OK):
+                path = str((folder / file).absolute())
+                yield Problem((*keys, name), f"{path!r} does not exist or can't be read")
+
+
+class Export(Section):
+    """Where published models go beside the publish folder, behind the publication's back."""
+
+    s3: S3Folder | None = Field(None, description="A copy of the publish folder in S3.")
+    mlflow: Mlflow | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.s3 is None and self.mlflow is None:
+            refuse("Export", [((), "needs s3, mlflow or both", {})])
+        return self
+
+    def resolve(self, folder: Path) -> Export:
+        """Return it with absolute paths.
+
+        Raises:
+            UnusableStudyError: something of it can't be used.
+        """
+        mlflow = self.mlflow and self.mlflow.resolve(folder, ("export", "mlflow"))
+        return self.model_copy(update={"mlflow": mlflow})
