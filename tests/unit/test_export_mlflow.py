@@ -76,7 +76,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def answers(uri: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{uri}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"{uri}/health", timeout=5) as answer:  # noqa: S310
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -13,7 +13,10 @@ from trialfleet.workflows.study.spec import Study, Trainer
 
 _POLL_SECONDS = 0.2
 # What says when and where a study runs, and not what it trains.
-_ELSEWHERE = {"regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries"}
+_ELSEWHERE = {
+    "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries",
+    "keep", "export", "notify",
+}  # fmt: skip
 
 
 def data_fingerprint(study: Study, region: str, checksums: DataChecksums) -> str | None:
