@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trialfleet.errors import InputError
+from trialfleet.workflows.models.latest import EXPORTS
 from trialfleet.workflows.output import json_option, print_json, say
 
 if TYPE_CHECKING:
@@ -64,10 +65,13 @@ def follow(models_folders: Iterable[Path]) -> None:
     What is out of reach is told and follows later; where models are being exported at the moment,
     that sees the switch by itself.
     """
+    exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
+    if not exported:  # and then nothing of it is imported: a rollback takes no time
+        return
     from trialfleet.workflows.export.folder import ExportFolder
 
     by_folder = defaultdict(list)
-    for models_folder in models_folders:
+    for models_folder in exported:
         by_folder[ExportFolder.beside(models_folder)].append(models_folder)
     for folder, some in by_folder.items():
         if (targets := folder.targets()) is None:

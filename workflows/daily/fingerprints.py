@@ -15,7 +15,7 @@ _POLL_SECONDS = 0.2
 # What says when and where a study runs, and not what it trains.
 _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
-    "usd_per_hour",
+    "usd_per_hour", "keep", "export", "notify",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trialfleet.files import read_json, write_atomic, write_json
 from trialfleet.workflows.models import history
-from trialfleet.workflows.models.latest import LATEST
+from trialfleet.workflows.models.latest import EXPORTS, LATEST
 from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.sections import S3Keys
 from trialfleet.workflows.study.spec import Study
@@ -51,12 +51,12 @@ class ExportFolder:
     @staticmethod
     def of(study: Study) -> ExportFolder:
         """Return the folder of a resolved study's models."""
-        return ExportFolder(Path(study.publish) / study.name / ".export")
+        return ExportFolder(Path(study.publish) / study.name / EXPORTS)
 
     @staticmethod
     def beside(models_folder: Path) -> ExportFolder:
         """Return the folder that goes with the folder of a region's models."""
-        return ExportFolder(models_folder.parent / ".export")
+        return ExportFolder(models_folder.parent / EXPORTS)
 
     @property
     def models_folders(self) -> list[Path]:

@@ -140,7 +140,7 @@ class S3Mirror:
             "as_of": _text(champion.as_of),
             "by": change.by,
             "switched": change.time,
-            "writer": f"{socket.gethostname()}:{published.folder}",
+            "writer": f"{socket.gethostname()}:{published.folder.resolve()}",
         }
         for _ in range(_ROUNDS):
             content, etag = self._get(root + POINTER)

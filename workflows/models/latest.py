@@ -24,6 +24,7 @@ from trialfleet.workflows.models import history
 LATEST = "latest"
 PROVENANCE = "provenance.json"
 LOCK = ".lock"
+EXPORTS = ".export"  # beside the regions, in a study whose models are exported
 
 
 @contextmanager

@@ -70,6 +70,7 @@ COMMANDS = {
     "daily run",
     "daily status",
     "dashboard",
+    "export",
     "fleet autoscale",
     "fleet bake",
     "fleet doctor",

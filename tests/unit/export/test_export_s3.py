@@ -24,6 +24,7 @@ from trialfleet.workflows.export.published import ExportError, published_in
 from trialfleet.workflows.export.s3_mirror import S3Mirror, goes_before
 from trialfleet.workflows.models.latest import promote, rollback
 from trialfleet.workflows.study.export import Export, Keep
+from trialfleet.workflows.study.sections import S3Keys
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -363,6 +364,35 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
     assert CliRunner().invoke(main, ["export", "study.yaml"]).exit_code == 0
     assert read(s3, "latest.json")["run"] == "r2"
     assert unexported(study) == ()
+
+
+def test_the_study_s_key_files_are_used(
+    s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_models(tmp_path, "r1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    (tmp_path / "id").write_text("id\n")
+    keys = S3Keys(access_key_id_file=str(tmp_path / "id"), secret_access_key_file="/nowhere")
+    folder = ExportFolder(tmp_path / "models" / "demo" / ".export")
+    with folder.alone(wait=True):
+        wrong = Targets(export=Export(s3=URL), s3=keys)
+        assert export_all(folder, wrong, print) == {URL: "'/nowhere': No such file or directory"}
+        (tmp_path / "secret").write_text("hunter2\n")
+        whole = keys.model_copy(update={"secret_access_key_file": str(tmp_path / "secret")})
+        assert export_all(folder, Targets(export=Export(s3=URL), s3=whole), print) == {}
+    assert read(s3, "latest.json")["run"] == "r1"
+
+
+@pytest.mark.parametrize("command", [["models"], ["rollback"], ["promote"], ["predict", "x.csv"]])
+def test_models_in_s3_are_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.csv").touch()
+    done = CliRunner().invoke(main, [command[0], f"{URL}/demo/A", *command[1:]])
+    assert done.exit_code == 2
+    assert "copy that back first: docs/exports.md" in done.output
 
 
 def test_no_secret_is_written(

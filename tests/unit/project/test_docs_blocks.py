@@ -23,12 +23,13 @@ import trialfleet
 from tests.docs.blocks import LANGUAGES, SUBSTITUTED, Block, blocks, commands, every_block, pages
 from tests.docs.site import ROOT
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.study import export
 from trialfleet.workflows.study.spec import Study
 
 # What else a page may call; each is a word of every shell, of Debian, of git or of HTCondor.
 OTHERS = {
     ".", "apt-get", "cat", "cd", "condor_config_val", "condor_q", "condor_rm", "condor_status",
-    "condor_submit_dag", "echo", "eval", "git", "loginctl", "ls", "tail",
+    "condor_submit_dag", "echo", "eval", "git", "loginctl", "ls", "mlflow", "tail",
 }  # fmt: skip
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 SHELL = blocks("shell")
@@ -94,7 +95,8 @@ def study_of(part: dict[str, Any]) -> Study:
 
 
 @named("yaml")
-def test_a_study_is_valid(block: Block, tmp_path: Path) -> None:
+def test_a_study_is_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "NEEDED", "json")  # mlflow needn't be installed
     study, _ = study_of(YAML(typ="safe").load(block.text)).dated(date(2026, 11, 22))
     files = [] if isinstance(study.trainer, str) else study.trainer.files
     names = study.regions if isinstance(study.regions, list) else list(dict(study.regions))
@@ -106,6 +108,8 @@ def test_a_study_is_valid(block: Block, tmp_path: Path) -> None:
         for place in (each.webhook and each.webhook.url_file, each.mail and each.mail.password_file)
         if place
     ]
+    if study.export and study.export.mlflow and study.export.mlflow.password_file:
+        secrets.append(study.export.mlflow.password_file)
     programs = [each.command[0] for each in study.notify if each.command]
     read = [*files, *secrets, *(place.format(region=name) for place in data for name in names)]
     for place in [*read, *programs]:

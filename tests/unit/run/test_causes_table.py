@@ -10,7 +10,7 @@ from trialfleet.workflows.why.answer import Kind
 
 TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs" / "why.md"
-PLACES = {"pool": "pool/test_why_causes.py", "aws": "fleet/test_why_fleet.py"}
+PLACES = {"pool": "pool/test_why_causes.py", "aws": "fleet/commands/test_why_fleet.py"}
 
 
 def test_each_of_at_least_40_causes_is_injected() -> None:
