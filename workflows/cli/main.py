@@ -24,6 +24,7 @@ from trialfleet.workflows.cli.daily_commands import daily
 from trialfleet.workflows.cli.fleet_commands import fleet, manager
 from trialfleet.workflows.cli.notify_commands import notify
 from trialfleet.workflows.cli.pool_commands import pool
+from trialfleet.workflows.cli.serve_command import serve
 from trialfleet.workflows.output import say
 
 
@@ -88,6 +89,7 @@ for command in (
     admin_commands.takeover,
     daily,
     notify,
+    serve,
     pool,
     fleet,
     manager,
