@@ -100,6 +100,7 @@ COMMANDS = {
     "run",
     "runs",
     "schema",
+    "serve",
     "status",
     "stop",
     "submit",

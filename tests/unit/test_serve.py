@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -24,6 +23,9 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.serve.details import tail
 from trialfleet.workflows.serve.nodes import read_nodes
 
+pytestmark = pytest.mark.slow  # each starts a server
+
+ROOT = Path(__file__).parents[2]
 HOSTILE = '"><script>alert(1)</script>'
 NOW = datetime.now(UTC).replace(microsecond=0)
 BEGAN = datetime.now() - timedelta(minutes=20)
@@ -125,7 +127,7 @@ def test_the_end_of_a_log_is_shown_and_links_in_a_trials_folder_lead_nowhere(
     run: StoredRun, server: Server, work: Path
 ) -> None:
     trial = RunFolder(run.run.folder).region("A").trial("A.l1.t01")
-    trial.root.mkdir(parents=True)
+    trial.root.mkdir(parents=True, exist_ok=True)
     trial.err.write_text("x" * 40_000 + "\n<b>the last word</b>\n")
     (work / "secret").write_text("the secret")
     trial.out.symlink_to(work / "secret")
@@ -241,7 +243,7 @@ def test_every_metric_of_the_dashboard_exists_and_names_keep_prometheus_conventi
     families = {family.name: family for family in parsed(scraped.text)}
     samples = {sample.name for family in families.values() for sample in family.samples}
     told = set(re.findall(r"^# TYPE (\S+)", scraped.text, re.M))
-    dashboard = json.loads((files("trialfleet.templates") / "serve" / "grafana.json").read_text())
+    dashboard = json.loads((ROOT / "docs/assets/grafana.json").read_text())
     asked = [t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])]
     used = {name for expr in asked for name in re.findall(r"trialfleet_\w+", expr)}
     assert len(used) > 8

@@ -63,7 +63,7 @@ def _answering(application: Application) -> Callable[[Request], Response]:
         status, headers = told[-1]
         response = Response(content, int(status.split(maxsplit=1)[0]))
         for name, value in headers:
-            if name.lower() in {"content-type", "location"}:
+            if name.lower() in {"content-type", "content-encoding", "location"}:
                 response.headers[name] = value
         response.headers["Content-Security-Policy"] = _POLICY
         return response
@@ -80,6 +80,7 @@ def _environ(request: Request) -> dict[str, Any]:
         "SERVER_NAME": "localhost",
         "SERVER_PORT": "80",
         "SERVER_PROTOCOL": "HTTP/1.1",
+        "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", "identity"),
         "wsgi.version": (1, 0),
         "wsgi.url_scheme": "http",
         "wsgi.input": io.BytesIO(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trialfleet.files import read_json
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict
+from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
 from trialfleet.workflows.report.formatting import (
     NOTHING,
     column_decimals,
@@ -246,9 +246,9 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
 
 
 def _gate_direction(snapshot: Snapshot) -> str:
-    from trialfleet.workflows.models.gate_decision import rule_of
-
-    return rule_of(snapshot.frozen.study).direction
+    """Which way the gate's metric is better."""
+    study = snapshot.frozen.study
+    return rule_of(study).direction if study.gate else study.objective.direction
 
 
 def _baseline(trials: list[StoredTrial] | tuple[()]) -> float | None:
