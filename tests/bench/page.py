@@ -1,7 +1,7 @@
 """What the page costs at 41 regions of 100 trials: `python -m tests.bench.page`.
 
-The server runs as people start it, and a client asks as the browser's page does: once a second, with
-the version that it has. Processor time is the server's, all of its threads.
+The server runs as people start it, and a client asks as the browser's page does: once a second,
+with the version that it has. Processor time is the server's, all of its threads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 import shutil
 import sqlite3
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -118,20 +117,21 @@ def _measure(opened: StoredRun, server: Server) -> None:
     whole = len(page.encode()) + sum(map(len, assets.values()))
     packed = sum(len(gzip.compress(each)) for each in (page.encode(), *assets.values()))
     print(
-        f"size         {len(page.encode()) / 1000:.0f} kB, with its {len(assets)} files {whole / 1000:.0f} kB"
+        f"size         {len(page.encode()) / 1000:.0f} kB,"
+        f" with its {len(assets)} files {whole / 1000:.0f} kB"
     )
     print(f"             {packed / 1000:.0f} kB of that over the wire, compressed")
     outside = re.findall(r'(?:src|href)="(?:https?:)?//', page)
     print(f"from outside {len(outside)} files")
     delays = [_told_to_screen(opened, server, at) for at in range(5)]
     print(
-        f"told trial   on screen after {statistics.median(delays):.2f} s, at most {max(delays):.2f} s (5)"
+        f"told trial   on screen after {statistics.median(delays):.2f} s,"
+        f" at most {max(delays):.2f} s (5 trials)"
     )
     print(f"open page    {_share(server, lambda: None):.2%} of a core while nothing happens")
     turn = iter(range(5, 500))
-    print(
-        f"             {_share(server, lambda: _tell(opened, next(turn))):.2%} while a trial is told each second"
-    )
+    busy = _share(server, lambda: _tell(opened, next(turn)))
+    print(f"             {busy:.2%} while a trial is told each second or so")
 
 
 def _first_byte(url: str) -> float:
@@ -178,4 +178,4 @@ def _share(server: Server, meanwhile: Callable[[], None]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

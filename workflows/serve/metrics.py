@@ -1,7 +1,8 @@
 """/metrics for Prometheus: the newest run of each study, and the nodes of the pool.
 
 Names and units follow Prometheus' conventions. Labels are study, region and state: as many series
-as there are regions, however many runs and trials. `docs/assets/grafana.json` is a dashboard of them.
+as there are regions, however many runs and trials. `docs/assets/grafana.json` is a dashboard of
+them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import uvicorn
 from starlette.routing import Route
 
 from trialfleet.errors import InputError
+from trialfleet.infra.pool import connection
 from trialfleet.workflows.serve.app import Pages, application
 from trialfleet.workflows.serve.optuna_routes import optuna_routes
 from trialfleet.workflows.serve.runs import Runs
@@ -21,6 +22,8 @@ from trialfleet.workflows.serve.security import (
     new_token,
     read_token,
 )
+
+_POOL_SECONDS = 15.0  # after which a pool that has come up, or another one, is found
 
 
 def serve(
@@ -51,6 +54,7 @@ def serve(
     token = read_token(token_file) if token_file else None
     if token is None and not is_loopback(host):
         token = new_token()
+    connection.keep_for(_POOL_SECONDS)
     runs = Runs(named)
     with ExitStack() as held:
         routes: tuple[Route, ...] = ()
