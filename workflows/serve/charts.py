@@ -60,9 +60,12 @@ class _Axis:
         share = (inside - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
-    def ticks(self, most: int, until: float = 1.0) -> tuple[tuple[float, str], ...]:
+    def ticks(
+        self, most: int, until: float = 1.0, *, whole: bool = False
+    ) -> tuple[tuple[float, str], ...]:
         """Round values up to a part of the axis: where each lies, and how it is written."""
         step = _round_step((self.high - self.low) / most)
+        step = max(1.0, step) if whole else step
         first = math.ceil(self.low / step - 1e-9)
         last = self.low + until * (self.high - self.low)
         values = [step * at for at in range(first, first + most + 2) if step * at <= last]
@@ -104,7 +107,7 @@ def history(trials: Sequence[StoredTrial], metric: str, direction: str) -> Chart
     return Chart(
         lines=((f"{path}H{across.end}", "best"),),
         points=tuple(points),
-        x_ticks=across.ticks(6, _NAMED),
+        x_ticks=across.ticks(6, _NAMED, whole=True),
         y_ticks=up.ticks(5),
         x_name="trial",
         label=f"{metric} of each trial, and the best so far: {number(final)}",
@@ -124,7 +127,7 @@ def curves(trials: Sequence[StoredTrial], metric: str, best: int | None) -> Char
     return Chart(
         lines=tuple((_path(steps, across, up), _line_kind(trial, best)) for trial, steps in told),
         points=(),
-        x_ticks=across.ticks(6, _NAMED),
+        x_ticks=across.ticks(6, _NAMED, whole=True),
         y_ticks=up.ticks(5),
         x_name="step",
         label=f"{metric} as {len(told)} trials reported it, step by step",

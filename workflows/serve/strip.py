@@ -98,12 +98,13 @@ def span_of(snapshot: Snapshot, trials: Iterable[StoredTrial]) -> tuple[float, f
 def bars_of(snapshot: Snapshot, region: RegionGraph, span: tuple[float, float]) -> list[Bar]:
     """Return the trials of a region that have begun, in a span of time."""
     lanes = {node: at for at, lane in enumerate(region.lanes) for node in lane}
+    began = _began(snapshot, region.name)
     unfinished = snapshot.look.unfinished.get(region.name, {})
     scale = WIDTH / (span[1] - span[0])
     found = []
     for trial in snapshot.look.trials.get(region.name, ()):
         node = str(trial.user_attrs.get("node"))
-        when = _when(trial, snapshot.now.timestamp())
+        when = _when(trial, snapshot.now.timestamp(), began.get(node))
         if when is None or node not in lanes:
             continue
         left = round((when[0] - span[0]) * scale)
@@ -127,10 +128,17 @@ def _row(snapshot: Snapshot, region: RegionGraph, span: tuple[float, float]) -> 
     )
 
 
-def _when(trial: StoredTrial, now: float) -> tuple[float, float] | None:
+def _began(snapshot: Snapshot, name: str) -> dict[str, float | None]:
+    """When the jobs of a region began that run, by node."""
+    regions = snapshot.look.status.regions
+    own = next((region for region in regions if region.name == name), None)
+    return {each.node: each.started for each in own.running_trials} if own else {}
+
+
+def _when(trial: StoredTrial, now: float, began: float | None = None) -> tuple[float, float] | None:
     """When a trial's job ran, else when it was asked for and told; until now if it isn't over."""
     job = trial.user_attrs.get("job") or {}
-    start, end = job.get("started"), job.get("ended")
+    start, end = job.get("started", began), job.get("ended")
     if start is None and trial.datetime_start:
         start = trial.datetime_start.timestamp()
     if start is None:

@@ -123,7 +123,10 @@ def age_of(moment: datetime | None, now: datetime) -> str:
 
 def about(seconds: float) -> str:
     """Return a duration that is an estimate, in whole minutes."""
-    return "less than a minute" if seconds < 60 else duration(60 * round(seconds / 60))
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min" if minutes else "less than a minute"
+    return duration(60 * minutes)
 
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
@@ -138,7 +141,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     notes += [f"{failed} failed"] if failed else []
     figures = [
         ("Run", status.state.value.capitalize(), _time_left(status)),
-        ("Regions", f"{good} of {len(regions)}", "have what the study asks for"),
+        ("Regions", f"{good} of {len(regions)}", "done"),
         ("Trials", f"{finished:,} of {budget:,}", ", ".join(notes)),
     ]
     figures.append(_money(snapshot))
@@ -216,8 +219,13 @@ def _age(snapshot: Snapshot, region: RegionStatus) -> str:
 
 
 def _why(region: RegionStatus) -> str:
-    cause = str(region.cause) if region.cause and not region.done else ""
-    return region.reason or region.drift or region.not_latest or cause
+    cause = region.cause
+    attempts = (
+        f"{cause.attempts} of {cause.of} failed attempts: {cause.error}"
+        if cause and not region.done
+        else ""
+    )
+    return region.reason or region.drift or region.not_latest or attempts
 
 
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
