@@ -88,7 +88,8 @@ def strip_of(snapshot: Snapshot) -> Strip | None:
 
 def span_of(snapshot: Snapshot, trials: Iterable[StoredTrial]) -> tuple[float, float] | None:
     """Return when the first of some trials began and the last ended, in Unix seconds."""
-    spans = [when for trial in trials if (when := _when(trial, snapshot.now.timestamp()))]
+    now = snapshot.now.timestamp()
+    spans = [when for trial in trials if (when := _when(trial, now))]
     if not spans:
         return None
     begin, end = min(start for start, _ in spans), max(end for _, end in spans)
@@ -98,13 +99,13 @@ def span_of(snapshot: Snapshot, trials: Iterable[StoredTrial]) -> tuple[float, f
 def bars_of(snapshot: Snapshot, region: RegionGraph, span: tuple[float, float]) -> list[Bar]:
     """Return the trials of a region that have begun, in a span of time."""
     lanes = {node: at for at, lane in enumerate(region.lanes) for node in lane}
-    began = _began(snapshot, region.name)
+    began, now = _began(snapshot, region.name), snapshot.now.timestamp()
     unfinished = snapshot.look.unfinished.get(region.name, {})
     scale = WIDTH / (span[1] - span[0])
     found = []
     for trial in snapshot.look.trials.get(region.name, ()):
         node = str(trial.user_attrs.get("node"))
-        when = _when(trial, snapshot.now.timestamp(), began.get(node))
+        when = _when(trial, now, began.get(node))
         if when is None or node not in lanes:
             continue
         left = round((when[0] - span[0]) * scale)

@@ -294,6 +294,11 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
         )
     found += [Concern(what="", region="", why=trouble) for trouble in status.troubles]
     found += [
+        Concern(what=region.name, region=region.slug, why=explanation(snapshot, region.slug) or "")
+        for region in status.regions
+        if region.stage in {Stage.FAILED, Stage.HELD, Stage.LOST}
+    ]
+    found += [
         Concern(
             what=held.node,
             region=_region_of(snapshot, held.node),
@@ -310,8 +315,8 @@ def explanation(snapshot: Snapshot, node: str) -> str | None:
 
     The one place where the page asks; `trialfleet why` answers the same question.
     """
-    own = [region for region in snapshot.look.status.regions if region.slug == node]
-    return own[0].reason if own else None
+    own = next((each for each in snapshot.look.status.regions if each.slug == node), None)
+    return (own.reason or str(own.cause or "") or own.stage.value) if own else None
 
 
 def _region_of(snapshot: Snapshot, node: str) -> str:
