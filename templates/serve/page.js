@@ -91,6 +91,15 @@ function middle(tile) {
   return [box.left + box.width / 2, box.top + box.height / 2];
 }
 
+// What the reader has opened stays open when the page is renewed.
+let open = [];
+document.body.addEventListener("htmx:beforeSwap", () => {
+  open = [...document.querySelectorAll("details[open][id]")].map((each) => each.id);
+});
+document.body.addEventListener("htmx:afterSwap", () => {
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+});
+
 // Nobody looks at a hidden page, so it asks for nothing.
 document.body.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden) event.preventDefault();

@@ -14,6 +14,7 @@ from tests.conftest import MakeRun
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from tests.unit.page_server import serving
 from tests.unit.report_browser import Browser
+from trialfleet.files import write_json
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -122,3 +123,30 @@ def test_a_page_whose_server_is_gone_says_so(run: StoredRun, work: Path, browser
         browser.wait("return document.querySelector('.region-tile')")
         assert browser.run("return document.getElementById('lost').hidden")
     browser.wait("return !document.getElementById('lost').hidden")
+
+
+def test_what_is_opened_and_typed_stays_when_the_page_is_renewed(
+    run: StoredRun, browser: Browser, opened: str
+) -> None:
+    study = run.run.study
+    model = Path(study.publish) / study.name / "north" / "r0"
+    model.mkdir(parents=True)
+    told = {"study": study.name, "run": "r0", "created": "2026-11-20T02:00:00+00:00"}
+    write_json(model / "provenance.json", told)
+    browser.driver.get(f"{opened}runs/r1/regions/north")
+    browser.wait("return document.querySelector('#model-r0 summary')")
+    browser.run("document.querySelector('#model-r0 summary').click()")
+    (model.parent / "latest").symlink_to("r0")
+    browser.wait("return document.querySelector('#model-r0').textContent.includes('in force')")
+    assert browser.run("return document.getElementById('model-r0').open")
+    browser.driver.get(opened)
+    browser.wait("return document.getElementById('filter')?.hidden === false")
+    browser.press("/")
+    browser.press("n")
+    node, start = turns(run.graph["north"], 7, BEGAN)[6]
+    run.add("north", stored_trial(node, start, 0.3))
+    browser.wait("return document.querySelector('.figures').textContent.includes('25 of 60')")
+    browser.press("o")
+    assert browser.run("return document.getElementById('filter').value") == "no"
+    shown = "return [...document.querySelectorAll('.regions > li')].filter(e => !e.hidden).length"
+    assert browser.run(shown) == 1

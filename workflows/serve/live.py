@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import PoolError
+from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.dagman.job_queue import STEP, VALUE, of_run
 from trialfleet.workflows.plan.folder import RunFolder
@@ -84,7 +84,7 @@ class _Queue:
             self.asked = time.monotonic()
             try:
                 self.last, self.pause = self._ask(), _QUEUE
-            except PoolError:
+            except (PoolError, OSError):
                 self.schedd, self.last, self.pause = None, None, _NO_QUEUE
         return self.last
 
@@ -143,10 +143,11 @@ class LiveRun:
                     self._snapshot = self._snapshot if self._is_as_it_was() else None
                 self._thread = threading.Thread(target=self._watch, daemon=True)
                 self._thread.start()
-            self._changed.wait_for(lambda: self._snapshot or self._error)
+            self._changed.wait_for(lambda: self._snapshot or self._error or not self._thread)
             if self._error:
                 raise self._error
-            assert self._snapshot, "there is a snapshot or an error"
+            if self._snapshot is None:
+                raise TrialfleetError(f"{str(self.folder.root)!r} can't be looked at")
             return self._snapshot
 
     def _is_as_it_was(self) -> bool:
@@ -154,13 +155,23 @@ class LiveRun:
         return self._snapshot is not None and self._stamp == self._look_for_change()
 
     def _watch(self) -> None:
-        """Look at the run whenever it has changed, for as long as somebody watches."""
+        """Look at the run whenever it has changed, for as long as somebody watches.
+
+        Whatever ends this, whoever asks next begins anew.
+        """
+        try:
+            self._follow()
+        finally:
+            with self._changed:
+                self._thread = None
+                self._changed.notify_all()
+
+    def _follow(self) -> None:
         earliest = looked = float("-inf")
         while True:
             now = time.monotonic()
             with self._changed:
                 if now - self._watched > _UNWATCHED:
-                    self._thread = None
                     return
             stamp = self._look_for_change()
             is_old = now - looked > _AGAIN
