@@ -304,3 +304,10 @@ def test_nodes_are_told_with_price_and_health() -> None:
     )
     assert (sick.state, sick.why, sick.price) == ("sick", "ECC", None)
     assert (draining.state, draining.why) == ("draining", "spot notice")
+
+
+def test_htmx_is_the_one_that_is_pinned_with_its_licence() -> None:
+    vendor = ROOT / "templates" / "serve" / "vendor"
+    (pinned,) = re.findall(r"htmx\.org-([\d.]+)\.tgz$", (vendor / "packages.sha256").read_text())
+    assert f'version:"{pinned}"' in (vendor / "htmx.min.js").read_text()
+    assert "Zero-Clause BSD" in (vendor / "htmx.org.LICENSE").read_text()
