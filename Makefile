@@ -9,7 +9,7 @@
 # make release builds wheel and sdist into dist/ and tries the wheel alone; TAG=1 tags the commit, DEMO_TOO=1
 #              also runs the demo's study with it, OFFLINE=1 borrows the packages of .venv
 # make lock    pins every package anew in requirements.lock; LOCK=--upgrade takes the newest versions
-# make vendor  fetches the report's JavaScript libraries anew, as templates/report/vendor pins them
+# make vendor  fetches the JavaScript libraries of report and page anew, as their vendor folders pin them
 # make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
 #              REAL=1, as root: nodes boot Debian with systemd, cloud-init and apt (needs mmdebstrap)
 # make storm   kills 500 processes of a pool and proves that no run is stuck, no trial lost or doubled
@@ -25,6 +25,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 FLIGHTS := workflows/examples/flights
 VENDOR := templates/report/vendor
+PAGE_VENDOR := templates/serve/vendor
 # The slow files come first; in xdist's own order they come last, as they have few tests.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
@@ -110,15 +111,17 @@ lock:
 # package's licence; those that have no script of their own are part of the two that have one.
 vendor:
 	rm -rf build/vendor && mkdir -p build/vendor
-	cut -c67- $(VENDOR)/packages.sha256 | while read -r package; do \
-		curl -fsSL --create-dirs -o build/vendor/$$package $(NPM)/$$package || exit 1; done
-	cd build/vendor && sha256sum --check --quiet $(CURDIR)/$(VENDOR)/packages.sha256
-	cut -c67- $(VENDOR)/packages.sha256 | while read -r package; do \
+	for vendor in $(VENDOR) $(PAGE_VENDOR); do cut -c67- $$vendor/packages.sha256 | while read -r package; do \
+		curl -fsSL --create-dirs -o build/vendor/$$package $(NPM)/$$package || exit 1; done || exit 1; done
+	cat $(VENDOR)/packages.sha256 $(PAGE_VENDOR)/packages.sha256 \
+		| (cd build/vendor && sha256sum --check --quiet)
+	for vendor in $(VENDOR) $(PAGE_VENDOR); do cut -c67- $$vendor/packages.sha256 | while read -r package; do \
 		name=$$(basename $${package%-*}); \
-		tar -xOf build/vendor/$$package package/LICENSE > $(VENDOR)/$$name.LICENSE || exit 1; done
+		tar -xOf build/vendor/$$package package/LICENSE > $$vendor/$$name.LICENSE || exit 1; done || exit 1; done
 	tar -xOf build/vendor/d3/-/d3-*.tgz package/dist/d3.min.js > $(VENDOR)/d3.min.js
 	tar -xOf build/vendor/@observablehq/plot/-/plot-*.tgz package/dist/plot.umd.min.js \
 		> $(VENDOR)/plot.umd.min.js
+	tar -xOf build/vendor/htmx.org/-/htmx.org-*.tgz package/dist/htmx.min.js > $(PAGE_VENDOR)/htmx.min.js
 
 clean:
 	rm -rf build dist .cache *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

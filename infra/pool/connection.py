@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE, Pool, default_folder
 from trialfleet.infra.pool.environment import surroundings
 
+_kept_seconds = 0.0  # how long what was found stands; see `keep_for`
+_found: tuple[float, dict[str, str] | PoolError] | None = None
 _put: set[str] = set()  # what `use` set CONDOR_CONFIG to where no person had: no error names it
 
 
@@ -25,6 +28,31 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
     Raises:
         PoolError: there is none, or the embedded pool that is meant is down.
     """
+    if folder is not None or not _kept_seconds:
+        return _search(folder)
+    global _found  # noqa: PLW0603 - a process talks to one pool
+    if _found is None or time.monotonic() - _found[0] > _kept_seconds:
+        try:
+            answer: dict[str, str] | PoolError = _search(None)
+        except PoolError as error:
+            answer = error
+        _found = time.monotonic(), answer
+    if isinstance(_found[1], PoolError):
+        raise PoolError(str(_found[1]))
+    return _found[1]
+
+
+def keep_for(seconds: float) -> None:
+    """Let `connect()` answer for some time what it found: for a process that asks every second.
+
+    Finding a pool means looking through all processes, or starting one of HTCondor's tools. A pool
+    that ends meanwhile doesn't answer its next query, and says so itself.
+    """
+    global _kept_seconds  # noqa: PLW0603 - a process talks to one pool
+    _kept_seconds = seconds
+
+
+def _search(folder: Path | str | None) -> dict[str, str]:
     configured = os.environ.get("CONDOR_CONFIG", os.devnull)
     if folder is None and configured != os.devnull:  # htcondor2 itself sets that one
         return named_by_environment(configured)

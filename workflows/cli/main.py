@@ -25,6 +25,7 @@ from trialfleet.workflows.cli.export_command import export
 from trialfleet.workflows.cli.fleet_commands import fleet, manager
 from trialfleet.workflows.cli.notify_commands import notify
 from trialfleet.workflows.cli.pool_commands import pool
+from trialfleet.workflows.cli.serve_command import serve
 from trialfleet.workflows.output import say
 
 
@@ -92,6 +93,7 @@ for command in (
     daily,
     export,
     notify,
+    serve,
     pool,
     fleet,
     manager,

@@ -50,11 +50,11 @@ def running_trials(
         metric: the objective's.
     """
     jobs = queued.running_jobs if queued else {}
-    places = {node: files.trial(node) for node in region.trial_nodes}
-    places |= {region.best: files.best, region.gate: files.gate}
+    ends = {region.best: files.best, region.gate: files.gate}
+    own = jobs.keys() & {*region.trial_nodes, *ends}
     return tuple(
-        _running_trial(node, places[node], jobs[node], metric)
-        for node in sorted(places.keys() & jobs.keys())
+        _running_trial(node, ends.get(node) or files.trial(node), jobs[node], metric)
+        for node in sorted(own)
     )
 
 

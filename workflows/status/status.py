@@ -152,10 +152,12 @@ class Look:
     Attributes:
         status: where it stands.
         unfinished: the words for trials that are asked and not told: by region, then by node.
+        trials: all of its trials, by region.
     """
 
     status: RunStatus
     unfinished: Mapping[str, Mapping[str, TrialState]]
+    trials: Mapping[str, list[StoredTrial]]
 
 
 class StatusReader:
@@ -231,7 +233,7 @@ class StatusReader:
             seconds_left=seconds_left_of_run(regions, _begun(trials)) if is_running else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
         )
-        return Look(status, unfinished)
+        return Look(status, unfinished, trials)
 
     def state(self) -> RunState:
         """Return where the run as a whole stands now, without a look at its trials."""

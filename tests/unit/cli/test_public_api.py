@@ -102,6 +102,7 @@ COMMANDS = {
     "run",
     "runs",
     "schema",
+    "serve",
     "status",
     "stop",
     "submit",

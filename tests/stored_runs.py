@@ -1,0 +1,130 @@
+"""Runs with trials in their storage, as the optimiser leaves them: no pool has to run for them."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import optuna
+import sqlalchemy
+from optuna.distributions import FloatDistribution
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from trialfleet import Run
+from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import RegionGraph, graph_of
+from trialfleet.workflows.status.storage import study_name
+
+SECONDS = 60.0  # that each trial takes
+SPACE = {"x": FloatDistribution(0.0, 1.0)}
+
+
+class StoredRun:
+    """A planned run whose trials are written straight into its storage."""
+
+    def __init__(self, run: Run, storage: RDBStorage) -> None:
+        self.run, self._storage = run, storage
+        self.graph = {region.name: region for region in graph_of(run.study).regions}
+        self._studies: dict[str, int] = {}
+
+    def study(self, region: str) -> int:
+        """The id of a region's study, made where it isn't there."""
+        if region not in self._studies:
+            direction = optuna.study.StudyDirection[self.run.study.objective.direction.upper()]
+            name = study_name(self.run.study, self.run.run_id, region)
+            self._studies[region] = self._storage.create_new_study([direction], name)
+        return self._studies[region]
+
+    def add(self, region: str, trial: FrozenTrial) -> int:
+        """Store a trial of a region; return its id."""
+        return self._storage.create_new_trial(self.study(region), trial)
+
+    def tell(self, trial: int, value: float) -> None:
+        """Finish a trial that runs."""
+        self._storage.set_trial_state_values(trial, TrialState.COMPLETE, [value])
+
+    def fill(self, region: str, count: int, began: datetime, *, seed: int = 0) -> None:
+        """Store `count` finished trials of a region, on its lanes side by side; one in 12 fails."""
+        rng = random.Random(f"{seed}{region}")  # noqa: S311
+        for at, (node, start) in enumerate(turns(self.graph[region], count, began)):
+            value = None if at % 12 == 7 else 0.2 + (rng.random() - 0.3) ** 2 + 0.4 / (at + 1)
+            self.add(region, stored_trial(node, start, value, baseline=at == 0))
+
+
+@contextmanager
+def stored(run: Run) -> Iterator[StoredRun]:
+    """Open the storage of a planned run for trials of a test's own."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = RDBStorage(sqlite_url(RunFolder(run.folder).database))
+    sqlalchemy.event.listen(storage.engine, "connect", _hurry)
+    storage.engine.dispose()  # so that the next connection is a hurried one
+    try:
+        yield StoredRun(run, storage)
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def turns(region: RegionGraph, count: int, began: datetime) -> list[tuple[str, datetime]]:
+    """The nodes of a region's first trials, and when each began, lane beside lane."""
+    lanes: Sequence[Sequence[str]] = region.lanes
+    found = []
+    for at in range(count):
+        lane, turn = at % len(lanes), at // len(lanes)
+        start = began + timedelta(seconds=SECONDS * turn + 7.0 * lane)
+        found.append((lanes[lane][turn], start))
+    return found
+
+
+def stored_trial(
+    node: str,
+    start: datetime,
+    value: float | None,
+    *,
+    state: TrialState | None = None,
+    baseline: bool = False,
+    machine: str = "node-1",
+    **notes: Any,
+) -> FrozenTrial:
+    """A trial as the optimiser leaves it: failed where `value` is None and no state is named."""
+    if state is None:
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+    params = {"x": 0.5}
+    job = {
+        "started": start.timestamp(),
+        "ended": start.timestamp() + 0.9 * SECONDS,
+        "wall_seconds": 0.9 * SECONDS,
+        "machine": machine,
+        "slot": f"slot1_1@{machine}",
+    }
+    told: dict[str, Any] = {"job": job} if state.is_finished() else {}
+    if state is TrialState.FAIL:
+        failure = {"time": f"{start.isoformat()}+00:00", "error": "exit code 64: can't be trained"}
+        told |= {"error": failure["error"], "failures": {"1": failure}}
+    if value is not None:
+        told |= {"metrics": {"loss": value, "test": value + 0.01}, "seconds": 50.0}
+    steps = {step: value + 0.3 / step for step in range(1, 11)} if value is not None else {}
+    made = create_trial(
+        state=state,
+        params=params,
+        distributions=SPACE,  # type: ignore[arg-type]
+        value=value,
+        intermediate_values=steps,
+        user_attrs={
+            "node": node, "params": params, "baseline": baseline, "attempts": 1, **told, **notes
+        },
+    )  # fmt: skip
+    made.datetime_start = start
+    made.datetime_complete = start + timedelta(seconds=SECONDS) if state.is_finished() else None
+    return made
+
+
+def _hurry(connection: sqlite3.Connection, _: object) -> None:
+    """No test loses power: don't wait for the disk."""
+    connection.execute("PRAGMA synchronous = OFF")

@@ -1,0 +1,313 @@
+"""`trialfleet serve`: a real server, asked over HTTP as browsers, programs and attackers would."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+from click.testing import CliRunner
+from optuna.trial import TrialState
+
+from tests.conftest import MakeRun
+from tests.stored_runs import StoredRun, stored, stored_trial, turns
+from tests.unit.serve.page_server import Server, serving
+from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.serve.details import tail
+from trialfleet.workflows.serve.nodes import read_nodes
+
+pytestmark = pytest.mark.slow  # each starts a server
+
+ROOT = Path(__file__).parents[3]
+HOSTILE = '"><script>alert(1)</script>'
+NOW = datetime.now(UTC).replace(microsecond=0)
+BEGAN = datetime.now() - timedelta(minutes=20)
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Iterator[StoredRun]:
+    """Three regions, one with a hostile name and one without trials."""
+    made = make_run(regions=["A", HOSTILE, "empty"], budget={"trials": 12, "lanes": 2})
+    with stored(made) as opened:
+        opened.fill("A", 12, BEGAN)
+        opened.fill(HOSTILE, 3, BEGAN)
+        yield opened
+
+
+@pytest.fixture
+def server(run: StoredRun, work: Path) -> Iterator[Server]:
+    with serving(work) as started:
+        yield started
+
+
+def test_a_told_trial_is_on_the_screen_and_an_unchanged_page_is_not_sent_again(
+    run: StoredRun, server: Server, wait_for: Callable[..., None]
+) -> None:
+    first = server.ask("/")
+    assert first.status == 200
+    assert "15 of 36" in first.text
+    version = server.seen()
+    unchanged = server.ask(f"/?seen={version}")
+    assert (unchanged.status, unchanged.text) == (204, "")
+    node, start = turns(run.graph[HOSTILE], 4, BEGAN)[3]
+    running = run.add(HOSTILE, stored_trial(node, start, None, state=TrialState.RUNNING))
+    run.tell(running, 0.1)
+    wait_for(lambda: server.ask(f"/?seen={version}").status == 200)
+    changed = server.ask(f"/?seen={version}").text
+    assert "16 of 36" in changed
+    assert "<html" not in changed
+
+
+def test_nothing_but_reading_is_answered(server: Server) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        refused = server.ask("/", method)
+        assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD")
+    head = server.ask("/", "HEAD")
+    assert (head.status, head.text) == (200, "")
+
+
+def test_a_page_under_another_name_can_not_read_along(server: Server) -> None:
+    port = urlsplit(server.url).port
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST."):
+        assert server.ask("/", host=host).status == 200
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "[::1", "a b"):
+        assert server.ask("/", host=host).status == 421
+        assert server.ask("/metrics", host=host).status == 421
+
+
+def test_no_script_runs_but_the_pages_own(server: Server) -> None:
+    for path in ("/", "/runs", "/nowhere", "/metrics", "/assets/page.js"):
+        headers = server.ask(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self';" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+    page = server.ask("/").text
+    assert not re.search(r"<script>|<style|\son\w+=|style=", page)
+    outside = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert outside
+    assert all(link.startswith(("/", "#", "data:,")) and link[:2] != "//" for link in outside)
+
+
+def test_a_hostile_name_of_a_region_is_text(run: StoredRun, server: Server) -> None:
+    slug = region_slug(HOSTILE)
+    for path in ("/", f"/runs/r1/regions/{slug}", f"/runs/r1/regions/{slug}/trials/{slug}.l1.t01"):
+        text = server.ask(path).text
+        assert "<script>alert" not in text
+        assert "&lt;script&gt;alert(1)" in text
+    for name in (HOSTILE, "../A", "%2e%2e", "A/../A"):
+        missing = server.ask(f"/runs/r1/regions/{quote(name, safe='')}")
+        assert missing.status == 404
+        assert "<script>alert" not in missing.text
+
+
+def test_no_address_leads_to_another_file(run: StoredRun, server: Server, work: Path) -> None:
+    (work / "secret").write_text("the secret")
+    region = "/runs/r1/regions/A/trials"
+    for path in (
+        f"{region}/..%2f..%2f..%2f..%2fsecret", f"{region}/../../../../secret", f"{region}/%2e%2e",
+        f"{region}/A.l1.t99", f"{region}/%00", "/runs/..", "/runs/%2e%2e%2fsecret/regions/A",
+        "/runs/nowhere", "/assets/..%2fpage.html.j2", "/assets/../../secret", "//secret",
+    ):  # fmt: skip
+        answer = server.ask(path)
+        assert answer.status == 404
+        assert "the secret" not in answer.text
+
+
+def test_the_end_of_a_log_is_shown_and_links_in_a_trials_folder_lead_nowhere(
+    run: StoredRun, server: Server, work: Path
+) -> None:
+    trial = RunFolder(run.run.folder).region("A").trial("A.l1.t01")
+    trial.root.mkdir(parents=True, exist_ok=True)
+    trial.err.write_text("x" * 40_000 + "\n<b>the last word</b>\n")
+    (work / "secret").write_text("the secret")
+    trial.out.symlink_to(work / "secret")
+    text = server.ask("/runs/r1/regions/A/trials/A.l1.t01").text
+    assert "&lt;b&gt;the last word&lt;/b&gt;" in text
+    assert "the secret" not in text
+    assert len(text) < 40_000
+    assert tail(trial.err) == ("x" * (32_768 - 22) + "\n<b>the last word</b>\n", 7_254)
+    assert tail(work) == ("", 0)
+
+
+def test_beyond_this_machine_a_token_is_asked_for(run: StoredRun, work: Path) -> None:
+    with serving(work, "--host", "0.0.0.0") as server:  # noqa: S104 - that is what is tried
+        place = urlsplit(server.url)
+        token = place.query.removeprefix("token=")
+        assert len(token) >= 40
+        for path in ("/", "/metrics", "/runs", "/assets/page.js", "/?token=", "/?token=wrong"):
+            refused = server.ask(path)
+            assert refused.status == 401
+            assert "demo" not in refused.text
+        welcome = server.ask(f"/?{place.query}")
+        assert 'http-equiv="refresh"' in welcome.text
+        assert token not in welcome.text
+        cookie = welcome.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert server.ask("/", cookie=cookie.split(";")[0]).status == 200
+        assert server.ask("/metrics", authorization=f"Bearer {token}").status == 200
+        assert server.ask("/", cookie=cookie.split("=")[0] + "=é").status == 401
+
+
+def test_a_token_from_a_file_is_not_printed(run: StoredRun, work: Path) -> None:
+    file = work / "token"
+    file.write_text("a-token-of-one's-own\n")
+    file.chmod(0o600)
+    with serving(work, "--token-file", str(file)) as server:
+        assert "token" not in server.url
+        assert server.ask("/").status == 401
+        assert server.ask("/", authorization="Bearer a-token-of-one's-own").status == 200
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "told"),
+    [(0o644, "long-enough-a-token", "others can read"), (0o600, "short", "16 or more")],
+)
+def test_a_token_that_protects_nothing_is_refused(
+    work: Path, monkeypatch: pytest.MonkeyPatch, mode: int, content: str, told: str
+) -> None:
+    monkeypatch.chdir(work)
+    (work / "token").write_text(content)
+    (work / "token").chmod(mode)
+    refused = CliRunner().invoke(main, ["serve", "--port", "0", "--token-file", "token"])
+    assert refused.exit_code == 2
+    assert told in refused.stderr
+
+
+def test_a_port_that_is_taken_is_told(run: StoredRun, server: Server) -> None:
+    port = str(urlsplit(server.url).port)
+    told = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
+    assert told.exit_code == 2
+    assert f"port {port} of 127.0.0.1 can't be used" in told.stderr
+
+
+def test_a_page_without_runs_says_how_to_make_one(work: Path) -> None:
+    with serving(work) as server:
+        page = server.ask("/")
+        assert page.status == 200
+        assert "trialfleet plan STUDY" in page.text
+        assert server.ask("/metrics").status == 200
+
+
+def test_the_models_of_a_region_and_their_cards_are_shown(
+    run: StoredRun, server: Server, wait_for: Callable[..., None]
+) -> None:
+    study = run.run.study
+    models = Path(study.publish) / study.name / "A"
+    for name, hours, loss in (("r0", 30, 0.5), ("r1", 3, 0.4)):
+        created = (NOW - timedelta(hours=hours)).isoformat()
+        told = {"study": study.name, "run": name, "region": "A", "created": created}
+        (models / name).mkdir(parents=True)
+        write_json(models / name / "provenance.json", told)
+        gate = None if name == "r0" else VERDICT
+        write_json(models / name / "card.json", {**told, "metrics": {"loss": loss}, "gate": gate})
+    (models / "latest").symlink_to("r1")
+    write_json(RunFolder(run.run.folder).region("A").verdict, VERDICT)
+    wait_for(lambda: "model 3 h old" in server.ask("/").text)
+    tile = server.ask("/").text
+    assert re.search(
+        r'class="good">\+0\.1\S*</b> <span class="muted small">over the champion', tile
+    )
+    page = server.ask("/runs/r1/regions/A").text
+    assert page.index("r1</bdi>") < page.index("r0</bdi>")
+    assert "in force" in page
+    assert "better by 0.1" in page
+    assert f"{(NOW - timedelta(hours=30)).isoformat()}" in page
+
+
+VERDICT = {
+    "schema": 1, "verdict": "promoted", "why": "better by 0.1", "metric": "loss",
+    "champion": {"run": "r0", "metrics": {"loss": 0.5}},
+    "challenger": {"run": "r1", "metrics": {"loss": 0.4}},
+    "baseline": None, "interval": None,
+}  # fmt: skip
+
+
+def test_every_metric_of_the_dashboard_exists_and_names_keep_prometheus_conventions(
+    run: StoredRun, server: Server
+) -> None:
+    from prometheus_client.parser import text_string_to_metric_families as parsed
+
+    scraped = server.ask("/metrics")
+    assert scraped.headers["content-type"].startswith("text/plain")
+    families = {family.name: family for family in parsed(scraped.text)}
+    samples = {sample.name for family in families.values() for sample in family.samples}
+    told = set(re.findall(r"^# TYPE (\S+)", scraped.text, re.M))
+    dashboard = json.loads((ROOT / "docs/assets/grafana.json").read_text())
+    asked = [t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])]
+    used = {name for expr in asked for name in re.findall(r"trialfleet_\w+", expr)}
+    assert len(used) > 8
+    assert used <= told | samples
+    assert all(family.documentation for family in families.values())
+    counts = {
+        (sample.labels["region"], sample.labels["state"]): sample.value
+        for sample in families["trialfleet_trials"].samples
+    }
+    assert counts["A", "complete"] == 11
+    assert counts["A", "failed"] == 1
+    assert counts[HOSTILE, "complete"] == 3
+    states = [s for s in families["trialfleet_region_state"].samples if s.labels["region"] == "A"]
+    assert sum(sample.value for sample in states) == 1
+
+
+def test_the_dashboard_can_be_read_and_none_of_its_writing_routes_answers(
+    run: StoredRun, work: Path
+) -> None:
+    pytest.importorskip("optuna_dashboard")
+    with serving(work, str(run.run.folder), "--dashboard") as server:
+        page = server.ask("/dashboard")
+        assert page.status == 200
+        assert "<title>Optuna Dashboard</title>" in page.text
+        assert "unsafe-inline'; script" not in page.headers["content-security-policy"]
+        script = re.findall(r'src="(/static/[^"]+)"', page.text)
+        assert server.ask(script[0]).status == 200
+        studies = json.loads(server.ask("/api/studies").text)["study_summaries"]
+        assert {each["study_name"] for each in studies} == {"demo/r1/A", f"demo/r1/{HOSTILE}"}
+        writing = [
+            ("DELETE", "/api/studies/1"),
+            ("POST", "/api/studies"),
+            ("PUT", "/api/studies/1/note"),
+            ("POST", "/api/trials/1/tell"),
+        ]
+        for method, path in writing:
+            assert server.ask(path, method).status == 405
+        assert len(json.loads(server.ask("/api/studies").text)["study_summaries"]) == 2
+
+
+def test_nodes_are_told_with_price_and_health() -> None:
+    slot = {"Machine": "n1", "SlotType": "Partitionable", "TotalSlotCpus": 8, "TotalSlotGPUs": 1}
+    fleet = {"TrialfleetInstanceType": "g5.xlarge", "TrialfleetPricePerHour": 0.5}
+    well, sick, draining = read_nodes(
+        [
+            {**slot, **fleet, "TrialfleetGpuHealthy": True},
+            {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0"},
+            {**slot, "Machine": "n2", "TrialfleetGpuHealthy": False, "TrialfleetGpuReason": "ECC"},
+            {**slot, "Machine": "n3", "Draining": True, "DrainReason": "spot notice"},
+        ]
+    )
+    assert (well.state, well.price, well.jobs, well.gpus, well.kind) == (
+        "well",
+        0.5,
+        1,
+        1,
+        "g5.xlarge",
+    )
+    assert (sick.state, sick.why, sick.price) == ("sick", "ECC", None)
+    assert (draining.state, draining.why) == ("draining", "spot notice")
+
+
+def test_htmx_is_the_one_that_is_pinned_with_its_licence() -> None:
+    vendor = ROOT / "templates" / "serve" / "vendor"
+    (pinned,) = re.findall(r"htmx\.org-([\d.]+)\.tgz$", (vendor / "packages.sha256").read_text())
+    assert f'version:"{pinned}"' in (vendor / "htmx.min.js").read_text()
+    assert "Zero-Clause BSD" in (vendor / "htmx.org.LICENSE").read_text()

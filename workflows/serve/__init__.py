@@ -1,0 +1,1 @@
+"""The page: where runs, regions, trials and nodes stand, in a browser. It can change nothing."""

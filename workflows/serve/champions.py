@@ -1,0 +1,53 @@
+"""The model in force of each region of a run: how old it is, and what it measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from trialfleet.workflows.models.card import card_of
+from trialfleet.workflows.models.latest import as_of_model, champion_of
+from trialfleet.workflows.study.spec import Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Champion:
+    """The model in force of a region.
+
+    Attributes:
+        run: the run that published it.
+        as_of: how new it is; None where that isn't known.
+        metrics: of its full training.
+    """
+
+    run: str
+    as_of: datetime | None
+    metrics: dict[str, float]
+
+
+class Champions:
+    """The models in force of a study's regions, each read when it is asked for, once."""
+
+    def __init__(self, study: Study, slugs: tuple[str, ...]) -> None:
+        self._study = study
+        self._found = {slug: self._read(slug) for slug in slugs}
+
+    def of(self, slug: str) -> Champion | None:
+        """Return the model in force of a region; None where there is none."""
+        return self._found.get(slug)
+
+    def folder(self, slug: str) -> Path:
+        """Return the folder of a region's models, there or not."""
+        return Path(self._study.publish) / self._study.name / slug
+
+    def _read(self, slug: str) -> Champion | None:
+        model = champion_of(self.folder(slug), self._study.name) if self._study.publishes else None
+        if model is None:
+            return None
+        metrics = card_of(model).get("metrics")
+        return Champion(
+            run=model.name,
+            as_of=as_of_model(model),
+            metrics=metrics if isinstance(metrics, dict) else {},
+        )

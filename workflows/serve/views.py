@@ -1,0 +1,339 @@
+"""What the screen of a run shows, as texts and places; the templates only lay it out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from trialfleet.files import read_json
+from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
+from trialfleet.workflows.report.formatting import (
+    NOTHING,
+    column_decimals,
+    duration,
+    number,
+    shortened,
+    signed,
+)
+from trialfleet.workflows.serve.live import Snapshot
+from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.status import RegionStatus, RunStatus
+
+if TYPE_CHECKING:
+    from trialfleet.optimizer.stored_trials import StoredTrial
+
+_TONES = {
+    Stage.PUBLISHED: "good", Stage.TUNED: "good", Stage.TUNING: "busy", Stage.TRAINING: "busy",
+    Stage.GATING: "busy", Stage.PUBLISHING: "busy", Stage.FAILED: "bad", Stage.STOPPED: "bad",
+    Stage.LOST: "bad", Stage.HELD: "bad",
+}  # fmt: skip
+_RUN_TONES = {RunState.RUNNING: "busy", RunState.DONE: "good", RunState.PLANNED: "idle"}
+_REASON = 160  # characters of a reason on a tile; its region's page has it whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """How much better a region's best settings are than what was before: positive is better.
+
+    Attributes:
+        value: the difference; None while there is nothing to compare.
+        over: what they are compared with: `the champion`, or `default settings`.
+        text: the difference, as people read it.
+    """
+
+    value: float | None
+    over: str
+    text: str
+
+    @property
+    def tone(self) -> str:
+        """The CSS class of the figure."""
+        return "" if not self.value else "good" if self.value > 0 else "bad"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A region at a glance.
+
+    Attributes:
+        tone: the CSS class of its state: good, busy, bad or idle.
+        age: how old the model in force is.
+        shares: of its budget: completed, failed, and under way, in percent.
+        why: what a reader should know of it; empty: nothing.
+    """
+
+    name: str
+    slug: str
+    stage: str
+    tone: str
+    gain: Gain
+    best: str
+    age: str
+    trials: str
+    shares: tuple[float, float, float]
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concern:
+    """Something that a person should look at.
+
+    Attributes:
+        what: the region, node or job that it is of; empty: the whole run.
+        region: the slug of its region; empty where it is of none.
+        why: the reason, in a line.
+        command: what to type to learn more, or to mend it; empty where nothing is known.
+    """
+
+    what: str
+    region: str
+    why: str
+    command: str = ""
+
+
+def run_path(key: str) -> str:
+    """Return the page of a run; every name in a path is percent-encoded."""
+    return f"/runs/{quote(key, safe='')}"
+
+
+def region_path(key: str, slug: str) -> str:
+    """Return the page of a region."""
+    return f"{run_path(key)}/regions/{quote(slug, safe='')}"
+
+
+def trial_path(key: str, slug: str, node: str) -> str:
+    """Return the page of a trial, or of a full training."""
+    return f"{region_path(key, slug)}/trials/{quote(node, safe='')}"
+
+
+def age_of(moment: datetime | None, now: datetime) -> str:
+    """Return how long ago something was, roughly: `3 h`; a page isn't renewed for seconds."""
+    if moment is None:
+        return NOTHING
+    minutes = max(0, round((now - moment).total_seconds() / 60))
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" if minutes < 60 * 48 else f"{minutes // 1440} days"
+
+
+def about(seconds: float) -> str:
+    """Return a duration that is an estimate, in whole minutes."""
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min" if minutes else "less than a minute"
+    return duration(60 * minutes)
+
+
+def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """The figures above all: label, figure, and what stands beside it."""
+    status = snapshot.look.status
+    regions = status.regions
+    good = sum(region.stage.is_good for region in regions)
+    finished, budget = sum(r.finished for r in regions), sum(r.budget for r in regions)
+    running, queued = sum(r.running for r in regions), sum(r.queued for r in regions)
+    failed = sum(r.failed for r in regions)
+    notes = [f"{running} running", *([f"{queued} queued"] if queued else [])]
+    notes += [f"{failed} failed"] if failed else []
+    figures = [
+        ("Run", status.state.value.capitalize(), _time_left(status)),
+        ("Regions", f"{good} of {len(regions)}", "done"),
+        ("Trials", f"{finished:,} of {budget:,}", ", ".join(notes)),
+    ]
+    figures.append(_money(snapshot))
+    figures.append(_nodes(snapshot))
+    return figures
+
+
+def _time_left(status: RunStatus) -> str:
+    return f"{about(status.seconds_left)} left" if status.seconds_left is not None else ""
+
+
+def _money(snapshot: Snapshot) -> tuple[str, str, str]:
+    money = snapshot.look.status.money
+    if money is None:
+        return "Money", NOTHING, "no fleet that costs any"
+    if money.cap is None:
+        return "Money", f"{money.spent:.2f} USD", "no cap"
+    return "Money", f"{money.spent:.2f} USD", f"of {money.cap:.2f}, {money.left or 0:.2f} left"
+
+
+def money_share(snapshot: Snapshot) -> float | None:
+    """How much of its cap a run has spent, in percent; None without a cap."""
+    money = snapshot.look.status.money
+    if money is None or not money.cap:
+        return None
+    return round(min(100.0, 100 * money.spent / money.cap), 1)
+
+
+def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
+    found = snapshot.nodes.nodes
+    if not found:
+        return "Nodes", NOTHING, "the pool can't be asked" if snapshot.nodes.notice else "none"
+    price = f"{snapshot.nodes.price:.2f} USD/h" if snapshot.nodes.price else ""
+    unwell = sum(node.state != "well" for node in found)
+    return "Nodes", str(len(found)), price or (f"{unwell} not well" if unwell else "all well")
+
+
+def tiles(snapshot: Snapshot) -> list[Tile]:
+    """The regions, those first that somebody should look at."""
+    made = [tile_of(snapshot, region) for region in snapshot.look.status.regions]
+    return sorted(made, key=lambda tile: tile.tone != "bad")
+
+
+def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
+    """Return a region at a glance."""
+    status = snapshot.look.status
+    under_way = [f"{region.running} running"] if region.running else []
+    under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
+    under_way += [f"{region.failed} failed"] if region.failed else []
+    scale = 100 / region.budget
+    shares = (region.done, region.failed + region.pruned, region.running)
+    return Tile(
+        name=region.name,
+        slug=region.slug,
+        stage=region.stage.value,
+        tone=_TONES.get(region.stage, "idle"),
+        gain=gain_of(snapshot, region),
+        best=f"{status.metric} {number(region.best)}" if region.best is not None else "",
+        age=_age(snapshot, region),
+        trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
+        shares=(
+            round(shares[0] * scale, 1),
+            round(shares[1] * scale, 1),
+            round(shares[2] * scale, 1),
+        ),
+        why=shortened(_why(region), _REASON),
+    )
+
+
+def _age(snapshot: Snapshot, region: RegionStatus) -> str:
+    champion = snapshot.champions.of(region.slug)
+    if champion is None:
+        return "no model yet"
+    return f"model {age_of(champion.as_of, snapshot.now)} old"
+
+
+def _why(region: RegionStatus) -> str:
+    cause = region.cause
+    attempts = (
+        f"{cause.attempts} of {cause.of} failed attempts: {cause.error}"
+        if cause and not region.done
+        else ""
+    )
+    return region.reason or region.drift or region.not_latest or attempts
+
+
+def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
+    """How much better a region's best settings are.
+
+    The gate measured both models on the same rows, so its word counts where there is one. Else the
+    best trial is held against what the champion's full training measured; in a region without a
+    champion, or whose champion is this very run's, against the default settings.
+    """
+    verdict = verdict_of(snapshot, region.slug)
+    if verdict and verdict.champion:
+        sides = [
+            verdict.metrics.get(side, {}).get(verdict.metric) for side in (CHALLENGER, CHAMPION)
+        ]
+        if sides[0] is not None and sides[1] is not None:
+            return _gain(sides[0], sides[1], _gate_direction(snapshot), "the champion")
+    status = snapshot.look.status
+    champion = snapshot.champions.of(region.slug)
+    before = (
+        champion.metrics.get(status.metric) if champion and champion.run != status.run else None
+    )
+    if before is not None:
+        return _gain(region.best, before, status.direction, "the champion")
+    trials = snapshot.look.trials.get(region.name, ())
+    return _gain(region.best, _baseline(trials), status.direction, "default settings")
+
+
+def _gate_direction(snapshot: Snapshot) -> str:
+    """Which way the gate's metric is better."""
+    study = snapshot.frozen.study
+    return rule_of(study).direction if study.gate else study.objective.direction
+
+
+def _baseline(trials: list[StoredTrial] | tuple[()]) -> float | None:
+    defaults = (t.value for t in trials if t.user_attrs.get("baseline") is True)
+    return next((value for value in defaults if value is not None), None)
+
+
+def _gain(now: float | None, before: float | None, direction: str, over: str) -> Gain:
+    if now is None or before is None:
+        return Gain(value=None, over=over, text=NOTHING)
+    value = now - before if direction == "maximize" else before - now
+    return Gain(value=value, over=over, text=signed(value, column_decimals([now, before])))
+
+
+def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
+    """Return what the gate said in this run; None where it hasn't said anything."""
+    try:
+        return Verdict.read(read_json(snapshot.folder.region(slug).verdict))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def counts(made: list[Tile]) -> list[tuple[str, int]]:
+    """How many regions are at each stage, the most first."""
+    return Counter(tile.stage for tile in made).most_common()
+
+
+def concerns(snapshot: Snapshot) -> list[Concern]:
+    """What a person should look at, the whole run first."""
+    status = snapshot.look.status
+    found = [Concern(what="", region="", why=status.notice)] if status.notice else []
+    if status.money and (status.money.trouble or status.money.ended):
+        found.append(
+            Concern(what="", region="", why=status.money.ended or status.money.trouble or "")
+        )
+    found += [Concern(what="", region="", why=trouble) for trouble in status.troubles]
+    found += [
+        Concern(what=region.name, region=region.slug, why=explanation(snapshot, region.slug) or "")
+        for region in status.regions
+        if region.stage in {Stage.FAILED, Stage.HELD, Stage.LOST}
+    ]
+    found += [
+        Concern(
+            what=held.node,
+            region=_region_of(snapshot, held.node),
+            why=explanation(snapshot, held.node) or f"job {held.job} is on hold: {held.reason}",
+            command=f"trialfleet resume {status.run}" if held.node.endswith(".dag") else "",
+        )
+        for held in status.held
+    ]
+    return found
+
+
+def explanation(snapshot: Snapshot, node: str) -> str | None:
+    """Return why a region, node or job doesn't get on; None where only HTCondor's word is known.
+
+    The one place where the page asks; `trialfleet why` answers the same question.
+    """
+    own = next((each for each in snapshot.look.status.regions if each.slug == node), None)
+    return (own.reason or str(own.cause or "") or own.stage.value) if own else None
+
+
+def _region_of(snapshot: Snapshot, node: str) -> str:
+    slug = node.split(".", maxsplit=1)[0]
+    return slug if slug in snapshot.graph else ""
+
+
+def run_tone(status: RunStatus) -> str:
+    """The CSS class of a run's state."""
+    return tone_of_run(status.state)
+
+
+def tone_of_run(state: RunState) -> str:
+    """The CSS class of a run's state."""
+    return _RUN_TONES.get(state, "bad")
+
+
+def took(seconds: float | None) -> str:
+    """How long a run took."""
+    return "" if seconds is None else duration(seconds)
