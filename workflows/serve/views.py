@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from trialfleet.workflows.report.formatting import (
     shortened,
     signed,
 )
+from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
@@ -32,6 +34,8 @@ _TONES = {
 }  # fmt: skip
 _RUN_TONES = {RunState.RUNNING: "busy", RunState.DONE: "good", RunState.PLANNED: "idle"}
 _REASON = 160  # characters of a reason on a tile; its region's page has it whole
+
+_ANSWERS = Answers()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +290,7 @@ def counts(made: list[Tile]) -> list[tuple[str, int]]:
 
 def concerns(snapshot: Snapshot) -> list[Concern]:
     """What a person should look at, the whole run first."""
+    _ANSWERS.begin()
     status = snapshot.look.status
     found = [Concern(what="", region="", why=status.notice)] if status.notice else []
     if status.money and (status.money.trouble or status.money.ended):
@@ -294,29 +299,42 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
         )
     found += [Concern(what="", region="", why=trouble) for trouble in status.troubles]
     found += [
-        Concern(what=region.name, region=region.slug, why=explanation(snapshot, region.slug) or "")
+        _explained(
+            snapshot,
+            Concern(
+                what=region.name,
+                region=region.slug,
+                why=region.reason or str(region.cause or "") or region.stage.value,
+            ),
+            region.slug,
+            (region.stage, region.reason, str(region.cause)),
+        )
         for region in status.regions
         if region.stage in {Stage.FAILED, Stage.HELD, Stage.LOST}
     ]
     found += [
-        Concern(
-            what=held.node,
-            region=_region_of(snapshot, held.node),
-            why=explanation(snapshot, held.node) or f"job {held.job} is on hold: {held.reason}",
-            command=f"trialfleet resume {status.run}" if held.node.endswith(".dag") else "",
+        _explained(
+            snapshot,
+            Concern(
+                what=held.node,
+                region=_region_of(snapshot, held.node),
+                why=f"job {held.job} is on hold: {held.reason}",
+                command=f"trialfleet resume {status.run}" if held.node.endswith(".dag") else "",
+            ),
+            held.node,
+            (held.job, held.reason),
         )
         for held in status.held
     ]
     return found
 
 
-def explanation(snapshot: Snapshot, node: str) -> str | None:
-    """Return why a region, node or job doesn't get on; None where only HTCondor's word is known.
-
-    The one place where the page asks; `trialfleet why` answers the same question.
-    """
-    own = next((each for each in snapshot.look.status.regions if each.slug == node), None)
-    return (own.reason or str(own.cause or "") or own.stage.value) if own else None
+def _explained(snapshot: Snapshot, concern: Concern, word: str, seen: Hashable) -> Concern:
+    """What `trialfleet why` says of it, and the command that mends it."""
+    answer = _ANSWERS.of(word, snapshot.folder.root, seen)
+    if answer is None:
+        return concern
+    return replace(concern, why=answer.why, command=answer.command or concern.command)
 
 
 def _region_of(snapshot: Snapshot, node: str) -> str:

@@ -16,12 +16,15 @@ from optuna.trial import TrialState
 from tests.conftest import MakeRun
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from tests.unit.serve.page_server import Server, serving
+from trialfleet import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.serve.details import tail
 from trialfleet.workflows.serve.nodes import read_nodes
+from trialfleet.workflows.why.answer import Answer, Blame, Kind
 
 pytestmark = pytest.mark.slow  # each starts a server
 
@@ -311,3 +314,23 @@ def test_htmx_is_the_one_that_is_pinned_with_its_licence() -> None:
     (pinned,) = re.findall(r"htmx\.org-([\d.]+)\.tgz$", (vendor / "packages.sha256").read_text())
     assert f'version:"{pinned}"' in (vendor / "htmx.min.js").read_text()
     assert "Zero-Clause BSD" in (vendor / "htmx.org.LICENSE").read_text()
+
+
+def test_why_is_asked_once_for_what_looks_the_same_and_twice_at_most_in_a_drawing() -> None:
+    asked: list[str] = []
+
+    def why(word: str, _run: str) -> Answer:
+        asked.append(word)
+        if word == "gone":
+            raise InputError("there is no such thing")
+        return Answer(subject=word, kind=Kind.MATCH, blame=Blame.USER, why=f"why {word}")
+
+    answers, run = Answers(why), Path("/runs/r1")
+    answers.begin()
+    found = [answers.of(word, run, "failed") for word in ("a", "gone", "b", "a")]
+    assert [each and each.why for each in found] == ["why a", None, None, "why a"]
+    answers.begin()
+    assert answers.of("gone", run, "failed") is None
+    assert (answers.of("b", run, "failed") or answers.of("a", run, "")) is not None
+    assert answers.of("a", run, "held") is not None
+    assert asked == ["a", "gone", "b", "a"]
