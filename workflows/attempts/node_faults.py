@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from trialfleet.errors import PoolError
 from trialfleet.workflows.attempts.resource_limits import CODES
 from trialfleet.workflows.plan.matching import machine_slots, machines
+from trialfleet.workflows.study.spec import Study
 
 MACHINE = "node"  # whose an attempt is, as it is noted
 _BY_A_PERSON = frozenset({1, 15})  # UserRequest, SubmittedOnHold
@@ -86,15 +87,17 @@ def own_errors(
     return sum(attempt.get("machine") not in broken for attempt in others)
 
 
-def to_avoid(noted: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the machines that another attempt should not go to, where there are others."""
+def to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the machines that another attempt should not go to, where others would do."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
-    return tuple(sorted(failed)) if failed and others_than(failed) else ()
+    return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 
 
-def others_than(used: Iterable[str]) -> bool:
-    """Whether the pool has other machines than these."""
+def others_than(study: Study, used: Iterable[str]) -> bool:
+    """Whether the pool has other machines than these that have what a study requires."""
+    own = f"({study.resources.requirements or 'true'})"
+    requirements = f"HAS_GPU && {own}" if study.accelerator == "gpu" else own
     try:
-        return bool(machines() - set(used))
+        return bool(machines(requirements) - set(used))
     except PoolError:
         return False

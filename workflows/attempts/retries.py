@@ -11,6 +11,7 @@ from trialfleet.workflows.attempts.outcome import Failed
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.status.job_log import read_job
+from trialfleet.workflows.study.spec import Study
 
 Noted = Mapping[str, Mapping[str, str]]  # what is kept of each attempt that failed, by its number
 
@@ -20,13 +21,13 @@ class Attempts:
 
     Args:
         place: the node's folder, with what its job left.
-        retries: the study's.
+        study: whose `retries` they are.
     """
 
-    def __init__(self, place: TrialFolder, retries: int) -> None:
+    def __init__(self, place: TrialFolder, study: Study) -> None:
         job = read_job(place.log)
         self._machine = (job.machine if job else None) or ""
-        self._retries = retries
+        self._study, self._retries = study, study.retries
 
     def judged(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome with what the pool knows of the machine.
@@ -41,7 +42,7 @@ class Attempts:
         if not self._machine:
             return outcome
         tried = {attempt.get("machine", "") for attempt in before.values()} | {self._machine}
-        if outcome.never_began and len(tried) == 1 and node_faults.others_than(tried):
+        if outcome.never_began and len(tried) == 1 and node_faults.others_than(self._study, tried):
             return replace(outcome, final=False, by_machine=True)
         is_broken = not outcome.final and node_faults.word_of(self._machine)
         return replace(outcome, by_machine=True) if is_broken else outcome

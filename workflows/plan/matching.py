@@ -88,13 +88,20 @@ def pool_slots(*, whole: bool = True) -> list[ClassAd]:
     return [slot for slot in slots if slot.get("State") == "Unclaimed"]
 
 
-def machines() -> set[str]:
+def machines(requirements: str = "true") -> set[str]:
     """Return the names of the pool's machines, as the names of their slots spell them.
+
+    Args:
+        requirements: a ClassAd expression that their slots satisfy.
 
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    return {str(slot["Name"]).rpartition("@")[2] for slot in pool_slots()}
+    import classad2
+
+    none = classad2.ClassAd()
+    slots = [slot for slot in pool_slots() if _holds(requirements, none, slot)]
+    return {str(slot["Name"]).rpartition("@")[2] for slot in slots}
 
 
 def machine_slots(machine: str) -> list[ClassAd]:

@@ -56,7 +56,7 @@ class FinalScripts:
         self._studies.go_on(slug)
         files.verdict.unlink(missing_ok=True)  # of a training before this one
         write_json(files.best.data_checksums, data)
-        avoid = node_faults.to_avoid(noted_failures(files.best))
+        avoid = node_faults.to_avoid(self._study, noted_failures(files.best))
         self._studies.write(slug, node, files.best, best, "final", avoid)
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
@@ -77,7 +77,7 @@ class FinalScripts:
         if isinstance(outcome, Unpaid):
             spending.note(self._folder, "final", outcome.error)
             return self._stop_unpaid(slug, outcome.error)
-        attempts = Attempts(place, self._study.retries)
+        attempts = Attempts(place, self._study)
         outcome = attempts.judged(outcome, noted_failures(place))
         noted = note_final_failure(
             place, node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)

@@ -36,7 +36,7 @@ class GateScripts:
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
         if isinstance(outcome, Failed):
-            attempts = Attempts(files.gate, self._studies.study.retries)
+            attempts = Attempts(files.gate, self._studies.study)
             outcome = attempts.judged(outcome, noted_failures(files.gate))
             noted = note_final_failure(
                 files.gate,

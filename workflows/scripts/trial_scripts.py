@@ -43,7 +43,7 @@ class TrialScripts:
         if not study.stopped():
             self._studies.go_on(slug)
         place = self._folder.region(slug).trial(node)
-        avoid = node_faults.to_avoid(study.failures(node))
+        avoid = node_faults.to_avoid(self._study, study.failures(node))
         self._studies.write(slug, node, place, answer, "tune", avoid)
         return Reply(EXITS["done"], f"{node}: trial {answer.number}: {answer.params}")
 
@@ -62,7 +62,7 @@ class TrialScripts:
         if isinstance(outcome, Complete):
             return self._tell_complete(slug, node, outcome, execution)
         study = self._studies.of(slug)
-        attempts = Attempts(place, self._study.retries)
+        attempts = Attempts(place, self._study)
         outcome = attempts.judged(outcome, study.failures(node))
         noted = study.note_failure(
             node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)

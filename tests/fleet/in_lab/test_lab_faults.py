@@ -168,15 +168,17 @@ def test_a_node_that_eats_jobs_fails_no_trial_that_has_one_retry(
     work = Work(
         project,
         "survives",
-        budget={"trials": 4, "lanes": 4, "failures": 0},
+        budget={"trials": 12, "lanes": 12, "failures": 0},
         trainer={"command": ["python3", "eaten.py"], "files": ["eaten.py"]},
+        resources=resources(rank=f'TrialfleetInstance == "{eater}"'),
         retries=1,
     )
-    nodes = [f"A.l{lane}.t01" for lane in range(1, 5)]
+    nodes = [f"A.l{lane:02}.t01" for lane in range(1, 13)]
     lab.wait_for(lambda: all(work.told(node) for node in nodes), "the trials' ends", 240)
     assert {record["state"] for record in work.finished().values()} == {"complete"}
     eaten = [node for node in nodes if lab.machine(eater).instance()["address"] in work.hosts(node)]
-    print(f"the eater had {len(eaten)} of the trials' first attempts")
+    print(f"the eater had {len(eaten)} of the 12 trials")
+    assert eaten
 
 
 def why(project: Project, instance: str) -> str:

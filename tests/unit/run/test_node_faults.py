@@ -80,14 +80,16 @@ def test_a_machine_that_is_found_out_late_is_to_blame_for_what_was_before() -> N
     assert own_errors(noted, lambda machine: machine == "eater") == 1
 
 
-def test_a_silent_pool_blames_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_pool_blames_no_machine(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def silent(*_: object) -> object:
         raise PoolError("no HTCondor")
 
     monkeypatch.setattr(node_faults, "machine_slots", silent)
     monkeypatch.setattr(node_faults, "machines", silent)
     assert not node_faults.word_of("eater")
-    assert to_avoid({"1": {"machine": "eater"}}) == ()
+    assert to_avoid(make_run().study, {"1": {"machine": "eater"}}) == ()
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         note = "3 jobs failed here within 60 s: 7.0 exit code 1" if machine in broken else ""
         return [{"TrialfleetNote": note}]
 
-    monkeypatch.setattr(node_faults, "machines", lambda: {"eater", "other"})
+    monkeypatch.setattr(node_faults, "machines", lambda _: {"eater", "other"})
     monkeypatch.setattr(node_faults, "machine_slots", slots)
     return broken.append
 
