@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from trialfleet.workflows.output import keep_numbers_whole
 from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
-from trialfleet.workflows.report.groups import outcome
+from trialfleet.workflows.report.groups import group_of, outcome
 from trialfleet.workflows.report.model import Region, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
+
+_STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def summary_table(report: Report) -> Table:
@@ -47,7 +49,7 @@ def summary_table(report: Report) -> Table:
             Text(fixed(row.report.default, decimals)),
             _gain(row, decimals),
             Text(duration(row.wall_seconds), no_wrap=True),
-            Text(outcome(row), style="red" if row.worse else ""),
+            Text(outcome(row), style=_STYLES.get(group_of(row), "")),
         )
     keep_numbers_whole(table)
     return table

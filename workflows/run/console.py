@@ -40,6 +40,7 @@ _COLORS: dict[str, str] = {
     Stage.GATING: "cyan",
     Stage.PUBLISHING: "cyan",
     Stage.PUBLISHED: "green",
+    Stage.KEPT: "yellow",
     Stage.TUNED: "green",
 }
 _SHOWN_REGIONS = 45
