@@ -33,7 +33,8 @@ class RegionSource:
         budget_trials: how many trials the region may spend, failed ones too.
         folder: the region's folder in the run's, where its trials' logs lie; None: nowhere.
         in_force: the model that `latest` means; None where there is none.
-        previous: the newest model of an earlier run; None without any.
+        previous: an earlier run's model that measured better; None without any.
+        data: its files.
     """
 
     name: str
@@ -51,6 +52,7 @@ class RegionSource:
     folder: Path | None = None
     in_force: Path | None = None
     previous: Path | None = None
+    data: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.report.analysis import never_told
 from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
 from trialfleet.workflows.report.groups import group_of, outcome
 from trialfleet.workflows.report.model import Region, Report
@@ -59,7 +60,10 @@ def _caption(report: Report) -> Text | None:
     from rich.text import Text
 
     worse = [line for row in report.regions if row.worse is not None for line in _worse(row)]
-    return Text("\n".join([*worse, report.advice]), style="red") if worse else None
+    lines = [*worse, report.advice] if worse else []
+    if untold := never_told(report.report_metric, report.regions):
+        lines.append(untold)
+    return Text("\n".join(lines), style="red") if lines else None
 
 
 def _worse(row: Region) -> list[str]:

@@ -118,6 +118,22 @@ def test_a_metric_that_is_worse_by_more_than_chance_does_not() -> None:
     assert 0.1 < found.interval[0] < 0.2 < found.interval[1]
 
 
+def test_a_model_that_is_worse_by_a_hair_is_told_which_tolerance_it_needs() -> None:
+    one = losses(0, 0.5)
+    asked = rule(metric="rmse", direction="minimize")
+    pair = {"rmse": 165.2}, {"rmse": 165.2 + 4.196e-05}
+    old, new = Measured(metrics=pair[0], losses=one), Measured(metrics=pair[1], losses=one + 0.006)
+    found = decide(asked, {CHAMPION: old, CHALLENGER: new}, champion="r1", challenger="r2")
+    assert not found.promoted
+    assert "rmse 165.20004, champion 165.2: worse by 4.196e-05" in found.why
+    assert "its losses per row are higher by at least 0.006 on average with 95%" in found.why
+    assert found.why.endswith("if so little doesn't matter, give gate.tolerance, 5e-05 say")
+    given = rule(metric="rmse", direction="minimize", tolerance=5e-05)
+    assert decide(given, {CHAMPION: old, CHALLENGER: new}, champion="", challenger="").promoted
+    much = verdict(rule(), measured(0.80, losses(0, 0.5)), measured(0.70, losses(1, 0.7)))
+    assert "gate.tolerance" not in much.why
+
+
 def test_the_tolerance_is_in_the_metrics_unit_whatever_the_losses() -> None:
     pair = measured(0.80, losses(0, 0.5)), measured(0.79, losses(1, 0.7))
     assert verdict(rule(tolerance=0.02), *pair).promoted
@@ -506,7 +522,10 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
         return done.output
 
     assert "kept r1: loss 0.5, champion 0.4: worse by 0.1" in shown()
-    assert "in force" in shown("A")
+    table = shown("A").splitlines()
+    assert table[1].split()[2:] == ["metric", "by", "the", "last", "gate", "state"]
+    assert re.search(r"loss 0.4 +loss 0.4 \(r2's rows\) +in force *$", table[2])
+    assert re.search(r"loss 0.4 +loss 0.5 \(r2's rows\) +kept r1", table[3])
     card = shown("A", "--card")
     assert "promoted: no model of this study was in force" in card
     assert "r1 " in card  # measured again by r2's gate
