@@ -258,6 +258,14 @@ def test_a_region_that_two_studies_have_is_chosen_by_a_person(two_studies: Path)
         assert shown.output.startswith("sales/Nordics\n")
 
 
+def test_where_there_are_no_models_it_says_where_they_would_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(main, ["models"]).output
+    assert "no models here; a run publishes them beside its study's file, into models/" in shown
+
+
 # -- the shell -------------------------------------------------------------------------------------
 
 BASH = """\
