@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-UNSQUEEZED = 160  # columns for a file or a pipe: a table is not cut to the 80 of an old terminal
+UNSQUEEZED = 10_000  # columns for a file or a pipe: nothing is cut or wrapped there
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -20,7 +20,7 @@ def promote(models: tuple[str, ...]) -> None:
     folder. A run leaves latest alone when the model of a later one is published; this is how a
     person moves it, back or forth.
     """
-    from trialfleet.workflows.models.latest import check_published
+    from trialfleet.workflows.models.latest import called, check_published
     from trialfleet.workflows.models.latest import promote as make_latest
     from trialfleet.workflows.run.lookup import models_of
 
@@ -30,7 +30,7 @@ def promote(models: tuple[str, ...]) -> None:
             former = make_latest(place)
         except OSError as error:
             raise InputError(f"{error.filename or place}: {error.strerror}") from error
-        say(f"{place.parent.name}: latest is {place.name} (was {former or 'none'})")
+        say(f"{called(place.parent)}: latest is {place.name} (was {former or 'none'})")
     follow([place.resolve().parent for place in named])
 
 

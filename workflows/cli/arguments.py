@@ -101,13 +101,18 @@ anyway_option = click.option(
 )
 
 
-def _date(_: click.Context, __: click.Parameter, given: datetime | None) -> date | None:
-    return given.date() if given else None
+def _date(_: click.Context, __: click.Parameter, given: str | None) -> date | None:
+    try:
+        return None if given is None else datetime.strptime(given, "%Y-%m-%d").date()
+    except ValueError:
+        raise click.BadParameter(
+            f"there is no day {given!r}; write one such as 2026-11-22"
+        ) from None
 
 
 def day_option(*names: str, **more: Any) -> Callable[[Command], Command]:
     """An option that takes a date such as 2026-11-22."""
-    return click.option(*names, type=click.DateTime(["%Y-%m-%d"]), callback=_date, **more)
+    return click.option(*names, callback=_date, **more)
 
 
 date_option = day_option(

@@ -69,13 +69,14 @@ def run(study: Path, day: date | None) -> None:
     type=click.Choice(["missing"]),
     help="Only what has no outcome or failed; without it, nothing of those days may have ended.",
 )
-def backfill(study: Path, first: date, last: date, only: str | None) -> None:
+@click.option("--yes", is_flag=True, help="Also for more than 100 days.")
+def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) -> None:
     """Make up for days of STUDY, oldest first; `latest` never goes back to an older day."""
     from trialfleet.workflows.daily.days import Days
 
     ctrl_c.say("the day's run, if it has begun, goes on; the same command joins it again")
     days = Days(study, say=say)
-    done = days.backfill(first, last, only_missing=only == "missing")
+    done = days.backfill(first, last, only_missing=only == "missing", however_many=yes)
     if not done:
         say(f"nothing is missing from {first} to {last}")
     _show_and_leave(days, done)
@@ -112,15 +113,19 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""
     from trialfleet.workflows.daily.clock import clock_of
-    from trialfleet.workflows.daily.days import Days, daily_study, real_time
+    from trialfleet.workflows.daily.days import journal_of, real_time
     from trialfleet.workflows.daily.missed import next_start
-    from trialfleet.workflows.daily.overview import days_table, newest_table, overview
+    from trialfleet.workflows.daily.overview import (
+        days_table,
+        newest_table,
+        overview,
+        reasons_table,
+    )
 
-    whole, settings = daily_study(study)
-    days = Days(study)
-    clock = clock_of(whole.name, days.folder)
-    begins = next_start(settings, real_time())
-    shown = overview(whole.name, days.journal, begins, clock, most)
+    whole, folder, journal = journal_of(study)
+    settings = whole.daily
+    begins = next_start(settings, real_time()) if settings else None
+    shown = overview(whole.name, journal, begins, clock_of(whole.name, folder), most)
     if as_json:
         print_json(shown.to_json())
         return
@@ -129,5 +134,12 @@ def status(study: Path, most: int, as_json: bool) -> None:
         console().print(newest_table(shown))
     else:
         say(f"no day of {shown.study} has begun")
-    say(f"next day begins {shown.next_start.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}")
-    say(f"started by {shown.clock or 'nothing of ours: trialfleet daily install'}")
+    if reasons := reasons_table(shown):
+        console().print(reasons)
+    if settings and begins:
+        say(f"next day begins {begins.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}")
+        say(f"started by {shown.clock or 'nothing of ours: trialfleet daily install'}")
+    else:
+        say("no further day begins: the study has no daily: table any more")
+        if shown.clock:
+            say(f"{shown.clock} goes on all the same; to end it: trialfleet daily remove {study}")

@@ -9,6 +9,7 @@ import click
 from trialfleet.errors import InputError
 from trialfleet.workflows.cli.arguments import model_argument
 from trialfleet.workflows.cli.export_command import follow
+from trialfleet.workflows.models.latest import called, region_of
 from trialfleet.workflows.output import console, json_option, print_json, say
 
 if TYPE_CHECKING:
@@ -44,25 +45,30 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     models_folders = [find_models_folder(region, study)] if region else models_folders_here(study)
     found = {models_folder: models_on(models_folder) for models_folder in models_folders}
     if card_of is not None:
-        model = _chosen(found[models_folders[0]], models_folders[0].name, card_of)
+        model = _chosen(found[models_folders[0]], region_of(models_folders[0]), card_of)
         print_json(model.to_json()) if as_json else console().print(card_text(model))
     elif as_json:
         print_json(
             [
                 {
                     "study": models_folder.parent.name,
-                    "region": models_folder.name,
+                    "region": region_of(models_folder),
+                    "folder": str(models_folder),
                     "models": [model.to_json() for model in of],
                 }
                 for models_folder, of in found.items()
             ]
         )
     elif not found:
-        say("no models here; a run publishes them into ./models unless its study says otherwise")
-    else:
-        console().print(
-            history_table(found[models_folders[0]]) if region else champions_table(found)
+        say(
+            "no models here; a run publishes them beside its study's file, into models/ unless the "
+            "study says otherwise: go to that folder, or name the folder of a region's models"
         )
+    elif region:
+        say(called(models_folders[0]))
+        console().print(history_table(found[models_folders[0]]))
+    else:
+        console().print(champions_table(found))
 
 
 def _chosen(found: list[PublishedModel], region: str, run: str) -> PublishedModel:
@@ -93,5 +99,5 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
         now, before = go_back(models_folder, to)
     except OSError as error:
         raise InputError(f"{error.filename or models_folder}: {error.strerror}") from error
-    say(f"{models_folder.name}: latest is {now} (was {before})")
+    say(f"{called(models_folder)}: latest is {now} (was {before})")
     follow([models_folder])

@@ -162,12 +162,15 @@ def predict(model: str, rows: Path, output: Path | None) -> None:
     MODEL is a region's name, for its latest; STUDY/REGION; RUN/REGION for the model of one run; or
     a model's folder. What is written is CSV: the rows, and a column with the prediction at the end.
     """
+    from trialfleet.workflows.models.latest import called, provenance_of
     from trialfleet.workflows.models.predict import predict_file
     from trialfleet.workflows.run.lookup import find_model
 
     if rows.exists() and not (rows.is_file() or rows.is_fifo()):
         raise InputError(f"{rows}: is a folder or a device; name a CSV or Parquet file")
     folder = find_model(model)
+    if not Path(model).exists() and provenance_of(folder):  # found by name: of which study?
+        say(f"{called(folder.parent)}: the model of run {folder.resolve().name}", err=True)
     try:
         with replacing(output) if output else nullcontext(sys.stdout) as out:
             predict_file(folder, rows, out)

@@ -112,11 +112,14 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 @run_argument
 def stop(run: str | None) -> None:
     """Stop RUN; what is finished stays, and resume goes on from there."""
+    from trialfleet.workflows.run.console import next_steps
+
     opened = run_called(run)
     stopped = opened.stop()
     say(stopped.state)
     if stopped.state.can_resume:
-        say(f"next: trialfleet resume {typed(opened.folder)}")
+        for line in next_steps(stopped):
+            say(line)
 
 
 @click.command()
@@ -148,9 +151,17 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
 def resume(run: str | None, keep_watching: bool) -> None:
     """Go on with a RUN that was stopped or has failed."""
     opened = run_called(run)
-    say(f"resumed as job {handed_over(opened, opened.resume)}")
+    before = opened.status().root
+    say(_resumed(before, handed_over(opened, opened.resume)))
     if keep_watching:
         watch_to_the_end(opened)
+
+
+def _resumed(before: str | None, now: str) -> str:
+    """What a resume came to, by the jobs of the run's DAGMan before it and now."""
+    if before == now:
+        return f"the run goes on already, as job {now}: nothing was resumed"
+    return f"resumed as job {now}"
 
 
 @click.command()

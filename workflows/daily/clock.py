@@ -13,6 +13,7 @@ from trialfleet.workflows.daily.days import daily_study
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.start import write_start
 from trialfleet.workflows.daily.units import Units, explained, lingers
+from trialfleet.workflows.study.loading import load_whole
 
 Say = Callable[[str], None]
 
@@ -50,10 +51,10 @@ def remove(file: Path, say: Say) -> None:
     """Have a study's days started no more; a day that runs goes on, and the journal stays.
 
     Raises:
-        InputError: the study can't be used.
+        InputError: the study can't be read; whether it has a `daily:` table still is no matter.
         PoolError: systemd or HTCondor refuses.
     """
-    study, _ = daily_study(file)
+    study = load_whole(file)
     folder = DailyFolder.of(study.name)
     removed = False
     for system in (False, True):

@@ -8,11 +8,12 @@ process at a time; see `turns`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
 from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
+from trialfleet.files import typed
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.folder import DailyFolder
@@ -188,10 +189,13 @@ class Work:
         frozen = load_frozen(RunFolder(run.folder).study)
         endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
         goes_on = _GoingOn(run, self.say)
+        tell = _Telling(self.say)
         while True:
             try:
                 status = run.status()
-                self.journal.record(endings.published(status), self.clock())
+                ended = endings.published(status)
+                self.journal.record(ended, self.clock())
+                tell.of(ended, status)
                 if goes_on.is_over(status):
                     break
             except InputError as error:  # it can't be started
@@ -203,10 +207,31 @@ class Work:
             else:
                 time.sleep(POLL_SECONDS)
         self.journal.record(endings.all(status), self.clock())
+        tell.of(endings.all(status), status)
+        if run.report.exists():
+            self.say(f"report  {run.report}")
 
     def _wait_for_what_is_away(self, error: Exception) -> None:
         self.say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
         time.sleep(AWAY_SECONDS)
+
+
+class _Telling:
+    """Says of each region, once, how it has ended and what its best trial reached."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._told: set[str] = set()
+
+    def of(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
+        """Say what was not said yet."""
+        best = {region.name: region.best for region in status.regions}
+        for one in outcomes:
+            if one.region not in self._told:
+                self._told.add(one.region)
+                value = best.get(one.region)
+                reached = "" if value is None else f", best {status.metric} {value:.5g}"
+                self._say(f"{one.region}: {one.ending}{reached}")
 
 
 class _GoingOn:
@@ -227,6 +252,7 @@ class _GoingOn:
             self._lost_since = time.monotonic()
         if status.state is RunState.PLANNED:
             self._say(f"submitted as job {self._run.submit()}: {self._run.folder}")
+            self._say(f"  watch it: trialfleet status {typed(self._run.folder)} --watch")
             return False
         has_been_lost = self._lost_since and time.monotonic() - self._lost_since > LOST_SECONDS
         if (status.state is RunState.STOPPED and is_first) or has_been_lost:

@@ -18,6 +18,8 @@ from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_day, load_whole
 from trialfleet.workflows.study.spec import Study
 
+MANY_DAYS = 100  # a backfill of more is rather a slip of the keyboard
+
 
 def real_time() -> datetime:
     """Return the time in UTC."""
@@ -34,6 +36,20 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
     if study.daily is None:
         raise StudyError(f"{file}: the study has no daily: table; add daily: {{at: '02:30'}}")
     return study, study.daily
+
+
+def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
+    """Return a study, the folder of its days and their journal, to look at.
+
+    Raises:
+        StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
+    """
+    study = load_whole(file)
+    folder = DailyFolder.of(study.name)
+    if not folder.journal.exists():
+        daily_study(file)
+        folder.root.mkdir(parents=True, exist_ok=True)
+    return study, folder, Journal(folder.journal)
 
 
 class Days:
@@ -82,7 +98,9 @@ class Days:
                 done.append(each)
         return done
 
-    def backfill(self, first: date, last: date, *, only_missing: bool) -> list[date]:
+    def backfill(
+        self, first: date, last: date, *, only_missing: bool, however_many: bool = False
+    ) -> list[date]:
         """Make up for days, oldest first; return those on which there was something to do.
 
         Only regions are trained that have no outcome of the day, or failed on it.
@@ -91,17 +109,28 @@ class Days:
             first: the first day.
             last: the last day.
             only_missing: leave out what has ended well; else there must be nothing of the kind.
+            however_many: whether these may be more than `MANY_DAYS`.
 
         Raises:
-            InputError: the study can't be used, the days are to come, or some of them have ended
-                well and `only_missing` is not set.
+            InputError: the study can't be used, the days are to come or too many, or some of them
+                have ended well and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
             raise InputError(f"--from {first} is after --to {last}")
+        count = (last - first).days + 1
+        if count > MANY_DAYS and not however_many:
+            raise InputError(
+                f"from {first} to {last} are {count:,} days: is --from right? "
+                f"give --yes for more than {MANY_DAYS}"
+            )
         if not only_missing:
             self._check_nothing_ended_well(first, last)
-        return [day for day in _between(first, last) if self._make_up_for(day)]
+        return [
+            day
+            for number, day in enumerate(_between(first, last), start=1)
+            if self._make_up_for(day, f"{number:,} of {count:,} days")
+        ]
 
     def tell(self, seconds: float = 0.0) -> None:
         """Tell those whom the study names of the days that have ended; what fails is only said.
@@ -143,7 +172,9 @@ class Days:
 
         def gives_up(busy: date | None) -> bool:
             nonlocal other
-            if busy and busy != other:
+            if attempt.ended:  # nothing of this day is left to do
+                return True
+            if busy and other is None:
                 self._say(f"waits: {busy} is being worked on")
             other = busy
             is_over = attempt.deadline is not None and self._clock() >= attempt.deadline
@@ -152,13 +183,13 @@ class Days:
         with turn(self.folder, day, gives_up) as ours:
             if ours:
                 self._finish_open()
-            else:
+            elif not attempt.ended:
                 why = f"its deadline was over before {other}, the day before it in turn, had ended"
                 self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
                 self.journal.end(attempt, self._clock())
         self.tell()
 
-    def _make_up_for(self, day: date) -> bool:
+    def _make_up_for(self, day: date, place: str) -> bool:
         """Work on what is missing of a day, alone; return whether anything was."""
         with turn(self.folder, day, lambda _: False):
             self._finish_open()
@@ -166,6 +197,7 @@ class Days:
             regions = self._missing(day)
             if not regions:
                 return False
+            self._say(f"{day} ({place}): {len(regions)} regions to make up for")
             self._work.finish(self._begin(day, len(attempts) + 1, regions))
         self.tell()
         return True

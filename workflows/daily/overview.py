@@ -21,12 +21,14 @@ class DayView:
         counts: regions by how they ended.
         open: regions that have no outcome yet.
         attempts: its attempts, the oldest first.
+        outcomes: what became of each region, in order of their names; none of one that is open.
     """
 
     date: date
     counts: dict[Ending, int]
     open: int
     attempts: tuple[Attempt, ...]
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +38,14 @@ class Overview:
     Attributes:
         days: the newest first.
         newest: what became of each region on the newest day.
-        next_start: when the next day begins.
+        next_start: when the next day begins; None where the study has no `daily:` table any more.
         clock: what starts it; None if nothing of ours does.
     """
 
     study: str
     days: tuple[DayView, ...]
     newest: tuple[Outcome, ...]
-    next_start: datetime
+    next_start: datetime | None
     clock: str | None
 
     def to_json(self) -> dict[str, Any]:
@@ -52,18 +54,17 @@ class Overview:
 
 
 def overview(
-    study: str, journal: Journal, next_start: datetime, clock: str | None, most: int
+    study: str, journal: Journal, next_start: datetime | None, clock: str | None, most: int
 ) -> Overview:
     """Return a study's days, the newest `most` of them."""
     attempts = journal.attempts()
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = latest_of(journal.outcomes(min(dates, default=None))) if dates else {}
     days = [_day(day, attempts, [o for (d, _), o in found.items() if d == day]) for day in dates]
-    newest = [outcome for (day, _), outcome in found.items() if dates and day == dates[0]]
     return Overview(
         study=study,
         days=tuple(days),
-        newest=tuple(sorted(newest, key=lambda one: one.region)),
+        newest=days[0].outcomes if days else (),
         next_start=next_start,
         clock=clock,
     )
@@ -78,6 +79,7 @@ def _day(day: date, attempts: list[Attempt], outcomes: list[Outcome]) -> DayView
         counts={ending: counts[ending] for ending in Ending},
         open=len(regions) - len(outcomes),
         attempts=own,
+        outcomes=tuple(sorted(outcomes, key=lambda one: one.region)),
     )
 
 
@@ -106,6 +108,26 @@ def newest_table(shown: Overview) -> Table:
     for title in ("region", "ended", "why"):
         table.add_column(title, overflow="fold")
     for one in shown.newest:
-        why = one.why or (f"data {one.fingerprint[:12]}" if one.fingerprint else "")
-        table.add_row(Text(one.region), one.ending.value, Text(why))
+        table.add_row(Text(one.region), one.ending.value, Text(_why(one)))
     return table
+
+
+def reasons_table(shown: Overview) -> Table | None:
+    """Return why regions were kept or failed on the days before the newest; None if none were."""
+    from rich.table import Table
+    from rich.text import Text
+
+    told = [one for day in shown.days[1:] for one in day.outcomes if one.why]
+    table = Table(title="on the days before")
+    for title in ("day", "region", "ended", "why"):
+        table.add_column(title, overflow="fold")
+    for one in told:
+        table.add_row(str(one.date), Text(one.region), one.ending.value, Text(one.why))
+    return table if told else None
+
+
+def _why(one: Outcome) -> str:
+    """Why a region ended so, in words: a checksum is for programs."""
+    if one.ending is Ending.UNCHANGED:
+        return one.why or "its data and settings are those of its last model"
+    return one.why or (f"its new model is run {one.run}'s" if one.run else "")

@@ -7,7 +7,7 @@ from datetime import date
 from trialfleet.files import read_json
 from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -26,14 +26,14 @@ class RunsEndings:
 
     def published(self, status: RunStatus) -> list[Outcome]:
         """Return the outcomes of the regions that have published, while others may go on."""
-        return [self._with_model(r) for r in status.regions if r.stage is Stage.PUBLISHED]
+        return [self._with_model(r) for r in status.regions if r.stage.has_model]
 
     def all(self, status: RunStatus) -> list[Outcome]:
         """Return the outcomes of all regions of a run that has ended."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _why_failed(region, status))
             for region in status.regions
-            if region.stage is not Stage.PUBLISHED
+            if not region.stage.has_model
         ]
         return [*self.published(status), *failed]
 

@@ -23,6 +23,7 @@ There it is for the challenger to show it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -37,6 +38,7 @@ Losses = npt.NDArray[np.float64]
 RESAMPLES = 10_000
 _MOST_ROWS = 10_000  # that are drawn one by one; more are drawn in groups
 _NUMBERS = 4_000_000  # drawn at a time, which bounds the memory
+_LITTLE = 0.01  # of the champion's metric: a difference that a person may not mind
 
 CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
 
@@ -178,13 +180,27 @@ def _decision(
         return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}{_unequal(measured)}", None
     sure = f"{rule.confidence:.0%} confidence"
     if interval[0] > 0:
-        loss = f"its losses are higher by at least {interval[0]:.4g} with {sure}"
-        return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}", interval
+        loss = f"its losses per row are higher by at least {interval[0]:.4g} on average with {sure}"
+        told = f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}"
+        return False, told + _how_little(rule, worse, measured[CHAMPION]), interval
     return True, f"{values}; that it is worse may be chance ({sure})", interval
 
 
 def _beyond(rule: Rule) -> str:
     return f" (tolerance {rule.tolerance:g})" if rule.tolerance else ""
+
+
+def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
+    """What to say where the difference is no chance, and yet next to nothing."""
+    if worse > _LITTLE * abs(champion.metrics[rule.metric]):
+        return ""
+    return f"; if so little doesn't matter, give gate.tolerance, {_rounded_up(worse):g} say"
+
+
+def _rounded_up(number: float) -> float:
+    """The next number with one digit that isn't zero."""
+    unit = 10.0 ** math.floor(math.log10(number))
+    return math.ceil(number / unit) * unit
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:
@@ -215,7 +231,8 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
 
 def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
     new, old = (measured[name].metrics[rule.metric] for name in (CHALLENGER, other))
-    return f"{rule.metric} {new:.4g}, {other} {old:.4g}"
+    digits = next((n for n in range(4, 17) if f"{new:.{n}g}" != f"{old:.{n}g}"), 4)
+    return f"{rule.metric} {new:.{digits}g}, {other} {old:.{digits}g}"
 
 
 def _worse_by(rule: Rule, challenger: Measured, other: Measured) -> float:

@@ -110,7 +110,7 @@ def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
 def _named(models_folder: Path, run: str) -> str:
     if provenance_of(models_folder / run).get("run") != run:
         raise InputError(
-            f"{models_folder.name} has no model of the run {run!r}; "
+            f"{called(models_folder)} has no model of the run {run!r}; "
             f"there are: {', '.join(_runs(models_folder)) or 'none'}"
         )
     return run
@@ -128,7 +128,7 @@ def _former(models_folder: Path, current: str) -> str:
         others = [run for run in _runs(models_folder) if run != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
-            f"{models_folder.name}: no model that was in force before {current} is known{more}"
+            f"{called(models_folder)}: no model that was in force before {current} is known{more}"
         )
     return there[-1]
 
@@ -222,12 +222,36 @@ def as_of_model(model: Path) -> datetime | None:
 
     That is when its run was planned, or the end of the run's day where that was before.
     """
-    found = provenance_of(model)
+    return _moment(model, "as_of") or created_of(model)
+
+
+def created_of(model: Path) -> datetime | None:
+    """When the run of a published model was planned, whatever day it is of; None: not known."""
+    return _moment(model, "created")
+
+
+def _moment(model: Path, key: str) -> datetime | None:
     try:
-        as_of = datetime.fromisoformat(found.get("as_of") or found["created"])
+        moment = datetime.fromisoformat(provenance_of(model)[key])
     except (KeyError, TypeError, ValueError):
         return None
-    return as_of if as_of.tzinfo else None
+    return moment if moment.tzinfo else None
+
+
+def region_of(models_folder: Path) -> str:
+    """Return the name of the region whose models lie in a folder; the folder's where none says."""
+    return _noted(models_folder, "region") or models_folder.name
+
+
+def called(models_folder: Path) -> str:
+    """Return STUDY/REGION of a folder of models: several studies may have a region of one name."""
+    study = _noted(models_folder, "study") or models_folder.parent.name
+    return f"{study}/{region_of(models_folder)}"
+
+
+def _noted(models_folder: Path, key: str) -> str:
+    models = (models_folder / LATEST, *sorted(models_folder.iterdir()))
+    return next((str(found) for model in models if (found := provenance_of(model).get(key))), "")
 
 
 def provenance_of(model: Path) -> dict[str, Any]:

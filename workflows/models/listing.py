@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from trialfleet.workflows.models.card import card_of, verdict_of
 from trialfleet.workflows.models.drift import drift
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict
-from trialfleet.workflows.models.history import target_of
-from trialfleet.workflows.models.latest import LATEST, as_of_model, provenance_of
+from trialfleet.workflows.models.history import changes, target_of
+from trialfleet.workflows.models.latest import LATEST, as_of_model, created_of, provenance_of
+
+
+class Standing(StrEnum):
+    """What a region's `latest` has to do with a model."""
+
+    IN_FORCE = "in force"
+    BEFORE = "before"  # one can go back to it
+    ROLLED_BACK = "rolled back"  # by a person
+    NEVER = "never"  # it was never in force, as far as is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +32,14 @@ class PublishedModel:
     Attributes:
         path: its folder.
         run: the run that published it.
-        created: when that run was planned; None where it isn't known.
+        created: when that run was planned, also if its day was another; None where it isn't known.
         in_force: whether it is the latest.
+        standing: of one that is not in force: whether it was before, and what became of it.
         card: its card; with the provenance alone where a former release published it.
         verdict: the gate's; None in a study without a gate.
         evaluations: the gate's metric of it each time that it was measured, oldest first, and the
             run whose gate that was.
+        metric: of these; empty where no gate measured anything.
         drift: how it left its own past when it was last measured; None if it didn't.
     """
 
@@ -35,9 +47,11 @@ class PublishedModel:
     run: str
     created: datetime | None
     in_force: bool
+    standing: Standing
     card: dict[str, Any]
     verdict: Verdict | None
     evaluations: tuple[tuple[str, float], ...]
+    metric: str
     drift: str | None
 
     def to_json(self) -> dict[str, Any]:
@@ -46,6 +60,8 @@ class PublishedModel:
             "path": str(self.path),
             "run": self.run,
             "in_force": self.in_force,
+            "standing": self.standing.value,
+            "metric": self.metric,
             "evaluations": [{"run": run, "value": value} for run, value in self.evaluations],
             "drift": self.drift,
             "card": self.card,
@@ -60,8 +76,20 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
     runs = [path for path in folders if provenance_of(path).get("run") == path.name]
     runs.sort(key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := verdict_of(path))]
-    latest = target_of(models_folder / LATEST)
-    return [_model(path, verdicts, in_force=path.name == latest) for path in runs]
+    standings = _standings(models_folder / LATEST)
+    return [_model(path, verdicts, standings.get(path.name, Standing.NEVER)) for path in runs]
+
+
+def _standings(link: Path) -> dict[str, Standing]:
+    """What became of each model that was in force, by its run."""
+    latest = target_of(link)
+    found = {change.run: Standing.BEFORE for change in changes(link)}
+    found |= {
+        change.former: Standing.ROLLED_BACK if change.by == "rollback" else Standing.BEFORE
+        for change in changes(link)
+        if change.former
+    }
+    return found | ({latest: Standing.IN_FORCE} if latest else {})
 
 
 def drift_of(models_folder: Path, run: str | None) -> str | None:
@@ -70,18 +98,20 @@ def drift_of(models_folder: Path, run: str | None) -> str | None:
     return found[0].drift if found else None
 
 
-def _model(path: Path, verdicts: Sequence[Verdict], *, in_force: bool) -> PublishedModel:
+def _model(path: Path, verdicts: Sequence[Verdict], standing: Standing) -> PublishedModel:
     evaluations = _evaluations(path.name, verdicts)
     drifted = drift([value for _, value in evaluations])
     metric = verdicts[-1].metric if verdicts else ""
     return PublishedModel(
         path=path,
         run=path.name,
-        created=as_of_model(path),
-        in_force=in_force,
+        created=created_of(path),
+        in_force=standing is Standing.IN_FORCE,
+        standing=standing,
         card=card_of(path) or provenance_of(path),
         verdict=verdict_of(path),
         evaluations=tuple(evaluations),
+        metric=metric,
         drift=f"{path.name} has drifted: {metric} {drifted}" if drifted else None,
     )
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.workflows.models.history import changes
-from trialfleet.workflows.models.latest import LATEST
-from trialfleet.workflows.models.listing import PublishedModel
+from trialfleet.workflows.models.latest import LATEST, region_of
+from trialfleet.workflows.models.listing import PublishedModel, Standing
 from trialfleet.workflows.output import keep_numbers_whole
 
 _CHECKSUM = 12  # digits of a SHA-256 that are shown
@@ -23,7 +23,7 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
     """A row for each region: its model in force, and what became of the newest."""
     table = _table("study", "region", "in force", "planned", "metric", "newest")
     for models_folder, models in models_folders.items():
-        names = (models_folder.parent.name, models_folder.name)
+        names = (models_folder.parent.name, region_of(models_folder))
         champion = next((model for model in models if model.in_force), None)
         newest = _newest(models, champion)
         shown = (champion.run, _day(champion), _metric(champion)) if champion else ("none", "", "")
@@ -36,11 +36,14 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
 
 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
-    """A row for each of a region's models, oldest first."""
-    table = _table("run", "planned", "metric", "state")
+    """A row for each of a region's models, oldest first.
+
+    What the last gate measured of a model is on that gate's rows: only models of one gate compare.
+    """
+    table = _table("run", "planned", "metric", "by the last gate", "state")
     champion = next((model for model in models if model.in_force), None)
     for model in models:
-        cells = (model.run, _day(model), _metric(model), _state(model, champion))
+        cells = (model.run, _day(model), _metric(model), _measured(model), _state(model, champion))
         table.add_row(*(Text(cell, "bold" if model.in_force else "") for cell in cells))
     keep_numbers_whole(table)
     return Group(table, *(Text(line, "yellow") for line in _drifts(models)))
@@ -93,9 +96,14 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.in_force:
         return "in force"
-    if model.verdict and not model.verdict.promoted:
+    if model.standing is Standing.ROLLED_BACK:
+        return "rolled back"
+    if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
         return f"kept {model.verdict.champion or 'the former'}: {model.verdict.why}"
-    return f"before {champion.run}" if champion else "not in force"
+    is_older = champion and model.created and champion.created and model.created < champion.created
+    if champion and (is_older or model.standing is Standing.BEFORE):
+        return f"before {champion.run}"
+    return "not in force"
 
 
 def _drifts(models: Sequence[PublishedModel]) -> list[str]:
@@ -103,12 +111,18 @@ def _drifts(models: Sequence[PublishedModel]) -> list[str]:
 
 
 def _metric(model: PublishedModel) -> str:
-    """What the gate measured of it first; else the objective, of its full training."""
-    if model.evaluations and model.verdict:
-        return f"{model.verdict.metric} {model.evaluations[0][1]:.5g}"
+    """The objective, by its full training, on the rows that it had."""
     name = str((model.card.get("objective") or {}).get("metric", ""))
     value = (model.card.get("metrics") or {}).get(name)
     return f"{name} {value:.5g}" if isinstance(value, int | float) else ""
+
+
+def _measured(model: PublishedModel) -> str:
+    """What a gate measured of it last, and whose gate that was: on whose rows."""
+    if not model.evaluations or not model.metric:
+        return ""
+    run, value = model.evaluations[-1]
+    return f"{model.metric} {value:.5g} ({run}'s rows)"
 
 
 def _day(model: PublishedModel) -> str:

@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
 _MOST_PROBLEMS, _MOST_FILES = 20, 3
 # How a problem begins that is one with a key of the study.
-_KEY = re.compile(r"(objective\.metric|report_metric|target|table(?:\.\w+)*): ")
+_KEY = re.compile(r"(objective\.metric|report_metric|gate\.metric|target|table(?:\.\w+)*): ")
 # What a kind of target is in words; that of the last kind that has a metric is the widest.
 _TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
 _AUC_OF = {"val_auc": "validation", "test_auc": "test"}
@@ -183,7 +183,11 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     """Say which of the study's metrics the trainer doesn't tell of such a table."""
     kind = found.kind
     known = metrics_of(kind)
-    metrics = {"objective.metric": study.objective.metric, "report_metric": study.report_metric}
+    metrics = {
+        "objective.metric": study.objective.metric,
+        "report_metric": study.report_metric,
+        "gate.metric": study.gate.metric if study.gate else None,
+    }
     for key, metric in metrics.items():
         if metric is not None and metric not in known:
             yield f"{key}: {_why_not(metric, found)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 import warnings
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.sections import did_you_mean
 from trialfleet.workflows.report.formatting import column_decimals, fixed, signed
 from trialfleet.workflows.report.model import (
     Comparison,
@@ -30,6 +32,7 @@ IMPORTANCE_TRIALS = 10
 IMPORTANCE_TOP = 5
 IMPORTANCE_BEST = 1 / 3
 EDGE = 0.02  # of the range
+AS_GOOD = 0.005  # of the value with default settings: less is no difference to speak of
 
 
 def best_of(trials: Sequence[Trial], direction: str) -> Trial | None:
@@ -59,11 +62,13 @@ def compare(
 
 
 def worse_of(objective: Comparison, report: Comparison) -> str | None:
-    """How tuned settings are worse than the default ones; None if they aren't.
+    """How tuned settings are worse than the default ones; None if they aren't, or hardly.
 
     The best trial is never worse by the objective: only by another metric.
     """
     if report.gain is None or report.gain >= 0:
+        return None
+    if report.default is not None and -report.gain < AS_GOOD * abs(report.default):
         return None
     decimals = column_decimals([report.tuned, report.default])
     return (
@@ -74,14 +79,28 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
     )
 
 
+def never_told(metric: str, regions: Sequence[Region]) -> str:
+    """Say that no completed trial told the metric of the comparison; empty where one did."""
+    complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
+    told = sorted({name for trial in complete for name in trial.metrics})
+    is_objective = any(region.objective.metric == metric for region in regions)
+    if not complete or is_objective or metric in told:
+        return ""
+    return (
+        f"Nothing is compared: no trial told the report_metric {metric!r}"
+        f"{did_you_mean(metric, told)}; they told: {', '.join(told) or 'none'}."
+    )
+
+
 def advice_on_worse(source: ReportSource, regions: Sequence[Region]) -> str:
     """What to do where tuned settings are worse than default ones; empty if they nowhere are."""
     if all(region.worse is None for region in regions):
         return ""
     return (
-        f"Use the default settings until {source.metric} and {source.report_metric} agree. If "
-        f"{source.report_metric} is what counts, make it the objective; else give the tuning more "
-        "trials, or both metrics more data."
+        f"{source.metric}, which chose the settings, and {source.report_metric} disagree. If both "
+        "models are hardly better than a guess, look at the data first: are the labels right? Else "
+        f"make {source.report_metric} the objective if it is what counts, or give the tuning more "
+        "trials or both metrics more data."
     )
 
 
@@ -97,14 +116,14 @@ def next_step_on_worse(region: RegionSource) -> tuple[str | None, str | None]:
         return f"The region's latest model is not this one but run {region.in_force.name}'s.", None
     if region.previous is not None:
         command = f"trialfleet promote {shlex.quote(str(region.previous))}"
-        return (
-            f"Its model is the region's latest. To go back to run {region.previous.name}'s:",
-            command,
-        )
+        earlier = f"run {region.previous.name}'s, which measured better"
+        return f"Its model is the region's latest. To go back to {earlier}:", command
+    data = {region.name: {"data": list(region.data)}} if region.data else [region.name]
+    alone = json.dumps(data, ensure_ascii=False)
     return (
-        "Its model is the region's latest, and there is no earlier one to go back to. To publish "
-        "a model of the default settings, run the study with budget: {trials: 1} for this region: "
-        "the first trial has them."
+        "Its model is the region's latest, and no earlier one is known to be better. To publish a "
+        f"model of the default settings, run a copy of the study with regions: {alone} and budget: "
+        "{trials: 1}: the first trial has them."
     ), None
 
 

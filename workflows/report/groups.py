@@ -9,6 +9,7 @@ from trialfleet.workflows.status.states import Stage
 
 TITLES = {
     "published": ("Published", "good"),
+    "kept": ("Kept out", ""),
     "tuned": ("Tuned", "good"),
     "worse": ("Worse than default", "bad"),
     "running": ("Under way", ""),
@@ -49,6 +50,8 @@ def group_of(region: Region) -> str:
     """The region's group: the first of these that holds."""
     if region.status in BROKEN:
         return "failed"
+    if region.status == Stage.KEPT:
+        return "kept"
     if region.worse is not None:
         return "worse"
     if Stage(region.status).is_good:

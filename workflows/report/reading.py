@@ -41,6 +41,7 @@ def build_report(source: ReportSource) -> Report:
             _region(source, region, each, pauses)
             for region, each in zip(source.regions, stored, strict=True)
         )
+    notices = [source.notice, analysis.never_told(source.report_metric, regions)]
     begun, ended = _begun(source), source.finished.timestamp() if source.finished else math.inf
     paused = paused_within(pauses, begun, ended)
     return Report(
@@ -52,7 +53,7 @@ def build_report(source: ReportSource) -> Report:
         report_direction=source.report_direction or source.direction,
         created=source.created,
         finished=source.finished,
-        notice=clean(source.notice),
+        notice=clean(" ".join(filter(None, notices))),
         advice=clean(analysis.advice_on_worse(source, regions)),
         wall_seconds=ended - begun - paused if source.finished else None,
         paused_seconds=paused,

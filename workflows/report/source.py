@@ -34,7 +34,8 @@ class RegionSource:
         folder: the region's folder in the run's, where its trials' logs lie; None: nowhere.
         usd: what its jobs cost; None where their nodes have no price.
         in_force: the model that `latest` means; None where there is none.
-        previous: the newest model of an earlier run; None without any.
+        previous: an earlier run's model that measured better; None without any.
+        data: its files.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RegionSource:
     usd: float | None = None
     in_force: Path | None = None
     previous: Path | None = None
+    data: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.report.analysis import never_told
 from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
-from trialfleet.workflows.report.groups import outcome
+from trialfleet.workflows.report.groups import group_of, outcome
 from trialfleet.workflows.report.model import Region, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
+
+_STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def summary_table(report: Report) -> Table:
@@ -47,7 +50,7 @@ def summary_table(report: Report) -> Table:
             Text(fixed(row.report.default, decimals)),
             _gain(row, decimals),
             Text(duration(row.wall_seconds), no_wrap=True),
-            Text(outcome(row), style="red" if row.worse else ""),
+            Text(outcome(row), style=_STYLES.get(group_of(row), "")),
         )
     keep_numbers_whole(table)
     return table
@@ -57,7 +60,10 @@ def _caption(report: Report) -> Text | None:
     from rich.text import Text
 
     worse = [line for row in report.regions if row.worse is not None for line in _worse(row)]
-    return Text("\n".join([*worse, report.advice]), style="red") if worse else None
+    lines = [*worse, report.advice] if worse else []
+    if untold := never_told(report.report_metric, report.regions):
+        lines.append(untold)
+    return Text("\n".join(lines), style="red") if lines else None
 
 
 def _worse(row: Region) -> list[str]:

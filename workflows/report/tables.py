@@ -17,7 +17,8 @@ from trialfleet.workflows.report.summary import report_decimals
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (
-    "the best settings trained once more on the full budget; its model is the one that is published"
+    "the best settings trained once more on the full budget; its model is the one that is "
+    "published, or kept out"
 )
 MODEL = "Published model"
 COST = "USD"

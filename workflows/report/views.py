@@ -40,7 +40,8 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     """The tiles on top: label, value, what stands under it."""
     regions = report.regions
     tuned = sum(row.status == Stage.TUNED for row in regions)
-    published = sum(row.published is not None for row in regions)
+    published = sum(row.status == Stage.PUBLISHED for row in regions)
+    kept = sum(row.status == Stage.KEPT for row in regions)
     gains = [row.report.gain for row in regions if row.report.gain is not None]
     better = sum(gain > 0 for gain in gains)
     left = f"{report.failed:,} failed" if report.failed else "none failed"
@@ -51,7 +52,11 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     return [
         ("Regions tuned", f"{tuned:,}", f"of {_count(len(regions), 'region')}")
         if tuned
-        else ("Models published", f"{published:,}", f"of {_count(len(regions), 'region')}"),
+        else (
+            "Models published",
+            f"{published:,}",
+            f"of {_count(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
+        ),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
         (
@@ -91,6 +96,9 @@ def _trouble(row: Region) -> str:
         return f"{row.status}: {row.finished} of {row.budget_trials} trials are over"
     if row.failed > row.complete:
         return f"{row.failed} of {row.complete + row.failed} trials failed"
+    if row.status == Stage.KEPT and row.not_latest:
+        why = row.not_latest.partition("; to change that")[0]
+        return f"its new model is not in force: {f.shortened(why, 240)}"
     if row.worse is not None:
         return f"tuned settings are worse than default by {row.report.metric}"
     return ""

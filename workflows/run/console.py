@@ -22,7 +22,8 @@ from trialfleet.files import typed
 from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.output import keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
-from trialfleet.workflows.status.causes import SEE, kind_of
+from trialfleet.workflows.status.causes import ENOUGH, SEE, kind_of
+from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
 
@@ -42,6 +43,7 @@ _COLORS: dict[str, str] = {
     Stage.GATING: "cyan",
     Stage.PUBLISHING: "cyan",
     Stage.PUBLISHED: "green",
+    Stage.KEPT: "yellow",
     Stage.TUNED: "green",
 }
 _UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
@@ -76,7 +78,7 @@ def run_view(status: RunStatus, widths: dict[int, int] | None = None) -> Rendera
     parts += [Text(_mended(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
     parts += [Text(line) for line in _ask_why(status)]
     if status.state.can_resume:
-        parts += [Text(line) for line in _next(status)]
+        parts += [Text(line) for line in next_steps(status)]
     return Group(*parts)
 
 
@@ -128,16 +130,27 @@ def _ask_why(status: RunStatus) -> list[str]:
     return [f"why: trialfleet why {shlex.quote(name)} --run {run}" for name in asked[:1]]
 
 
-def _next(status: RunStatus) -> list[str]:
+def next_steps(status: RunStatus) -> list[str]:
     """What to do with a run that can be resumed; resuming mends no trainer."""
     resume = f"trialfleet resume {typed(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
-    if not (failed and status.state is RunState.FAILED):
+    left = [region for region in status.regions if not region.stage.is_good]
+    if not (failed and status.state is RunState.FAILED) and not (
+        left and all(map(_is_hopeless, left))
+    ):
         return [f"next: {resume}"]
     return [
         "next: mend what is named above, then start another run: trialfleet run STUDY --check",
         f"  this run keeps its copy of the trainer; {resume} is for what has passed by itself",
     ]
+
+
+def _is_hopeless(region: RegionStatus) -> bool:
+    """Whether the trainer is what keeps a region from its end, and is as it was after a resume."""
+    if LEFT_NO_MODEL in (region.reason or ""):
+        return True
+    cause = region.cause
+    return cause is not None and not region.done and ENOUGH <= cause.attempts == cause.of
 
 
 def state_text(state: RunState) -> Text:

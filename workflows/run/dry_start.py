@@ -9,20 +9,23 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.optimizer.suggest import stable_seed
+from trialfleet.sections import did_you_mean
 from trialfleet.workflows.attempts.outcome import Complete, Failed, judge
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
 
 SECONDS = 60.0  # that a check lasts: what trains for so long has started well
 _POLL = 0.2  # seconds
@@ -38,17 +41,20 @@ class Checked:
         region: the region whose default settings it trained.
         metrics: its result; None if it had none when the check was over.
         waited: it waited for a slot all the time.
+        warning: what is doubtful of the study by that result; empty: nothing.
     """
 
     region: str
     metrics: dict[str, float] | None
     waited: bool = False
+    warning: str = ""
 
     def __str__(self) -> str:
         """In a line."""
         if self.metrics is not None:
             values = ", ".join(f"{name} {value:.5g}" for name, value in self.metrics.items())
-            return f"{self.region} with its default settings: {values}"
+            warning = f"\nbut {self.warning}" if self.warning else ""
+            return f"{self.region} with its default settings: {values}{warning}"
         if self.waited:
             return f"no slot came free for it within {SECONDS:.0f} s: the trainer was not started"
         return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
@@ -57,25 +63,20 @@ class Checked:
 def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
     """Run a planned run's first trial as a job by itself, and return what became of it.
 
+    It has the seed of the trial that the run begins with, which so has the same result where the
+    trainer is repeatable.
+
     Args:
         folder: the run's; it isn't submitted.
         seconds: how long to wait for its result.
 
     Raises:
-        InputError: the trainer fails; with its last words.
+        InputError: the trainer fails, with its last words; or it tells no report_metric.
         PoolError: HTCondor is out of reach or refuses the job.
     """
     frozen = load_frozen(folder.study)
     region = graph_of(frozen.study).regions[0]
-    space = frozen.study.space_of(region.name)
-    order = TrialOrder(
-        region=region.name,
-        node=f"{region.slug}.check",
-        trial=0,
-        mode="tune",
-        seed=frozen.study.seed,
-        params=space.complete(space.active(space.defaults())),
-    )
+    order = first_order(frozen.study, region)
     place = folder.check
     use(connect())
     shutil.rmtree(place.root, ignore_errors=True)  # what a check before this one left
@@ -89,7 +90,42 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
             raise InputError(_failure(region.name, outcome.error, place))
         metrics = outcome.metrics if isinstance(outcome, Complete) else None
     shutil.rmtree(place.root, ignore_errors=True)
-    return Checked(region=region.name, metrics=metrics, waited=waited)
+    warning = check_metrics(frozen.study, metrics) if metrics else ""
+    return Checked(region=region.name, metrics=metrics, waited=waited, warning=warning)
+
+
+def first_order(study: Study, region: RegionGraph) -> TrialOrder:
+    """Return a region's first trial, as the run asks for it, under a node of the check's own."""
+    space = study.space_of(region.name)
+    return TrialOrder(
+        region=region.name,
+        node=f"{region.slug}.check",
+        trial=0,
+        mode="tune",
+        seed=stable_seed(study.seed, region.name, 0),
+        params=space.complete(space.active(space.defaults())),
+    )
+
+
+def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
+    """Return what is doubtful of the study's metrics by what a trial told; empty: nothing.
+
+    Raises:
+        InputError: regions are to be compared by a metric that trials don't tell.
+    """
+    told = f"the trainer tells: {', '.join(sorted(metrics))}"
+    compared = study.compared_metric
+    if compared not in metrics:
+        near = did_you_mean(compared, metrics)
+        raise InputError(f"report_metric: a trial doesn't tell {compared!r}{near}; {told}")
+    deciding = study.gate and study.gate.metric
+    if deciding and deciding not in metrics:
+        near = did_you_mean(deciding, metrics)
+        words = f"gate.metric: a trial doesn't tell {deciding!r}{near}; {told}"
+        if near:
+            raise InputError(words)
+        return f"{words}. Without it in mode evaluate, the gate keeps every new model out"
+    return ""
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, typed
 from trialfleet.sections import did_you_mean
-from trialfleet.workflows.models.latest import LATEST
+from trialfleet.workflows.models.folders import models_folder_of
+from trialfleet.workflows.models.latest import LATEST, provenance_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 
@@ -165,12 +166,13 @@ def find_model(name: str) -> Path:
     """Return the folder of a published model.
 
     Args:
-        name: its folder, or a region's, which stands for its latest; the name of a region, or
-            STUDY/REGION, for the latest of those beside which the newest run published its model;
-            or RUN/REGION for the model of that run, RUN being an id or the beginning of one.
+        name: its folder, or a region's, which stands for its latest; the name of a region that one
+            study alone has, or STUDY/REGION, for the latest of those beside which the newest run
+            published its model; or RUN/REGION for the model of that run, RUN being an id or the
+            beginning of one.
 
     Raises:
-        InputError: there is no such model; names the regions that there are.
+        InputError: there is no such model, or several studies have one; names those there are.
     """
     _check_here(name)
     place = Path(name)
@@ -180,7 +182,10 @@ def find_model(name: str) -> Path:
     runs = runs_here()
     of_study = [run for run in runs if run.study == before]
     if before and not of_study:
-        return _model_of_run(name, before, region)
+        alone = models_folders_here(before, region)
+        return alone[0] / LATEST if len(alone) == 1 else _model_of_run(name, before, region)
+    if folder := _folder_of_one_study(region, of_study or runs, elsewhere=not before):
+        return folder / LATEST
     known: dict[str, None] = {}
     for found in of_study or runs:
         try:
@@ -214,8 +219,10 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
         return Path(region).absolute()
     before, _, name = region.rpartition("/")
     here = models_folders_here(study or before or None, name)
+    if not (study or before) and (folder := _folder_of_one_study(name, runs_here())):
+        return folder.absolute()
     if len(here) == 1:
-        return here[0]
+        return here[0].absolute()
     return find_model(f"{study}/{name}" if study else region).parent.absolute()
 
 
@@ -225,6 +232,50 @@ def _check_here(name: str) -> None:
             f"{name!r} can't be read from here: models are taken from the publish folder on this "
             "machine, which S3 has a copy of; copy that back first: docs/exports.md"
         )
+
+
+def _folder_of_one_study(
+    region: str, runs: list[FoundRun], *, elsewhere: bool = True
+) -> Path | None:
+    """The folder of a region's models, where runs know it.
+
+    Args:
+        region: its name.
+        runs: those whose studies may have it.
+        elsewhere: whether a study that has no run here counts, too.
+
+    Raises:
+        InputError: several studies have such a region with models; names them.
+    """
+    found = _folders_by_study(region, runs)
+    if elsewhere:
+        for folder in _models_folders(glob.escape(region_slug(region))):
+            if study := provenance_of(folder / LATEST).get("study"):
+                found.setdefault(str(study), folder)
+    if len(found) > 1:
+        raise InputError(
+            f"{region!r} may be any of {len(found)} regions; name one of them: "
+            f"{_listed(f'{study}/{region}' for study in sorted(found))}"
+        )
+    return next(iter(found.values()), None)
+
+
+def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
+    """The folder of a region's models in each study, as the study's newest run has it."""
+    found: dict[str, Path] = {}
+    seen: set[str] = set()
+    for each in runs:
+        if each.study in seen:
+            continue
+        try:
+            study = _opened(each.folder).study
+            folder = models_folder_of(study, region_slug(region)) if study.publishes else None
+        except InputError:  # moved, say: another run of the study may be whole
+            continue
+        seen |= {each.study} - {""}
+        if region in study.region_table and folder and folder.is_dir():
+            found.setdefault(study.name, folder)
+    return found
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:

@@ -219,7 +219,7 @@ class Run:
         """
         if status.state is RunState.DONE:
             raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
-        unfinished = [r for r in status.regions if r.stage not in {Stage.PUBLISHED, Stage.TUNED}]
+        unfinished = [r for r in status.regions if not r.stage.is_good]
         whys = {region.name: self._why_over(region) for region in unfinished}
         if status.state is RunState.FAILED and all(whys.values()):
             told = "\n".join(f"  {name}: {why}" for name, why in whys.items())

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.errors import InputError
+from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.run.console import duration, state_text
@@ -29,7 +30,8 @@ class ListedRun:
         run: the run's id.
         folder: its folder.
         state: where it stands; None where that can't be read.
-        published: regions whose model is published.
+        published: regions whose model is published, and in force when it was.
+        kept: regions whose model lies beside one that stays in force.
         regions: regions that it has.
         began: when it was planned.
         seconds: the time from then to its end, or until now while it is under way; None where no
@@ -42,6 +44,7 @@ class ListedRun:
     folder: str
     state: RunState | None
     published: int = 0
+    kept: int = 0
     regions: int = 0
     began: datetime | None = None
     seconds: float | None = None
@@ -73,12 +76,15 @@ def _read(folder: RunFolder) -> ListedRun:
     frozen = load_frozen(folder.study)
     state = StatusReader(folder).state()
     slugs = [region.slug for region in graph_of(frozen.study).regions]
+    records = [found for slug in slugs if (found := folder.region(slug).published).exists()]
+    kept = sum(why_not_latest(record) is not None for record in records)
     return ListedRun(
         study=frozen.study.name,
         run=frozen.run,
         folder=str(folder.root),
         state=state,
-        published=sum(folder.region(slug).published.exists() for slug in slugs),
+        published=len(records) - kept,
+        kept=kept,
         regions=len(slugs),
         began=frozen.created,
         seconds=_seconds(folder, state, frozen.created),
@@ -104,8 +110,13 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
             Text(run.study),
             Text(run.run),
             state_text(run.state) if run.state else Text("can't be read", "red"),
-            f"{run.published} of {run.regions}" if run.state else "",
+            _published(run) if run.state else "",
             began,
             duration(run.seconds),
         )
     return table
+
+
+def _published(run: ListedRun) -> str:
+    kept = f", {run.kept} kept out" if run.kept else ""
+    return f"{run.published} of {run.regions}{kept}"

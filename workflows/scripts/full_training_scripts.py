@@ -15,10 +15,10 @@ from trialfleet.workflows.plan.table_findings import source_of_table
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure, noted_failures
-from trialfleet.workflows.status.region_state import noted
+from trialfleet.workflows.status.region_state import LEFT_NO_MODEL, noted
 
 _NO_MODEL = (
-    "the full training left nothing in model/: in mode final (`mode` in trial.json, t.mode in "
+    f"the full training {LEFT_NO_MODEL}: in mode final (`mode` in trial.json, t.mode in "
     "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
     "model, plan with publish: none"
 )

@@ -28,6 +28,7 @@ from trialfleet.optimizer.startup import first_led
 from trialfleet.optimizer.suggest import warm_up
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
+from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
@@ -35,7 +36,7 @@ from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts
-from trialfleet.workflows.status.states import Stage
+from trialfleet.workflows.status.states import RunState, stage_of
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.status.storage import not_ours, ownership_of
 from trialfleet.workflows.study.frozen import load_frozen
@@ -129,7 +130,12 @@ class NodeScripts:
         """Whatever ended the region's DAGMan: another one goes on, unless the region is over."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
-            word = Stage.PUBLISHED if files.published.exists() else Stage.TUNED
+            word = stage_of(
+                RunState.DONE,
+                "done",
+                published=files.published.exists(),
+                kept=why_not_latest(files.published) is not None,
+            )
             return Reply(EXITS["done"], f"{slug}: {word}")
         if files.stopped.exists():
             return Reply(EXITS["done"], f"{slug}: {how}: the region has failed")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json, write_atomic, write_json
-from trialfleet.workflows.models.latest import model_in_force, previous_model
+from trialfleet.workflows.models.earlier import better_before
+from trialfleet.workflows.models.latest import model_in_force
 from trialfleet.workflows.output import say
 from trialfleet.workflows.plan.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
@@ -31,6 +32,7 @@ from trialfleet.workflows.status.states import Stage, TrialState
 from trialfleet.workflows.status.status import RegionStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.study.spec import Study
 
 
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
@@ -93,7 +95,7 @@ def _region(
 ) -> RegionSource:
     files = folder.region(region.slug)
     published = Path(status.published) if status.published else None
-    in_force, previous = _other_models(published)
+    in_force, previous = _other_models(published, frozen.study)
     space = frozen.study.space_of(region.name)
     return RegionSource(
         name=region.name,
@@ -112,15 +114,16 @@ def _region(
         folder=files.root,
         in_force=in_force,
         previous=previous,
+        data=frozen.study.data_of(region.name),
     )
 
 
-def _other_models(published: Path | None) -> tuple[Path | None, Path | None]:
-    """The region's model in force and that of the run before; None where they aren't known."""
+def _other_models(published: Path | None, study: Study) -> tuple[Path | None, Path | None]:
+    """The region's model in force and an earlier one that measured better; None without those."""
     if published is None:
         return None, None
     try:
-        return model_in_force(published), previous_model(published)
+        return model_in_force(published), better_before(published, study)
     except OSError:  # moved away since, or not to be read: the report is written all the same
         return None, None
 

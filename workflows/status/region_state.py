@@ -15,6 +15,7 @@ from trialfleet.workflows.status.states import RunState, TrialState, unfinished_
 if TYPE_CHECKING:
     from trialfleet.optimizer.stored_trials import StoredTrial
 
+LEFT_NO_MODEL = "left nothing in model/"  # a full training: another would leave nothing, too
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
 
 

@@ -44,6 +44,7 @@ class Stage(StrEnum):
     GATING = "gating"  # its new model and the one in force are measured on the same rows
     PUBLISHING = "publishing"
     PUBLISHED = "published"  # its model is in the publish folder
+    KEPT = "kept"  # … and another one stays in force: the gate, or a later run's model, kept it out
     TUNED = "tuned"  # its trials are done, and the study publishes nothing
     HELD = "held"
     LOST = "lost"
@@ -54,12 +55,17 @@ class Stage(StrEnum):
     @property
     def is_good(self) -> bool:
         """Whether the region has what the study asked for."""
-        return self in {Stage.PUBLISHED, Stage.TUNED}
+        return self in {Stage.PUBLISHED, Stage.KEPT, Stage.TUNED}
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more is done for the region as things stand."""
         return self.is_good or self in {Stage.FAILED, Stage.STOPPED}
+
+    @property
+    def has_model(self) -> bool:
+        """Whether its model is in the publish folder, in force or not."""
+        return self in {Stage.PUBLISHED, Stage.KEPT}
 
 
 _STAGES = {
@@ -70,15 +76,18 @@ _STAGES = {
 }
 
 
-def stage_of(state: RunState, phase: str, *, published: bool) -> Stage:
+def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
     """Return the word for a region.
 
     Args:
         state: where it stands.
         phase: as `RegionStatus` has it.
         published: whether it has published a model.
+        kept: whether another model is in force than the published one.
     """
     if state is RunState.DONE:
+        if published and kept:
+            return Stage.KEPT
         return Stage.PUBLISHED if published else Stage.TUNED
     if state is RunState.RUNNING:
         return _STAGES.get(phase, Stage.WAITING)

@@ -309,13 +309,16 @@ class StatusReader:
         best = self._best([t for t in trials if t.state.name == "COMPLETE"])
         phase = phase_of(files, region, queued, sum(t.state.is_finished() for t in trials))
         published = noted(files.published, "path")
+        not_latest = why_not_latest(files.published)
         is_tuning = state is RunState.RUNNING and phase == "trials"
         hours = self._frozen.study.budget_of(region.name).hours
         return RegionStatus(
             name=region.name,
             slug=region.slug,
             state=state,
-            stage=stage_of(state, phase, published=published is not None),
+            stage=stage_of(
+                state, phase, published=published is not None, kept=not_latest is not None
+            ),
             phase=phase,
             done=count[TrialState.COMPLETE],
             failed=count[TrialState.FAILED],
@@ -331,7 +334,7 @@ class StatusReader:
             reason=reason_of(files, node, state),
             published=published,
             spent=noted(files.spent, "reason"),
-            not_latest=why_not_latest(files.published),
+            not_latest=not_latest,
             drift=noted(files.published, "drift"),
             running_trials=running_trials(files, region, queued, self._metric),
             usd=region_usd(files, trials, queued, self._frozen.study),

@@ -91,7 +91,7 @@ def _of_its_day(run: RunFacts, region: RegionFacts) -> Answer | None:
 def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is Stage.TUNED:
         return _answer(region, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
-    if region.stage is not Stage.PUBLISHED:
+    if not region.stage.has_model:
         return None
     if region.verdict.get("verdict") == "kept":
         return _kept(run, region)

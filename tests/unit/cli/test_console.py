@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import time
+from contextlib import redirect_stdout
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +15,14 @@ from rich.table import Table
 
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
-from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.output import console, keep_numbers_whole
 from trialfleet.workflows.run.console import best_table, duration, run_view, trials_table
 from trialfleet.workflows.run.run import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
+from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
 from trialfleet.workflows.status.running import RunningTrial
+from trialfleet.workflows.status.status import RegionStatus
 
 
 def printed(view: Any, width: int) -> str:
@@ -99,6 +103,31 @@ def test_after_a_failure_of_the_trainer_another_run_is_the_next_step(make_run: M
     assert "next: trialfleet resume" in text
 
 
+def test_where_resuming_cannot_help_another_run_is_the_next_step(make_run: MakeRun) -> None:
+    status = make_run(regions=["A", "B"]).status()
+    one, other = status.regions
+
+    def told(state: RunState, *regions: RegionStatus) -> str:
+        return printed(run_view(replace(status, state=state, regions=regions)), 160)
+
+    failed = replace(one, state=RunState.FAILED, stage=Stage.FAILED)
+    without_model = replace(failed, reason=f"the full training {LEFT_NO_MODEL}: in mode final …")
+    good = replace(other, state=RunState.DONE, stage=Stage.PUBLISHED)
+    assert "next: mend what is named above, then start another run" in told(
+        RunState.FAILED, without_model, good
+    )
+    cause = Cause(error="No module named 'pandsa'", attempts=4, of=4, log="err")
+    stopped = replace(one, state=RunState.STOPPED, stage=Stage.STOPPED, cause=cause)
+    assert "next: mend" in told(RunState.STOPPED, stopped)
+    assert "next: mend" in told(RunState.STOPPED, stopped, without_model)
+    for may_go_on in (
+        replace(stopped, done=1),
+        replace(stopped, cause=replace(cause, attempts=3)),
+        replace(stopped, cause=None),
+    ):
+        assert "next: trialfleet resume" in told(RunState.STOPPED, stopped, may_go_on)
+
+
 def test_what_is_true_of_many_regions_is_said_once(make_run: MakeRun) -> None:
     status = make_run(regions=["A", "B", "C", "D"]).status()
     reasons = [f"no trial can succeed: exit code 1: lr {n}; see /runs/{n}/err" for n in "123"]
@@ -169,3 +198,22 @@ def test_the_columns_of_a_watch_stay_where_they_are(make_run: MakeRun) -> None:
 )
 def test_a_time_span_is_told_as_people_say_it(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text  # less than nothing, where the clock was set back
+
+
+def test_nothing_is_wrapped_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    path = "/" + "/".join(["a-folder-with-a-name"] * 30)
+    found = BestSettings(
+        region="B",
+        stage=Stage.PUBLISHED,
+        trial=1,
+        value=0.5,
+        params={"x": 1},
+        final=None,
+        published=path,
+    )
+    table = best_table([found], "loss")
+    output = io.StringIO()
+    with redirect_stdout(output):
+        console().print(table)
+    assert path in output.getvalue()

@@ -227,6 +227,45 @@ def test_a_run_stands_for_all_its_models(models: Path) -> None:
     assert (models / "B/latest").readlink() == Path("monday")
 
 
+@pytest.fixture
+def two_studies(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A region of one name in two studies, each with a model in force."""
+    monkeypatch.chdir(work)
+    for time, study in enumerate(("sales", "own"), 1):
+        run = make_run(run="r1", out=work / "runs" / study / "r1", name=study, regions=["Nordics"])
+        os.utime(run.folder / "study.yaml", (time, time))
+        place = work / "models" / study / "Nordics" / "r1"
+        place.mkdir(parents=True)
+        origin = {"run": "r1", "study": study, "region": "Nordics"}
+        write_json(place / "provenance.json", origin)
+        (place.parent / "latest").symlink_to("r1")
+        write_json(RunFolder(run.folder).region("Nordics").published, {"path": str(place)})
+    return work
+
+
+def test_a_region_that_two_studies_have_is_chosen_by_a_person(two_studies: Path) -> None:
+    told = "'Nordics' may be any of 2 regions; name one of them: own/Nordics, sales/Nordics"
+    for without_runs in (False, True):
+        if without_runs:
+            shutil.rmtree(two_studies / "runs")
+        for command in (["models", "Nordics"], ["rollback", "Nordics"], ["promote", "Nordics"]):
+            shown = CliRunner().invoke(main, command)
+            assert (shown.exit_code, told in shown.stderr) == (2, True), shown.output
+        with pytest.raises(InputError, match="may be any of 2 regions"):
+            find_model("Nordics")
+        assert find_model("sales/Nordics").resolve() == two_studies / "models/sales/Nordics/r1"
+        shown = CliRunner().invoke(main, ["models", "Nordics", "--study", "sales"])
+        assert shown.output.startswith("sales/Nordics\n")
+
+
+def test_where_there_are_no_models_it_says_where_they_would_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(main, ["models"]).output
+    assert "no models here; a run publishes them beside its study's file, into models/" in shown
+
+
 # -- the shell -------------------------------------------------------------------------------------
 
 BASH = """\
@@ -273,7 +312,7 @@ def test_there_is_completion_for_each_shell(shell: str) -> None:
     shown = CliRunner().invoke(main, ["completion", shell])
     assert shown.exit_code == 0
     assert "_TRIALFLEET_COMPLETE" in shown.output
-    assert "%" not in shown.output
+    assert "%(" not in shown.output
     if program := shutil.which(shell):
         subprocess.run([program, "-n"], input=shown.output, text=True, check=True)
 

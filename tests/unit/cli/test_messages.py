@@ -14,6 +14,7 @@ from trialfleet.errors import InputError, PoolError, first_of
 from trialfleet.workflows.attempts.outcome import Failed, judge
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.run_commands import _resumed
 from trialfleet.workflows.names import check_region_name
 from trialfleet.workflows.plan.folder import TrialFolder
 
@@ -188,3 +189,10 @@ def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path
     assert result.exit_code == 0
     assert "north\\u202e: latest is r1" in result.output
     assert all(line.isprintable() for line in result.output.splitlines())
+
+
+def test_a_resume_of_what_runs_resumed_nothing() -> None:
+    assert _resumed("519.0", "519.0") == (
+        "the run goes on already, as job 519.0: nothing was resumed"
+    )
+    assert _resumed("519.0", "520.0") == _resumed(None, "520.0") == "resumed as job 520.0"

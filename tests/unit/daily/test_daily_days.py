@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console, RenderableType
 
 from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, StudyError
 from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily import day_lock
+from trialfleet.workflows.daily import days as days_module
+from trialfleet.workflows.daily.day import _Telling
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
+from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.daily.overview import newest_table, overview, reasons_table
 from trialfleet.workflows.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.daily.staleness import age_points, stalest_first
+from trialfleet.workflows.daily.units import Units
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
@@ -189,6 +201,104 @@ def test_backfill_takes_what_is_missing_and_nothing_else(here: Path) -> None:
             days.backfill(*wrong, only_missing=True)
 
 
+def test_a_backfill_of_more_days_than_a_person_means_asks_first(here: Path) -> None:
+    days = Days(write(here, TEXT), clock=lambda: NOON)
+    first = date(1000, 1, 1)
+    with pytest.raises(InputError, match=r"are 375,0\d\d days: is --from right\? .*--yes"):
+        days.backfill(first, DAY, only_missing=True)
+    assert days.journal.attempts() == []
+    days.backfill(first, first, only_missing=True)
+    before = DAY - timedelta(days=days_module.MANY_DAYS)
+    assert len(days.backfill(before, DAY, only_missing=True, however_many=True)) == 101
+
+
+def test_a_backfill_says_how_far_it_is(here: Path) -> None:
+    said: list[str] = []
+    days = Days(write(here, TEXT), clock=lambda: NOON, say=said.append)
+    days.backfill(BEFORE, DAY, only_missing=True)
+    assert said == [
+        f"{BEFORE} (1 of 2 days): 2 regions to make up for",
+        f"{DAY} (2 of 2 days): 2 regions to make up for",
+    ]
+
+
+def test_a_day_that_has_ended_waits_for_no_other(busy: Days) -> None:
+    attempt = busy._first_attempt(DAY)
+    busy.journal.end(attempt, NOON)
+    said: list[str] = []
+    busy._say = said.append
+    assert busy.run(DAY) == [DAY]
+    assert said == []
+    assert told(busy, DAY) == {}, "nothing is recorded of it any more"
+
+
+@pytest.mark.parametrize("given", ["2026-02-30", "tomorrow", "21.11.2026", "20261121"])
+def test_what_is_no_day_is_told_so(given: str) -> None:
+    done = CliRunner().invoke(main, ["daily", "run", "study.yaml", "--date", given])
+    assert done.exit_code == 2
+    assert f"there is no day '{given}'; write one such as 2026-11-22" in done.stderr
+
+
+def test_the_clock_of_a_study_without_daily_is_seen_and_removed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(here, MINIMAL)
+
+    def asked(*words: str) -> Result:
+        return CliRunner().invoke(main, ["daily", *words, str(file)])
+
+    assert asked("status").exit_code == 2, "it never had a day"
+    Days(write(here, TEXT), clock=lambda: NOON, say=lambda _: None).run()
+    write(here, MINIMAL)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
+    timer = Units.of("demo", DailyFolder.of("demo"), system=False).timer
+    timer.parent.mkdir(parents=True)
+    timer.touch()
+    shown = asked("status")
+    assert shown.exit_code == 0, shown.output
+    assert f"{timer} goes on all the same" in shown.output.replace("\n", "")
+    assert json.loads(asked("status", "--json").output)["next_start"] is None
+    (here / "bin").mkdir()
+    (here / "bin/systemctl").write_text("#!/bin/sh\nexit 0\n")
+    (here / "bin/systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}/bin{os.pathsep}{os.environ['PATH']}")
+    removed = asked("remove")
+    assert removed.exit_code == 0, removed.output
+    assert not timer.exists()
+
+
+def test_status_has_the_reasons_of_all_days_that_it_shows(here: Path) -> None:
+    days = Days(write(here, TEXT), clock=lambda: NOON, say=lambda _: None)
+    put(here, BEFORE, A="1", NO="2")
+    put(here, DAY, A="1", NO="2")
+    days.run(BEFORE - timedelta(days=1))
+    trained(here, days, BEFORE)
+    days.run(DAY)
+    shown = overview("demo", days.journal, NOON, None, 7)
+    newest, before, first = shown.to_json()["days"]
+    assert [one["why"] for one in first["outcomes"]] == [
+        f"data of {BEFORE - timedelta(days=1)} isn't there: {here}/data/{region}/2026-11-20.txt"
+        for region in ("A", "NO")
+    ]
+    assert [one["ending"] for one in before["outcomes"]] == ["published", "published"]
+    table = reasons_table(shown)
+    assert table is not None
+    text = printed(table)
+    assert f"data of {BEFORE - timedelta(days=1)} isn't there" in text
+    assert "published" not in text, "it needs no reason"
+    newest_ones = printed(newest_table(shown))
+    assert "its data and settings are those of its last model" in newest_ones
+    assert newest["outcomes"][0]["fingerprint"][:12] not in newest_ones
+    assert reasons_table(overview("demo", days.journal, NOON, None, 2)) is None
+
+
+def printed(view: RenderableType) -> str:
+    screen = Console(width=250, file=io.StringIO())
+    with screen.capture() as capture:
+        screen.print(view)
+    return capture.get()
+
+
 def test_a_study_without_daily_is_told_so(here: Path) -> None:
     with pytest.raises(StudyError, match=r"daily: \{at:"):
         Days(write(here, MINIMAL))
@@ -260,3 +370,14 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
     }
     assert len(endings.published(run.status())) == 4
     assert {o.ending for o in endings.none("no slot")} == {Ending.FAILED}
+
+
+def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
+    status = make_run().status()
+    reached = replace(status, regions=(replace(status.regions[0], best=0.123456),))
+    said: list[str] = []
+    tell = _Telling(said.append)
+    one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.PUBLISHED)
+    for outcomes in ([], [one], [one, replace(one, region="B", ending=Ending.FAILED)]):
+        tell.of(outcomes, reached)
+    assert said == ["A: published, best loss 0.12346", "B: failed"]

@@ -37,12 +37,18 @@ from trialfleet.workflows.models.gate_decision import (
 from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.report import summary_table
+from trialfleet.workflows.report.groups import groups_of
+from trialfleet.workflows.report.views import attention, header
 from trialfleet.workflows.run.console import run_view
+from trialfleet.workflows.run.lookup import FoundRun
+from trialfleet.workflows.run.run_list import list_runs, runs_table
 from trialfleet.workflows.scripts.gate import measured as measured_of
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
 from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.states import Stage
 from trialfleet.workflows.status.status import StatusReader
 
 # The rule
@@ -110,6 +116,22 @@ def test_a_metric_that_is_worse_by_more_than_chance_does_not() -> None:
     assert "with 95% confidence" in found.why
     assert found.interval
     assert 0.1 < found.interval[0] < 0.2 < found.interval[1]
+
+
+def test_a_model_that_is_worse_by_a_hair_is_told_which_tolerance_it_needs() -> None:
+    one = losses(0, 0.5)
+    asked = rule(metric="rmse", direction="minimize")
+    pair = {"rmse": 165.2}, {"rmse": 165.2 + 4.196e-05}
+    old, new = Measured(metrics=pair[0], losses=one), Measured(metrics=pair[1], losses=one + 0.006)
+    found = decide(asked, {CHAMPION: old, CHALLENGER: new}, champion="r1", challenger="r2")
+    assert not found.promoted
+    assert "rmse 165.20004, champion 165.2: worse by 4.196e-05" in found.why
+    assert "its losses per row are higher by at least 0.006 on average with 95%" in found.why
+    assert found.why.endswith("if so little doesn't matter, give gate.tolerance, 5e-05 say")
+    given = rule(metric="rmse", direction="minimize", tolerance=5e-05)
+    assert decide(given, {CHAMPION: old, CHALLENGER: new}, champion="", challenger="").promoted
+    much = verdict(rule(), measured(0.80, losses(0, 0.5)), measured(0.70, losses(1, 0.7)))
+    assert "gate.tolerance" not in much.why
 
 
 def test_the_tolerance_is_in_the_metrics_unit_whatever_the_losses() -> None:
@@ -382,7 +404,7 @@ def test_a_gate_that_fails_for_good_keeps_the_champion_and_fails_no_region(
     assert found["champion"]["run"] == latest(day) == "r1"
     assert words(day).startswith("kept r1: the gate's job failed")
     assert "trialfleet promote" in words(day)
-    assert StatusReader(day.folder).read().regions[0].stage == "published"
+    assert StatusReader(day.folder).read().regions[0].stage == "kept"
 
 
 def test_a_gate_that_crashes_is_tried_again(champion: Day, make_day: MakeDay) -> None:
@@ -500,7 +522,10 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
         return done.output
 
     assert "kept r1: loss 0.5, champion 0.4: worse by 0.1" in shown()
-    assert "in force" in shown("A")
+    table = shown("A").splitlines()
+    assert table[1].split()[2:] == ["metric", "by", "the", "last", "gate", "state"]
+    assert re.search(r"loss 0.4 +loss 0.4 \(r2's rows\) +in force *$", table[2])
+    assert re.search(r"loss 0.4 +loss 0.5 \(r2's rows\) +kept r1", table[3])
     card = shown("A", "--card")
     assert "promoted: no model of this study was in force" in card
     assert "r1 " in card  # measured again by r2's gate
@@ -512,6 +537,40 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
     assert wrong.exit_code == 2
     assert "its models: r1, r2" in wrong.output
     assert CliRunner().invoke(main, ["rollback", "B"]).exit_code == 2
+
+
+def test_a_model_that_the_gate_kept_out_is_nowhere_called_published(
+    champion: Day, make_day: MakeDay
+) -> None:
+    day = make_day("r2")
+    day.ask()
+    day.measure(0.4, 0.5)
+    day.tell()
+    day.publish()
+    assert (standing(champion), standing(day)) == ("published", "kept")
+    assert Stage.KEPT.is_good  # it has ended well
+    found = list_runs([FoundRun(day.run.folder, "demo", "r2", 0.0)])
+    assert (found[0].published, found[0].kept) == (0, 1)
+    assert "0 of 1, 1 kept out" in told(runs_table(found))
+    report = read_report(day.folder)
+    assert [group.title for group in groups_of(report)] == ["Kept out"]
+    assert header(report)[0] == ("Models published", "0", "of 1 region · 1 kept out")
+    ((reason, _),) = attention(report)
+    assert reason.startswith("its new model is not in force: kept r1: loss 0.5, champion 0.4")
+    assert "promote" not in reason
+    assert "kept" in told(summary_table(report))
+    promote(Path(day.run.study.publish) / "demo" / "A" / "r2")
+    assert standing(day) == "published"  # a person decided otherwise
+
+
+def standing(day: Day) -> str:
+    return StatusReader(day.folder).read().regions[0].stage
+
+
+def told(view: RenderableType) -> str:
+    screen = Console(width=200, file=io.StringIO())
+    screen.print(view)
+    return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 def measured_day(models_folder: Path, number: int, champion: float) -> None:

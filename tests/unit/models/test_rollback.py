@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +82,52 @@ def test_models_without_a_latest_has_nothing_to_go_back_from(models_folder: Path
         rollback(models_folder)
 
 
+def test_models_calls_what_was_rolled_back_so(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted(models_folder, "r1", "r2", "r3")
+    rollback(models_folder)
+    rollback(models_folder)
+    monkeypatch.chdir(models_folder.parents[2])
+    shown = CliRunner().invoke(main, ["models", "A"]).output
+    states = [re.split(r"\s{2,}", line.strip())[-1] for line in shown.splitlines()[2:]]
+    assert states == ["in force", "rolled back", "rolled back", "not in force", "not in force"]
+    listed = json.loads(CliRunner().invoke(main, ["models", "A", "--json"]).output)
+    standing = [model["standing"] for model in listed[0]["models"]]
+    assert standing == ["in force", "rolled back", "rolled back", "never", "never"]
+
+
+def test_regions_are_called_by_their_names_and_not_by_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, slug = "Côte d'Ivoire", "Cote-d-Ivoire-95ffc51d"
+    origin = {"study": "demo", "region": name, "created": "2026-11-22T18:26:00+00:00"}
+    for run in ("r1", "r2"):
+        model = tmp_path / "models/demo" / slug / run
+        model.mkdir(parents=True)
+        as_of = {"date": "2026-11-21", "as_of": "2026-11-21T23:00:00+00:00"}
+        (model / "provenance.json").write_text(json.dumps({**origin, "run": run, **as_of}))
+        promote(model)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+    def shown(*words: str) -> str:
+        done = CliRunner().invoke(main, list(words))
+        assert slug not in done.output.replace(f"models/demo/{slug}", ""), done.output
+        return done.output
+
+    assert name in shown("models")
+    assert "2026-11-22 18:26" in shown("models"), "when it was planned, whatever day it is of"
+    (listed,) = json.loads(CliRunner().invoke(main, ["models", "--json"]).output)
+    assert (listed["region"], listed["folder"]) == (name, f"models/demo/{slug}")
+    assert f"{name} has no model of the run 'r9'" in shown("models", f"demo/{name}", "--card", "r9")
+    assert "has no model of the run 'r9'" in shown("rollback", f"demo/{name}", "--to", "r9")
+    assert shown("rollback", f"demo/{name}") == f"demo/{name}: latest is r1 (was r2)\n"
+    told = shown("rollback", f"demo/{name}")
+    assert f"demo/{name}: no model that was in force before r1 is known" in told
+
+
 def test_the_history_is_told_with_time_and_cause(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2")
     rollback(models_folder)
@@ -135,9 +183,9 @@ def test_by_the_command(models_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     promoted(models_folder, "r1", "r2")
     for name in ("A", "demo/A", "models/demo/A"):
         done = CliRunner().invoke(main, ["rollback", name])
-        assert (done.exit_code, done.output) == (0, "A: latest is r1 (was r2)\n")
+        assert (done.exit_code, done.output) == (0, "demo/A: latest is r1 (was r2)\n")
         done = CliRunner().invoke(main, ["rollback", name, "--to", "r2"])
-        assert (done.exit_code, done.output) == (0, "A: latest is r2 (was r1)\n")
+        assert (done.exit_code, done.output) == (0, "demo/A: latest is r2 (was r1)\n")
     assert CliRunner().invoke(main, ["rollback", "A", "--study", "other"]).exit_code == 2
 
 

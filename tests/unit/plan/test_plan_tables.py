@@ -192,6 +192,10 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
             "test_rmse is for numbers; the target 'churned' has 2 classes: test_auc, test_acc",
         ),
         (
+            {"gate": {"metric": "test_acuracy"}},
+            "gate.metric: there is no 'test_acuracy' (did you mean 'test_accuracy'?); the targ",
+        ),
+        (
             {"target": "amount"},
             "val_auc is for two classes; the target 'amount' is numbers: val_rmse, val_mae,",
         ),

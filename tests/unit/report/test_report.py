@@ -26,6 +26,7 @@ from tests.unit.report.report_studies import (
 )
 from trialfleet.errors import OptimizerError
 from trialfleet.workflows.report import Region, Report, build_report, render_page
+from trialfleet.workflows.report.summary import summary_table
 from trialfleet.workflows.report.tables import (
     region_columns,
     region_rows,
@@ -180,7 +181,30 @@ def test_tuned_settings_that_are_worse_than_default_are_said_to_be(fleet: Fleet)
         "By test, tuned settings reach 0.7000 against 0.7100 with default ones (−0.0100), "  # noqa: RUF001
         "though they gained +0.1 by auc, which chose them."
     )
-    assert value["advice"].startswith("Use the default settings until auc and test agree.")
+    assert value["advice"].startswith("auc, which chose the settings, and test disagree.")
+
+
+def test_a_difference_not_worth_speaking_of_is_not_worse(fleet: Fleet) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 165.0}),
+        trial(DEFAULTS, 0.6, at=1, metrics={"test": 164.8}),
+    ]
+    report = fleet.report(fleet.region("A", trials))
+    assert only(report).report.gain == pytest.approx(-0.2)
+    assert (only(report).worse, report.advice) == (None, "")
+
+
+def test_a_report_metric_that_no_trial_tells_is_said(fleet: Fleet) -> None:
+    trials = [
+        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"tset": 0.7}),
+        trial(DEFAULTS, 0.6, at=1, metrics={"tset": 0.8}),
+    ]
+    report = fleet.report(fleet.region("A", trials), notice="Money is short.")
+    told = "no trial told the report_metric 'test' (did you mean 'tset'?); they told: tset."
+    assert report.notice == f"Money is short. Nothing is compared: {told}"
+    assert told in " ".join(str(summary_table(report).caption).split())
+    assert "told" not in fleet.report(fleet.region("B", trials), report_metric="tset").notice
+    assert fleet.report(fleet.region("C", [trial(DEFAULTS, None, at=0)])).notice == ""
 
 
 def test_of_equal_trials_the_first_is_best(fleet: Fleet) -> None:

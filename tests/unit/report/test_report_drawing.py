@@ -292,7 +292,7 @@ def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser, fle
     browser.open(fleet.report(fleet.region("A", trials, **facts)))
     alert = browser.run("return document.querySelector('#region-A .alert').innerText")
     assert alert.startswith("Tuned is worse than default. By test, tuned settings reach 0.6000")
-    assert "Use the default settings until auc and test agree." in alert
+    assert "auc, which chose the settings, and test disagree." in alert
     attention = browser.run("return document.querySelector('.attention').innerText")
     assert "A tuned settings are worse than default by test" in attention
     assert "published, worse than default" in browser.texts("#region-A .status")

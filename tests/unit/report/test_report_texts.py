@@ -61,7 +61,7 @@ def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do(fleet
     text = " ".join(printed(report).split())
     assert "published, worse than default" in text
     assert "[b]A: tuned is worse than default. By test, tuned settings reach 0.7000" in text
-    assert "Use the default settings until auc and test agree." in text
+    assert "auc, which chose the settings, and test disagree." in text
     assert "B: tuned" not in text.replace("[b]A: tuned", "")
     assert "worse" not in printed(fleet.report(healthy))
 

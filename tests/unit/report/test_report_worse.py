@@ -8,8 +8,26 @@ from typing import Any
 import pytest
 
 from tests.unit.report.report_studies import DEFAULTS, Fleet, only, trial
+from trialfleet import Study
+from trialfleet.files import write_json
+from trialfleet.workflows.models.earlier import better_before
+from trialfleet.workflows.models.gate_decision import (
+    CHALLENGER,
+    CHAMPION,
+    Measured,
+    decide,
+    rule_of,
+)
 
 PUBLISHED = Path("/models/s/A/r2")
+STUDY: dict[str, Any] = {
+    "name": "s",
+    "regions": ["A"],
+    "objective": {"metric": "auc", "direction": "maximize"},
+    "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+    "budget": {"trials": 2},
+    "trainer": {"command": ["true"]},
+}
 
 
 @pytest.mark.parametrize(
@@ -19,12 +37,17 @@ PUBLISHED = Path("/models/s/A/r2")
         ({"published": PUBLISHED}, None, None),  # moved away since
         (
             {"published": PUBLISHED, "in_force": PUBLISHED, "previous": Path("/models/s/A/r1")},
-            "Its model is the region's latest. To go back to run r1's:",
+            "Its model is the region's latest. To go back to run r1's, which measured better:",
             "trialfleet promote /models/s/A/r1",
         ),
         (
             {"published": PUBLISHED, "in_force": PUBLISHED},
-            "To publish a model of the default settings, run the study with budget: {trials: 1}",
+            'run a copy of the study with regions: ["A"] and budget: {trials: 1}: the first',
+            None,
+        ),
+        (  # whatever names the study's regions, a glob perhaps
+            {"published": PUBLISHED, "in_force": PUBLISHED, "data": ["/d/Île.csv"]},
+            'a copy of the study with regions: {"A": {"data": ["/d/Île.csv"]}} and budget',
             None,
         ),
         (
@@ -47,3 +70,43 @@ def test_the_next_step_on_a_worse_model_is_what_can_be_done_about_it(
     assert (region.next_step is None, region.next_command) == (step is None, command)
     better = only(fleet.report(fleet.region("A", trials[:1], **facts)))
     assert (better.next_step, better.next_command) == (None, None)
+
+
+def model(folder: Path, run: str, day: int, metrics: dict[str, float], gate: Any = None) -> Path:
+    place = folder / run
+    place.mkdir(parents=True)
+    origin = {"run": run, "study": "s", "created": f"2026-11-{day:02}T02:00:00+00:00"}
+    write_json(place / "provenance.json", origin)
+    write_json(place / "card.json", {**origin, "metrics": metrics, "gate": gate})
+    return place
+
+
+@pytest.mark.parametrize(("before", "now"), [(0.5, 0.6), (0.6, 0.6), (0.7, 0.6)])
+def test_an_earlier_model_is_offered_only_if_it_measured_better(
+    tmp_path: Path, before: float, now: float
+) -> None:
+    study = Study.model_validate(STUDY | {"report_metric": "test"})
+    old = model(tmp_path, "r1", 20, {"auc": 0.9, "test": before})
+    new = model(tmp_path, "r2", 21, {"auc": 0.8, "test": now})
+    assert better_before(new, study) == (old if before > now else None)
+    assert better_before(old, study) is None
+    lower = study.model_copy(update={"report_direction": "minimize"})
+    assert better_before(new, lower) == (old if before < now else None)
+
+
+def test_what_the_gate_measured_on_the_same_rows_counts(tmp_path: Path) -> None:
+    study = Study.model_validate(STUDY | {"gate": {}})
+    old = model(tmp_path, "r1", 19, {"auc": 0.9})
+    model(tmp_path, "kept", 20, {"auc": 0.99})
+
+    def gate(old: float, new: float) -> Any:
+        values = {
+            CHAMPION: Measured(metrics={"auc": old}),
+            CHALLENGER: Measured(metrics={"auc": new}),
+        }
+        return decide(rule_of(study), values, champion="r1", challenger="r").to_json()
+
+    better = model(tmp_path, "r2", 21, {"auc": 0.7}, gate(0.6, 0.8))
+    assert better_before(better, study) is None, "by its own rows r1 had 0.9"
+    worse = model(tmp_path, "r3", 22, {"auc": 0.95}, gate(0.8, 0.6))
+    assert better_before(worse, study) == old

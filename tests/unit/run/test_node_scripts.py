@@ -451,7 +451,7 @@ def test_a_run_that_publishes_late_says_why_its_model_is_not_the_latest(
     assert "planned later" in json.dumps(read_report(monday.folder).to_json())
     assert "planned later" in render_page(read_report(monday.folder))
     done = CliRunner().invoke(main, ["promote", str(work / "models" / "demo" / "A" / "z")])
-    assert (done.exit_code, done.output) == (0, "A: latest is z (was a)\n")
+    assert (done.exit_code, done.output) == (0, "demo/A: latest is z (was a)\n")
     assert StatusReader(monday.folder).read().regions[0].not_latest is None
     assert publish_region(tuesday.folder, "A") == EXITS["done"]  # DAGMan may run it again
     assert latest.readlink().name == "z"

@@ -39,6 +39,7 @@ def test_every_state_of_a_region_has_a_word(state: RunState) -> None:
     elif state is RunState.DONE:
         assert stages == {Stage.PUBLISHED}
         assert stage_of(state, "done", published=False) is Stage.TUNED
+        assert stage_of(state, "done", published=True, kept=True) is Stage.KEPT
     else:
         assert stages == {Stage(state.value)}
 

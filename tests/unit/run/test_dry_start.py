@@ -1,0 +1,55 @@
+"""What a check makes of the trainer's first result; the real pool's part is in tests/pool."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeRun
+from trialfleet.errors import InputError
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.run.dry_start import Checked, check_metrics, first_order
+from trialfleet.workflows.scripts.node_scripts import NodeScripts
+
+TOLD = {"loss": 0.5, "test_loss": 0.6}
+
+
+def test_the_check_trains_as_the_first_trial_of_the_run_does(make_run: MakeRun) -> None:
+    run = make_run(regions=["Île", "B"])
+    folder = RunFolder(run.folder)
+    region = graph_of(run.study).regions[0]
+    order = first_order(run.study, region)
+    node = f"{region.slug}.l1.t01"
+    NodeScripts(folder).handle(["ask", region.slug, node])
+    told = json.loads(folder.region(region.slug).trial(node).trial_json.read_text())
+    assert (order.seed, order.params) == (told["seed"], told["params"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"report_metric": "tset_loss"}, "report_metric: a trial doesn't tell 'tset_loss'"),
+        ({"gate": {"metric": "test_los"}}, "gate.metric: a trial doesn't tell 'test_los'"),
+    ],
+)
+def test_a_metric_that_no_trial_tells_is_refused(
+    make_run: MakeRun, changes: dict[str, Any], words: str
+) -> None:
+    study = make_run(**changes).study
+    told = r" \(did you mean 'test_loss'\?\); the trainer tells: loss, test_loss$"
+    with pytest.raises(InputError, match=words + told):
+        check_metrics(study, TOLD)
+
+
+def test_what_only_the_gates_job_may_tell_is_a_warning(make_run: MakeRun) -> None:
+    study = make_run(gate={"metric": "profit"}).study
+    warning = check_metrics(study, TOLD)
+    assert "gate.metric: a trial doesn't tell 'profit'; the trainer tells: loss" in warning
+    assert "keeps every new model out" in warning
+    checked = Checked(region="A", metrics=TOLD, warning=warning)
+    assert str(checked).endswith(f"\nbut {warning}")
+    known = make_run(run="r2", gate={"metric": "test_loss"}, report_metric="test_loss").study
+    assert check_metrics(known, TOLD) == ""
