@@ -14,12 +14,7 @@ from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Columns, Tab
 from trialfleet.sections import did_you_mean
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.column_types import (
-    HOW_NUMBERS_ARE,
-    MOST_CLASSES,
-    Feature,
-    feature_of,
-)
+from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, feature_of
 from trialfleet.workflows.tables.splits import SplitError, split_rows
 
 _SHOWN = 30  # names of columns in a message
@@ -197,8 +192,6 @@ def _classes(labels: pl.Series, kind: str) -> list[str]:
 def _not_numbers(values: pl.Series, kind: str) -> str:
     if kind != "text":
         return "; for a regression write table: {task: regression}"
-    if example := cells.look_like_numbers(values):
-        return f": text such as {example!r}; {HOW_NUMBERS_ARE}"
     share, other = cells.share_of_numbers(values)
     if not share:
         return ""

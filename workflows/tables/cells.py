@@ -23,13 +23,6 @@ _DATES = [  # ISO 8601: no other form says which number is the month
 _ZONED = ["%Y-%m-%d %H:%M%z", "%Y-%m-%d %H:%M:%S%.f%z"]
 _OFFSET = r"[0-9][+-][0-9][0-9]:?[0-9][0-9]$"
 _TIMES = ["%H:%M", "%H:%M:%S%.f"]
-_MOSTLY = 0.9  # of a column's texts
-_CURRENCY = r"(?:[€$£¥%]|EUR|USD|GBP|CHF|NOK|SEK|DKK|kr)"
-_NOTATIONS = (
-    rf"^\s*{_CURRENCY}?\s*[+-]?"
-    r"(?:\d{1,3}(?:[.,'\x{2019} \x{a0}\x{202f}]\d{3})+|\d+)(?:[.,]\d+)?"
-    rf"\s*{_CURRENCY}?\s*$"
-)
 
 
 class CellError(ValueError):
@@ -108,21 +101,6 @@ def share_of_numbers(values: pl.Series) -> tuple[float, str]:
     bad = present.filter(_floats(present).is_null())
     share = 1 - len(bad) / len(present) if len(present) else 0.0
     return share, str(bad[0]) if len(bad) else ""
-
-
-def look_like_numbers(values: pl.Series) -> str:
-    """Return a text of a column whose texts are numbers in another notation; empty if they aren't.
-
-    Such as 4729,04 or 4.729,04 or € 12: decimal commas, thousands separators, a currency beside it.
-    """
-    if values.dtype != pl.String:
-        return ""
-    present = values.drop_nulls()
-    meant = present.str.contains(_NOTATIONS)
-    if not len(present) or meant.sum() < _MOSTLY * len(present):
-        return ""
-    odd = present.filter(meant & _floats(present).is_null())
-    return str(odd[0]) if len(odd) else ""
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:

@@ -11,7 +11,6 @@ from trialfleet.workflows.tables import cells
 
 MOST_CLASSES = 10  # whole numbers with more different values are a regression's target
 _MOSTLY = 0.9  # of a text column's cells are numbers: it was meant as one
-HOW_NUMBERS_ARE = "a number has a decimal point, no thousands separator and no currency beside it"
 _FEWEST = 3  # rows of which each has a value of its own say that a column is an id
 
 
@@ -70,9 +69,7 @@ def _why_useless(values: pl.Series, kind: str) -> str:
         return "it is the same in every row"
     present = values.drop_nulls()
     if kind == "text" and present.n_unique() == len(present) >= _FEWEST:
-        example = cells.look_like_numbers(values)
-        hint = f" (or numbers, such as {example!r}? {HOW_NUMBERS_ARE})" if example else ""
-        return f"its text is another in every row: an id{hint}"
+        return "its text is another in every row: an id"
     if kind == "number" and len(values) >= _FEWEST and _counts_rows(values):
         return "it numbers the rows"
     return ""
@@ -87,11 +84,6 @@ def _counts_rows(values: pl.Series) -> bool:
 def _almost_numbers(values: pl.Series) -> str:
     if values.dtype != pl.String:
         return ""
-    if example := cells.look_like_numbers(values):
-        count = values.drop_nulls().n_unique()
-        return (
-            f"is categorical, with {count} different texts such as {example!r}: {HOW_NUMBERS_ARE}"
-        )
     share, other = cells.share_of_numbers(values)
     if share < _MOSTLY:
         return ""

@@ -113,30 +113,6 @@ def test_the_study_says_what_a_column_is() -> None:
     assert made.numeric[:2].tolist() == [[0, 1234, 1], [1, 94110, 0]]
 
 
-@pytest.mark.parametrize(
-    "notation",
-    ["{},04", "1.{},04", "{},5 €", "€ {},5", "1'{}", "1\u00a0{},0", "{},0 kr", "{} %", "-1,{}.5"],
-)
-def test_numbers_in_another_notation_are_told_with_an_example(notation: str) -> None:
-    texts = [notation.format(100 + i) for i in range(ROWS)]
-    twice = texts[: ROWS // 2] * 2
-    found = built({**TARGET, **FEATURE, "c": twice})[1]
-    assert f"categorical, with {ROWS // 2} different texts such as {twice[0]!r}" in found.notes["c"]
-    assert "a number has a decimal point" in found.notes["c"]
-    assert (
-        f"or numbers, such as {texts[0]!r}?"
-        in built({**TARGET, **FEATURE, "c": texts})[1].ignored["c"]
-    )
-    told = problem_of({"y": texts, **FEATURE})
-    assert f"too many to be classes: text such as {texts[0]!r}; a number has a decimal" in told
-
-
-@pytest.mark.parametrize("text", ["ABC{}", "{}-A", "21.11.2{}", "192.168.1.{}", "0{}", "x{},5"])
-def test_codes_and_dates_are_no_numbers_in_another_notation(text: str) -> None:
-    texts = [text.format(100 + i) for i in range(ROWS // 2)] * 2
-    assert "decimal point" not in built({**TARGET, **FEATURE, "c": texts})[1].notes.get("c", "")
-
-
 def test_a_column_that_is_almost_numbers_is_told() -> None:
     _, found = built({**TARGET, "c": [*map(str, range(100, 100 + ROWS - 2)), "unknown", "unknown"]})
     assert "95% of its cells are numbers: 'unknown' is none" in found.notes["c"]
