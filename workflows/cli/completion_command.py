@@ -9,16 +9,6 @@ VARIABLE = "_TRIALFLEET_COMPLETE"  # by which click answers a shell's question
 # What click prints needs zsh's own completion, which a bare .zshrc doesn't begin.
 _FIRST = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }\n"}
 
-# A name with blanks or quotes is put into the line as bash would have it typed; readline itself
-# does so inside of quotes that are open.
-_BASH = {
-    "read type value": "read -r type value",
-    "COMPREPLY+=($value)": """case ${COMP_WORDS[COMP_CWORD]} in
-                [\\"\\']*) COMPREPLY+=("$value") ;;
-                *) COMPREPLY+=("$(printf '%q' "$value")") ;;
-            esac""",
-}
-
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -32,7 +22,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, f"click knows {shell}"
     source = kind(ctx.find_root().command, {}, "trialfleet", VARIABLE).source()
-    for clicks, ours in _BASH.items() if shell == "bash" else ():
-        assert clicks in source, f"click's script has no {clicks}"
-        source = source.replace(clicks, ours)
     click.echo(_FIRST.get(shell, "") + source)

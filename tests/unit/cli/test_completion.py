@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import MakeRun
-
 PROGRAM = Path(sys.executable).with_name("trialfleet")
 
 # zsh completes on a terminal alone, here in one without a .zshrc: its Tab completes a word, or
@@ -84,24 +82,3 @@ def test_fish_completes(here: Path, typed: str, meant: str) -> None:
 @pytest.mark.parametrize(("typed", "meant"), CASES)
 def test_zsh_completes(here: Path, typed: str, meant: str) -> None:
     assert meant in asked("zsh", ZSH, str(here), typed, meant, here=here)
-
-
-NAMES = ["UK & Ireland", "Côte d'Ivoire", "St. John's $5", 'say "no"', "plain"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_bash_gets_names_as_they_have_to_be_typed(make_run: MakeRun, work: Path, name: str) -> None:
-    """What is inserted, read by bash as a line, is the name."""
-    make_run(out=work / "runs/demo/r1", regions=NAMES)
-    script = """
-    eval "$(trialfleet completion bash)"
-    COMP_WORDS=(trialfleet trials --region "$1"); COMP_CWORD=3
-    _trialfleet_completion trialfleet
-    eval "set -- ${COMPREPLY[0]}"
-    printf '%s|' "${#COMPREPLY[@]}" "$@"
-    """
-    assert asked("bash", script, name[:2], here=work) == f"1|{name}|"
-    quoted = script.replace('"$1"); COMP', '"\\"$1"); COMP')
-    inside = quoted.replace('eval "set -- ${COMPREPLY[0]}"', 'set -- "${COMPREPLY[0]}"')
-    assert '\\"$1' in inside
-    assert asked("bash", inside, name[:2], here=work) == f"1|{name}|"
