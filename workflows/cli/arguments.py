@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -154,13 +155,24 @@ anyway_option = click.option(
 )
 
 
-def _date(_: click.Context, __: click.Parameter, given: datetime | None) -> date | None:
-    return given.date() if given else None
+class _Day(click.ParamType[date]):
+    name = "date"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
+        if isinstance(value, date):
+            return value
+        like = f"DATE is like {date.today()}"
+        if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+            self.fail(f"{value!r} is no date; {like}", param, ctx)
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            self.fail(f"there is no day {value!r}; {like}", param, ctx)
 
 
 def day_option(*names: str, **more: Any) -> Callable[[Command], Command]:
     """An option that takes a date such as 2026-11-22."""
-    return click.option(*names, type=click.DateTime(["%Y-%m-%d"]), callback=_date, **more)
+    return click.option(*names, type=_Day(), **more)
 
 
 date_option = day_option(

@@ -332,8 +332,8 @@ def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{task: clasification}", "table.task: input should be 'auto', 'classification' or"),
-        ("{columns: {a: number}}", "table.columns.a: input should be 'numeric', 'categorical' or"),
+        ("{task: clasification}", "table.task: must be 'auto', 'classification' or"),
+        ("{columns: {a: number}}", "table.columns.a: must be 'numeric', 'categorical' or"),
         ("{colums: {}}", "unknown key 'colums' (did you mean 'columns'?); valid keys: task, col"),
         ("{split: {}}", "must have exactly one of random, time and column; it has none of them"),
         ("{split: {time: a, column: b}}", "one of random, time and column; it has time and column"),
