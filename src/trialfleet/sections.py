@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, ClassVar, NoReturn
+from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    ModelWrapValidatorHandler,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -31,24 +32,53 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     other_words: ClassVar[Mapping[str, str]] = {}  # what people call a key, and the key
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _name_the_known_keys(cls, value: Any) -> Any:
+    def _name_the_known_keys(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(value, Mapping | cls):
             raise refusal(f"must be a table; its keys: {', '.join(cls.model_fields)}")
-        for key in value if isinstance(value, Mapping) else ():
-            if key not in cls.model_fields:
-                raise PydanticCustomError(
-                    "unknown_key",
-                    "unknown key {key}{guess}; valid keys: {valid}",
-                    {
-                        "key": repr(key),
-                        "guess": did_you_mean(str(key), cls.model_fields, cls.other_words),
-                        "valid": ", ".join(cls.model_fields),
-                        "at": key,
-                    },
-                )
-        return value
+        given = value if isinstance(value, Mapping) else {}
+        unknown = [key for key in given if key not in cls.model_fields]
+        if not unknown:
+            return handler(value)
+        problems = [
+            InitErrorDetails(type=cls._unknown(key), loc=(), input=value) for key in unknown
+        ]
+        try:
+            handler({key: given[key] for key in given if key in cls.model_fields})
+        except ValidationError as error:
+            problems += _of_values(error)
+        raise ValidationError.from_exception_data(cls.__name__, problems)
+
+    @classmethod
+    def _unknown(cls, key: Any) -> PydanticCustomError:
+        return PydanticCustomError(
+            "unknown_key",
+            "unknown key {key}{guess}; valid keys: {valid}",
+            {
+                "key": repr(key),
+                "guess": did_you_mean(str(key), cls.model_fields, cls.other_words),
+                "valid": ", ".join(cls.model_fields),
+                "at": key,
+            },
+        )
+
+
+def _of_values(error: ValidationError) -> list[InitErrorDetails]:
+    """The problems with single values: what else is missing may be there under a wrong key."""
+    return [
+        InitErrorDetails(
+            type=PydanticCustomError(
+                detail["type"],
+                "{message}",
+                {**detail.get("ctx", {}), "message": detail["msg"]},
+            ),
+            loc=detail["loc"],
+            input=detail["input"],
+        )
+        for detail in error.errors()
+        if detail["loc"] and detail["type"] != "missing"
+    ]
 
 
 def refuse(title: str, problems: list[tuple[tuple[str | int, ...], str, object]]) -> NoReturn:

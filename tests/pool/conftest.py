@@ -16,6 +16,7 @@ from types import FrameType
 import platformdirs
 import pytest
 
+from tests.pool import guard
 from tests.pool.logs import attach_logs
 from tests.pool.machines import Machine, free_port
 from trialfleet.infra.manager import config
@@ -55,7 +56,8 @@ def end_as_by_interrupt(_number: int, _frame: FrameType | None) -> None:
 def session_folder(pytestconfig: pytest.Config) -> Iterator[Path]:
     """A folder of this test run: not under /tmp, where DAGMan keeps no logs, and with a short path.
 
-    Folders and pools of earlier runs that were killed are removed first: nobody holds their lock.
+    A guard removes it, and ends its pools, where this process is killed. What guards that were
+    killed as well have left is removed first: nobody holds its lock.
     """
     base = platformdirs.user_cache_path("trialfleet") / "tests"
     base.mkdir(parents=True, exist_ok=True)
@@ -68,20 +70,20 @@ def session_folder(pytestconfig: pytest.Config) -> Iterator[Path]:
             for left_over in base.iterdir():
                 remove_if_abandoned(left_over)
             folder.mkdir()
-            lock = held.enter_context((folder / "session.lock").open("w"))
+            lock = held.enter_context((folder / guard.LOCK).open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
+        watcher = guard.start(folder)
         yield folder
         signal.signal(signal.SIGTERM, former)
         shutil.rmtree(folder, ignore_errors=True)
+    watcher.wait()
 
 
 def remove_if_abandoned(folder: Path) -> None:
     try:
-        with (folder / "session.lock").open("w") as lock:
+        with (folder / guard.LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for record in folder.glob("*/pool.json"):
-                Pool(record.parent).down(grace=0)
-            shutil.rmtree(folder, ignore_errors=True)
+            guard.clear(folder)
     except (BlockingIOError, FileNotFoundError):  # in use, or being removed
         return
 

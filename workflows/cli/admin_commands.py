@@ -6,13 +6,13 @@ import click
 
 from trialfleet.errors import InputError
 from trialfleet.files import typed
-from trialfleet.workflows.cli.arguments import model_argument, run_to_name
+from trialfleet.workflows.cli.arguments import models_of_runs, run_to_name
 from trialfleet.workflows.cli.export_command import follow
 from trialfleet.workflows.output import say
 
 
 @click.command()
-@model_argument("models", nargs=-1, required=True, metavar="MODEL...")
+@models_of_runs("models")
 def promote(models: tuple[str, ...]) -> None:
     """Make each MODEL the latest of its region, older ones too.
 

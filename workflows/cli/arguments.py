@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from datetime import date, datetime
+from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
@@ -36,12 +39,12 @@ def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -
     return run
 
 
-def _completed_by(names: Callable[[click.Context], Iterable[str]]) -> Complete:
+def _completed_by(names: Names) -> Complete:
     """What completes a word by names, else by files, whose names the shell knows itself."""
 
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
         try:
-            words = [CompletionItem(name) for name in names(ctx) if name.startswith(typed)]
+            words = [CompletionItem(name) for name in names(ctx, typed) if name.startswith(typed)]
         except (TrialfleetError, OSError):  # nothing is said into the line that is being typed
             words = []
         return words or [CompletionItem(typed, type="file")]
@@ -49,28 +52,71 @@ def _completed_by(names: Callable[[click.Context], Iterable[str]]) -> Complete:
     return complete
 
 
-def _runs(_: click.Context) -> list[str]:
+def _run_ids() -> list[str]:
     from trialfleet.workflows.run.lookup import runs_here
 
     runs = runs_here()
     ids = [run.run for run in runs]
-    shown = [run.run if ids.count(run.run) == 1 else run.name for run in runs]
-    return list(dict.fromkeys([*shown, *(run.study for run in runs if run.study)]))
+    return [run.run if ids.count(run.run) == 1 else run.name for run in runs]
 
 
-def _regions(ctx: click.Context) -> Iterable[str]:
+def _runs(_: click.Context, __: str) -> list[str]:
+    from trialfleet.workflows.run.lookup import runs_here
+
+    return list(dict.fromkeys([*_run_ids(), *(run.study for run in runs_here() if run.study)]))
+
+
+def _regions(ctx: click.Context, _: str) -> Iterable[str]:
     return run_called(ctx.params.get("run")).study.region_table
 
 
-def _models(_: click.Context) -> Iterable[str]:
-    from trialfleet.workflows.run.lookup import published_models, runs_here
+def _models(ctx: click.Context, _: str) -> Iterable[str]:
+    """Regions that have models: those here, and those of the newest run that published any."""
+    from trialfleet.workflows.run.lookup import region_names_here, runs_here
+
+    study = ctx.params.get("study")
+    runs = (run.folder for run in runs_here() if study in {None, run.study})
+    published = next(filter(None, map(_published_by, runs)), [])
+    here = region_names_here(study)
+    named = {name.rpartition("/")[2] for name in here}
+    return [*here, *(name for name in published if name not in named)]
+
+
+def _published_by(folder: Path) -> list[str]:
+    """The regions whose models a run published; none where it can't be read."""
+    from trialfleet.workflows.run.lookup import published_models
     from trialfleet.workflows.run.run import Run
 
-    found = (published_models(Run(run.folder)) for run in runs_here())
-    return next(filter(None, found), [])
+    try:
+        return list(published_models(Run(folder)))
+    except (TrialfleetError, OSError):
+        return []
+
+
+def _models_of_runs(_: click.Context, typed: str) -> Iterable[str]:
+    """Runs, and RUN/REGION once there is a slash behind a run."""
+    from trialfleet.workflows.run.lookup import find_run
+
+    ids = _run_ids()
+    run = typed.rpartition("/")[0]
+    if run not in ids:
+        return ids
+    return [f"{run}/{region}" for region in _published_by(find_run(run))]
+
+
+def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
+    from trialfleet.workflows.models.listing import models_on
+    from trialfleet.workflows.run.lookup import find_models_folder
+
+    # what stands before an option without its value is left where it was
+    region = ctx.params.get("region") or next(iter(ctx.args), None)
+    if region is None:
+        return []
+    return [model.run for model in models_on(find_models_folder(region, ctx.params.get("study")))]
 
 
 completed_by_runs = _completed_by(_runs)
+completed_by_runs_of_region = _completed_by(_runs_of_region)
 
 
 def run_argument(command: Command) -> Command:
@@ -92,8 +138,16 @@ def region_option(command: Command) -> Command:
 
 
 def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
-    """A published model, or several."""
+    """A region whose published model is meant."""
     return click.argument(name, shell_complete=_completed_by(_models), **more)
+
+
+def models_of_runs(name: str) -> Callable[[Command], Command]:
+    """Models of runs: all of a run's, or one by RUN/REGION."""
+    complete = _completed_by(_models_of_runs)
+    return click.argument(
+        name, nargs=-1, required=True, metavar="MODEL...", shell_complete=complete
+    )
 
 
 anyway_option = click.option(
@@ -101,18 +155,24 @@ anyway_option = click.option(
 )
 
 
-def _date(_: click.Context, __: click.Parameter, given: str | None) -> date | None:
-    try:
-        return None if given is None else datetime.strptime(given, "%Y-%m-%d").date()
-    except ValueError:
-        raise click.BadParameter(
-            f"there is no day {given!r}; write one such as 2026-11-22"
-        ) from None
+class _Day(click.ParamType[date]):
+    name = "date"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
+        if isinstance(value, date):
+            return value
+        like = f"DATE is like {date.today()}"
+        if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+            self.fail(f"{value!r} is no date; {like}", param, ctx)
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            self.fail(f"there is no day {value!r}; {like}", param, ctx)
 
 
 def day_option(*names: str, **more: Any) -> Callable[[Command], Command]:
     """An option that takes a date such as 2026-11-22."""
-    return click.option(*names, callback=_date, **more)
+    return click.option(*names, type=_Day(), **more)
 
 
 date_option = day_option(

@@ -3,11 +3,40 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, get_completion_class
 
 VARIABLE = "_TRIALFLEET_COMPLETE"  # by which click answers a shell's question
 # What click prints needs zsh's own completion, which a bare .zshrc doesn't begin.
 _FIRST = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }\n"}
+
+
+class _Bash(BashComplete):
+    """Click's, with names quoted: bash puts them into the command line as they are."""
+
+    source_template = r"""
+%(complete_func)s() {
+    local IFS=$'\n' type value typed=${COMP_WORDS[COMP_CWORD]}
+    COMPREPLY=()
+    while IFS=',' read -r type value; do
+        case $type in
+        dir) compopt -o dirnames ;;
+        file) compopt -o default ;;
+        plain)
+            case $typed in  # bash leaves a quote that was opened where it is
+            "'"*) value=${value//"'"/"'\\''"} ;;
+            '"'*) value=$(sed 's/[\\"$`]/\\&/g' <<< "$value") ;;
+            *) printf -v value %%q "$value" ;;
+            esac
+            COMPREPLY+=("$value") ;;
+        esac
+    done < <(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" \
+        %(complete_var)s=bash_complete "$1")
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+_OURS = {"bash": _Bash}
 
 
 @click.command()
@@ -19,7 +48,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     bash: eval "$(trialfleet completion bash)" in ~/.bashrc; zsh: the same, with zsh, in ~/.zshrc;
     fish: trialfleet completion fish > ~/.config/fish/completions/trialfleet.fish
     """
-    kind = get_completion_class(shell)
+    kind = _OURS.get(shell) or get_completion_class(shell)
     assert kind is not None, f"click knows {shell}"
     source = kind(ctx.find_root().command, {}, "trialfleet", VARIABLE).source()
     click.echo(_FIRST.get(shell, "") + source)

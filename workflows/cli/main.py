@@ -10,8 +10,9 @@ import sys
 from typing import Any
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
-from trialfleet.errors import TrialfleetError, printable
+from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.cli import (
     admin_commands,
     model_commands,
@@ -29,6 +30,13 @@ from trialfleet.workflows.cli.serve_command import serve
 from trialfleet.workflows.output import say
 
 
+def _plain(error: click.UsageError) -> str:
+    """What is wrong with a command line, as all other errors are told, and where to look."""
+    message = error.format_message()
+    where = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
+    return f"{message[:1].lower()}{message[1:].removesuffix('.')}{where}"
+
+
 class _Group(click.Group):
     """Prints trialfleet's own errors as one message, without a traceback."""
 
@@ -38,8 +46,11 @@ class _Group(click.Group):
         except TrialfleetError as error:
             say(f"error: {error}", err=True)
             sys.exit(error.exit_code)
+        except NoArgsIsHelpError:
+            raise
         except click.UsageError as error:
-            raise click.UsageError(printable(error.format_message()), error.ctx) from None
+            say(f"error: {_plain(error)}", err=True)
+            sys.exit(error.exit_code)
         except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
             sys.stderr.close()
             sys.exit(1)

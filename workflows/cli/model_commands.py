@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.cli.arguments import model_argument
+from trialfleet.workflows.cli.arguments import completed_by_runs_of_region, model_argument
 from trialfleet.workflows.cli.export_command import follow
 from trialfleet.workflows.models.latest import called, region_of
 from trialfleet.workflows.output import console, json_option, print_json, say
@@ -28,6 +28,7 @@ _IN_FORCE = ""  # as --card's RUN
     is_flag=False,
     flag_value=_IN_FORCE,
     metavar="[RUN]",
+    shell_complete=completed_by_runs_of_region,
     help="Show all that is known of one model (default: the one in force).",
 )
 @json_option
@@ -83,7 +84,12 @@ def _chosen(found: list[PublishedModel], region: str, run: str) -> PublishedMode
 
 @click.command()
 @model_argument("region")
-@click.option("--to", metavar="RUN", help="Go back to this run's model.")
+@click.option(
+    "--to",
+    metavar="RUN",
+    help="Go back to this run's model.",
+    shell_complete=completed_by_runs_of_region,
+)
 @study_option
 def rollback(region: str, to: str | None, study: str | None) -> None:
     """Make the model the latest of REGION that was in force before the present one.

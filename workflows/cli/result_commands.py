@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from contextlib import nullcontext
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -152,27 +156,41 @@ def dashboard(run: str | None, port: int) -> None:
     show(run_called(run), port, lambda url: say(f"{url}   (Ctrl-C ends it)"))
 
 
+@contextmanager
+def _whole_to_stdout() -> Iterator[TextIO]:
+    """What standard output gets once nothing has gone wrong."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as kept:
+        yield kept
+        kept.seek(0)
+        shutil.copyfileobj(kept, sys.stdout)
+        sys.stdout.flush()  # here a reader that has seen enough is known as such
+
+
 @click.command()
 @model_argument("model")
 @click.argument("rows", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write this CSV file.")
-def predict(model: str, rows: Path, output: Path | None) -> None:
+@click.option("--study", help="MODEL is the latest of a region of this study.")
+def predict(model: str, rows: Path, output: Path | None, study: str | None) -> None:
     """Predict ROWS, a CSV or Parquet file, with a published MODEL of the reference trainer.
 
     MODEL is a region's name, for its latest; STUDY/REGION; RUN/REGION for the model of one run; or
-    a model's folder. What is written is CSV: the rows, and a column with the prediction at the end.
+    a model's folder. What is written is CSV: the rows, and a column with the prediction at the end;
+    nothing where a row can't be predicted. ROWS may be - for CSV from standard input.
     """
-    from trialfleet.workflows.models.latest import called, provenance_of
+    from trialfleet.workflows.models.latest import LATEST, called, provenance_of
     from trialfleet.workflows.models.predict import predict_file
-    from trialfleet.workflows.run.lookup import find_model
+    from trialfleet.workflows.run.lookup import find_model, find_models_folder
 
+    if rows == Path("-"):
+        rows = Path("/dev/stdin")
     if rows.exists() and not (rows.is_file() or rows.is_fifo()):
         raise InputError(f"{rows}: is a folder or a device; name a CSV or Parquet file")
-    folder = find_model(model)
+    folder = find_models_folder(model, study) / LATEST if study else find_model(model)
     if not Path(model).exists() and provenance_of(folder):  # found by name: of which study?
         say(f"{called(folder.parent)}: the model of run {folder.resolve().name}", err=True)
     try:
-        with replacing(output) if output else nullcontext(sys.stdout) as out:
+        with replacing(output) if output else _whole_to_stdout() as out:
             predict_file(folder, rows, out)
     except BrokenPipeError:
         raise

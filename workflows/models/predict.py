@@ -108,7 +108,7 @@ def _copy_csv(model: Model, rows: Path, out: TextIO) -> int:
             _check_lengths(batch, len(header), count + 1)
             frame = pl.DataFrame(batch, schema=dict.fromkeys(header, pl.String), orient="row")
             predictions = _predictions(model, frame, count + 1)
-            for row, value in zip(batch, predictions, strict=True):
+            for row, value in zip(batch, map(_short, predictions), strict=True):
                 writer.writerow([*row, value])
             count += len(batch)
     return count
@@ -126,11 +126,16 @@ def _copy_frame(model: Model, frame: pl.DataFrame, out: TextIO) -> int:
     name = f"predicted_{model.columns.target}"
     for start in range(0, len(frame), BATCH):
         batch = frame.slice(start, BATCH)
-        values = pl.Series(name, _predictions(model, batch, start + 1))
+        values = pl.Series(name, [*map(_short, _predictions(model, batch, start + 1))])
         text = io.StringIO()
         batch.with_columns(values).write_csv(text, include_header=start == 0)
         out.write(text.getvalue())
     return len(frame)
+
+
+def _short(value: float | str) -> float | str:
+    """A number as far as a model's 32 bits carry."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _check_lengths(batch: Sequence[Sequence[Any]], width: int, first_row: int) -> None:

@@ -70,7 +70,8 @@ class Prospects:
                 f"{self.fit} of {self.slots} slot(s) have what they ask, and none takes them now: "
                 f"its own START refuses{why}"
             )
-        return f"{self.fit} of {self.slots} slot(s) of the pool can run them{why}"
+        several = f", {self.at_once} at a time" if self.at_once > self.fit else ""
+        return f"{self.fit} of {self.slots} slot(s) of the pool can run them{several}{why}"
 
 
 def pool_slots(*, whole: bool = True) -> list[ClassAd]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import FleetError, InputError, PoolError
+from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -80,6 +81,7 @@ def check_pool(folder: RunFolder) -> PoolCheck:
     frozen = load_frozen(folder.study)
     study = frozen.study
     try:
+        use(connect())
         job = trial_ad(folder, frozen.run, study)
         found = prospects(job, pool_slots())
         troubles = access_point.why_closed(access_point.UNIVERSES)

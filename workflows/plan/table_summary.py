@@ -14,6 +14,7 @@ from trialfleet.workflows.plan.table_findings import found_in
 
 _MOST_REGIONS = 50
 _MOST_NAMES = 4
+_FEW_ROWS = 50
 _SECONDS = 2.0  # without a word
 
 Table = dict[str, Any]
@@ -71,7 +72,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     for region, table in tables.items():
         for note in _notes_of(table):
             about.setdefault(note, []).append(region)
-    roles = _roles(tables)
+    roles = [*_without_target(tables), *_roles(tables)]
     notes = [
         note if len(regions) == len(tables) else f"{note} (in {first_of(regions, _MOST_NAMES)})"
         for note, regions in about.items()
@@ -87,11 +88,22 @@ def _notes_of(table: Table) -> list[str]:
         )
     if table["task"] == "classification" and len(table["classes"]) == 2:
         notes.append(f"predicted is the probability of {[*table['classes']][1]!r}")
-    if table["without_target"]:
-        notes.append("rows without a target are left out")
+    if min(table["parts"]["validation"], table["parts"]["test"]) < _FEW_ROWS:
+        notes.append(
+            f"fewer than {_FEW_ROWS} rows to validate or to test: what is measured by so few, and "
+            "what a gate decides by it, is mostly chance; see table.split"
+        )
     notes += [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
     notes += [f"column {name!r} {note}" for name, note in table["notes"].items()]
     return notes
+
+
+def _without_target(tables: dict[str, Table]) -> list[str]:
+    left = {name: count for name, table in tables.items() if (count := table["without_target"])}
+    if not left:
+        return []
+    told = first_of([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
+    return [f"rows without a target are left out: {told}"]
 
 
 def _roles(tables: dict[str, Table]) -> list[str]:

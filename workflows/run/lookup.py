@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -282,6 +283,18 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
     """Return the folders of models that lie here, in order, of one study or region or of all."""
     found = _models_folders(glob.escape(region_slug(region)) if region else "*")
     return [models_folder for models_folder in found if study in {None, models_folder.parent.name}]
+
+
+def region_names_here(study: str | None = None) -> list[str]:
+    """Return the regions that have models here; STUDY/REGION where several studies have one."""
+    found = [(folder.parent.name, _region_of(folder)) for folder in models_folders_here(study)]
+    count = Counter(region for _, region in found)
+    return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
+
+
+def _region_of(models_folder: Path) -> str:
+    """A region's name, as its latest model has it: the folder's may be another."""
+    return str(provenance_of(models_folder / LATEST).get("region") or models_folder.name)
 
 
 def _model_alone(region: str) -> Path:

@@ -35,10 +35,10 @@ from trialfleet.workflows.status.job_log import Job, job_fields
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
-from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.daily import DATE, RunsDay
 from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.loading import load_dated
+from trialfleet.workflows.study.loading import load_dated, load_whole
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
 
@@ -397,6 +397,8 @@ def plan(
         return _plan(study, run, out, notice, {}, _runs_day(day))
     with errors_with_lines(study):
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
+        if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
+            notice(f"no data of the study has {DATE}: {day} changes none of what is trained on")
         return _plan(
             loaded,
             run,

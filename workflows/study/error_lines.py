@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -114,6 +115,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails) -> str:
     context = detail.get("ctx", {})
     line = _line_of(tree, [*keys, context["at"]] if "at" in context else keys)
     message = _WORDS.get(detail["type"]) or str(context.get("error", detail["msg"]))
+    message = re.sub(r"^Input should ", "must ", message)
     message = message[:1].lower() + message[1:]
     given = detail["input"]
     shows_value = detail["type"] not in _UNSHOWN and _is_short(given)

@@ -235,16 +235,22 @@ class Study(Section):
 
     # -- its day -------------------------------------------------------------------------------
 
+    @property
+    def is_dated(self) -> bool:
+        """Whether its data is another each day."""
+        own = self.regions if isinstance(self.regions, dict) else {}
+        given = [self.data, *(region.data or [] for region in own.values() if region)]
+        return any(DATE in pattern for patterns in given for pattern in patterns)
+
     def dated(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with a day in the place of `{date}`, and that day.
 
         Args:
             day: None: today in the study's zone, and none where no data names it.
         """
-        own = self.regions if isinstance(self.regions, dict) else {}
-        given = [self.data, *(region.data or [] for region in own.values() if region)]
-        if not any(DATE in pattern for patterns in given for pattern in patterns):
+        if not self.is_dated:
             return self, day
+        own = self.regions if isinstance(self.regions, dict) else {}
         day = day or (self.daily.today if self.daily else _today)(datetime.now(UTC))
         regions = {name: region and region.dated(str(day)) for name, region in own.items()}
         data = [pattern.replace(DATE, str(day)) for pattern in self.data]

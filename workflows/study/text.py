@@ -7,7 +7,9 @@ they stand, before anything goes through what they make.
 
 from __future__ import annotations
 
+import re
 import stat
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import Node
 from ruamel.yaml.reader import ReaderError
 
-from trialfleet.errors import InputError, StudyError
+from trialfleet.errors import InputError, StudyError, first_of
 
 LARGEST_STUDY = 2_000_000  # bytes; 10,000 regions with settings of their own
 DEEPEST = 32  # levels of tables and lists; a study has six
+_MOST_LOOKED_AT, _LOOKED_AT = 200, 65_536  # files that may be studies, bytes of each
+_SHOWN_STUDIES = 10
 MOST_VALUES = 500_000  # values, those behind an alias counted wherever it stands
 
 _KINDS = [
@@ -82,8 +86,29 @@ def _read(path: Path, largest: int | None) -> str:
                 "need no entries of their own: regions: {glob: …}, or data with {region}"
             )
         return content.decode()
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file{_studies_here()}") from error
+    except OSError as error:
+        raise InputError(f"{path}: can't be read: {error.strerror}") from error
+    except ValueError as error:
         raise InputError(f"{path}: can't be read: {error}") from error
+
+
+def _studies_here() -> str:
+    """The files here and one folder deeper that look like studies, for a message."""
+    places = (place for pattern in ("*.y*ml", "*/*.y*ml") for place in sorted(Path().glob(pattern)))
+    found = [str(place) for place in islice(places, _MOST_LOOKED_AT) if _looks_like_a_study(place)]
+    return f"; studies here: {first_of(found, _SHOWN_STUDIES)}" if found else ""
+
+
+def _looks_like_a_study(path: Path) -> bool:
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return re.search(rb"(?m)^search_space:", file.read(_LOOKED_AT)) is not None
+    except OSError:
+        return False
 
 
 class _BeyondStudyError(ComposerError):

@@ -115,7 +115,7 @@ def describe(table: Table) -> Description:
         target=columns.target,
         task=columns.task,
         classes={name: int((values == code).sum()) for code, name in enumerate(columns.classes)},
-        range=[float(values.min()), float(values.max())] if is_regression else [],
+        range=[float(str(values.min())), float(str(values.max()))] if is_regression else [],
         numeric=columns.numeric,
         categorical={name: len(words) for name, words in columns.categorical.items()},
         one_class=[
@@ -159,6 +159,12 @@ def _goal(
         held = "dates" if kind == "date" else "times" if kind == "time" else str(values.dtype)
         raise TableError(f"the target {values.name!r} holds {held}; it must be numbers or classes")
     inferred = wanted == "auto"
+    written = cells.as_people_write_numbers(values) if kind == "text" and inferred else ""
+    if written:
+        raise TableError(
+            f"the target {values.name!r} is {written}; or table: {{task: classification}}, if its "
+            f"{values.n_unique()} different texts are classes"
+        )
     task = _task_of(found, kind) if wanted == "auto" else wanted
     if task == "regression":
         numbers = _numbers(found, "number" if kind == "text" else kind, numbered)
@@ -205,8 +211,10 @@ def _numbers(values: pl.Series, kind: str, numbered: Sequence[int]) -> pl.Series
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:
+        written = cells.as_people_write_numbers(values)
+        hint = f"; it is {written}" if written else ""
         raise TableError(
-            f"row {numbered[error.row]}, column {values.name!r}: {error.why}"
+            f"row {numbered[error.row]}, column {values.name!r}: {error.why}{hint}"
         ) from error
 
 

@@ -22,6 +22,11 @@ _DATES = [  # ISO 8601: no other form says which number is the month
 ]
 _ZONED = ["%Y-%m-%d %H:%M%z", "%Y-%m-%d %H:%M:%S%.f%z"]
 _OFFSET = r"[0-9][+-][0-9][0-9]:?[0-9][0-9]$"
+# Amounts as people write them: 4.729,04 and 4 729,04; 4,729.04; each with a sign of money or %.
+_MONEY = r"[$€£¥₹%]|\b(?:EUR|USD|GBP|CHF|kr)\b|[\s'\x{2019}]"
+_DECIMAL_COMMA = r"^[-+\x{2212}]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
+_WITH_THOUSANDS = r"^[-+\x{2212}]?\d{1,3}([.,]\d{3})+(\.\d+)?$"
+_MOSTLY = 0.9  # of the cells
 _TIMES = ["%H:%M", "%H:%M:%S%.f"]
 
 
@@ -101,6 +106,26 @@ def share_of_numbers(values: pl.Series) -> tuple[float, str]:
     bad = present.filter(_floats(present).is_null())
     share = 1 - len(bad) / len(present) if len(present) else 0.0
     return share, str(bad[0]) if len(bad) else ""
+
+
+def as_people_write_numbers(values: pl.Series) -> str:
+    """Return what to do where a text column holds numbers with commas, blanks or signs of money.
+
+    Empty where it holds something else.
+    """
+    if values.dtype != pl.String:
+        return ""
+    present = values.drop_nulls().str.strip_chars()
+    other = present.filter(_floats(present).is_null())
+    bare = other.str.replace_all(_MONEY, "")
+    read = bare.str.contains(_DECIMAL_COMMA) | bare.str.contains(_WITH_THOUSANDS)
+    read |= bare.cast(pl.Float64, strict=False).is_not_null()
+    if not read.any() or len(other) - int(read.sum()) > (1 - _MOSTLY) * len(present):
+        return ""
+    return (
+        f"text such as {other.filter(read)[0]!r}: write a point before decimals, and neither "
+        "separators nor units"
+    )
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:

@@ -51,10 +51,15 @@ def feature_of(values: pl.Series, override: Role | None) -> Feature:
         return Feature(role="categorical", kind=kind, values=values)
     if override == "numeric":
         return Feature(role="numeric", kind="number" if kind == "text" else kind, values=found)
+    written = cells.as_people_write_numbers(values) if kind == "text" else ""
     if why := _why_useless(found, kind):
+        if written and found.n_unique() > 1:
+            why = f"it is {written}"
         return Feature(role="ignore", values=values, why=why)
     if kind in {"text", "boolean"}:
         note = _almost_numbers(values) if kind == "text" else ""
+        if written:
+            note = f"is categorical, {found.n_unique()} different texts: it is {written}"
         return Feature(role="categorical", kind=kind, values=values, note=note)
     return Feature(role="numeric", kind=kind, values=found)
 

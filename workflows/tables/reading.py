@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from polars.exceptions import PolarsError
 CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt")
 PARQUET = (".parquet", ".pq")
 NPZ = (".npz",)
+_GZIP = b"\x1f\x8b"
 _SEPARATORS = ",;\t|"
 _HEADER = 1 << 20  # bytes that are looked at
 
@@ -49,7 +51,9 @@ def read_rows(path: Path, form: str) -> pl.DataFrame:
     try:
         frame = _read_csv(path) if form == "csv" else pl.read_parquet(path, glob=False)
     except PolarsError as error:
-        raise UnreadableTableError(f"is no {_WORDS[form]}: {_plainer(str(error))}") from error
+        where = _too_long(path) if form == "csv" and "more fields" in str(error) else None
+        why = where or _plainer(str(error))
+        raise UnreadableTableError(f"is no {_WORDS[form]}: {why}") from error
     if not len(frame):
         raise UnreadableTableError("has a header and no rows" if frame.columns else "is empty")
     return frame
@@ -66,6 +70,22 @@ def _plainer(text: str) -> str:
     if "not properly escaped" in text:
         return "a quote that is opened is not closed"
     return next(iter(text.strip().splitlines()), "polars can't say why")
+
+
+def _too_long(path: Path) -> str | None:
+    """Which line has more cells than the header; None where that can't be told."""
+    opened = gzip.open if path.read_bytes()[:2] == _GZIP else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        reader = csv.reader(itertools.chain([first], file), delimiter=separator_of(first))
+        try:
+            width = len(next(reader))
+            for row in reader:
+                if len(row) > width:
+                    return f"line {reader.line_num} has {len(row)} cells, the header {width}"
+        except (csv.Error, UnicodeDecodeError):
+            return None
+    return None
 
 
 def _read_csv(path: Path) -> pl.DataFrame:
@@ -95,7 +115,7 @@ def separator_of(header: str) -> str:
 def _header_line(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(_HEADER)
-        if start.startswith(b"\x1f\x8b"):
+        if start.startswith(_GZIP):
             file.seek(0)
             with gzip.open(file) as unpacked:
                 start = unpacked.read(_HEADER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -31,12 +32,28 @@ zpty -d shell
 """
 
 
+MODELS = {  # their regions, by study and folder
+    ("sales", "UK-Ireland-1"): "UK & Ireland",
+    ("sales", "Cote"): "Côte d'Ivoire",
+    ("sales", "Nordics"): "Nordics",
+    ("own", "Nordics"): "Nordics",
+    ("own", "Price"): 'a "b" $c',
+}
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A folder with two runs."""
+    """A folder with two runs, and with models of other studies."""
     for run in ("demo/2026-01-02", "demo/other"):
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "study.yaml").touch()
+    for (study, folder), region in MODELS.items():
+        for run in ("r1", "r2"):
+            model = tmp_path / "models" / study / folder / run
+            model.mkdir(parents=True)
+            provenance = {"study": study, "region": region, "run": run}
+            (model / "provenance.json").write_text(json.dumps(provenance))
+        (model.parent / "latest").symlink_to("r2")
     return tmp_path
 
 
@@ -61,16 +78,58 @@ def asked(shell: str, script: str, *words: str, here: Path) -> str:
     return done.stdout + done.stderr
 
 
+IN_BASH = r"""
+eval "$(trialfleet completion bash)"
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+$(complete -p trialfleet | sed 's/.*-F \([^ ]*\).*/\1/') trialfleet
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+def in_bash(here: Path, *words: str) -> list[str]:
+    """What bash puts into the command line for the last of some words, a quote before it or not."""
+    return asked("bash", IN_BASH, *words, here=here).splitlines()
+
+
 @pytest.mark.parametrize(("typed", "meant"), CASES)
 def test_bash_completes(here: Path, typed: str, meant: str) -> None:
-    script = """
-    eval "$(trialfleet completion bash)"
-    read -ra COMP_WORDS <<< "$1"; COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
-    COMP_LINE=$1 COMP_POINT=${#1}
-    $(complete -p trialfleet | sed 's/.*-F \\([^ ]*\\).*/\\1/') trialfleet
-    printf '%s\\n' "${COMPREPLY[@]}"
-    """
-    assert meant in asked("bash", script, typed, here=here).split()
+    assert meant in in_bash(here, *typed.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "region"),
+    [
+        ("UK", "UK & Ireland"),
+        (r"UK\ \&", "UK & Ireland"),
+        ("'UK &", "UK & Ireland"),
+        ('"C', "Côte d'Ivoire"),
+        ("'C", "Côte d'Ivoire"),
+        ("C", "Côte d'Ivoire"),
+        ('"a', 'a "b" $c'),
+    ],
+)
+def test_bash_has_names_quoted(here: Path, typed: str, region: str) -> None:
+    (reply,) = in_bash(here, "trialfleet", "models", typed)
+    quote = typed[0] if typed[0] in "\"'" else ""  # is on the line already
+    assert asked("bash", f"printf %s {quote}{reply}{quote}", here=here) == region
+
+
+def test_models_of_all_studies_are_offered(here: Path) -> None:
+    regions = ["own/Nordics", r"a\ \"b\"\ \$c", "sales/Nordics"]
+    assert set(regions) <= set(in_bash(here, "trialfleet", "models", ""))
+    assert "Nordics" not in in_bash(here, "trialfleet", "models", "")
+    offered = in_bash(here, "trialfleet", "rollback", "--study", "sales", "N")
+    assert offered == ["Nordics"]
+
+
+def test_runs_of_a_region_are_offered(here: Path) -> None:
+    assert in_bash(here, "trialfleet", "rollback", "own/Nordics", "--to", "") == ["r1", "r2"]
+    assert in_bash(here, "trialfleet", "models", "sales/Nordics", "--card", "r") == ["r1", "r2"]
+
+
+def test_promote_is_offered_runs_and_no_region(here: Path) -> None:
+    offered = in_bash(here, "trialfleet", "promote", "")
+    assert set(offered) == {"2026-01-02", "other"}
 
 
 @pytest.mark.parametrize(("typed", "meant"), CASES)

@@ -230,6 +230,8 @@ def test_every_command_answers_help_and_is_part_of_a_task(name: str) -> None:
         (["promote", "nowhere"], "no model's folder"),
         (["takeover", "nowhere"], "no run's folder"),
         (["init", "/etc/passwd"], "/etc/passwd"),
+        (["plan"], "error: missing argument 'STUDY'; see: trialfleet plan --help"),
+        (["statu"], "error: no such command 'statu'"),
     ],
 )
 def test_bad_input_gets_one_clear_error_and_exit_code_2(

@@ -129,7 +129,12 @@ def test_a_csv_file_gets_a_column_at_its_end(model: Path, tmp_path: Path) -> Non
     assert [line[:3] for line in lines] == [
         ['a "b",\nc', row["kind"], row["number"]] for row in rows
     ]
-    assert [line[3] for line in lines] == [str(value) for value in predict.predict(model, rows)]
+    predicted = predict.predict(model, rows)
+    if isinstance(predicted[0], str):
+        assert [line[3] for line in lines] == predicted
+    else:  # no more digits than 32 bits carry
+        assert [float(line[3]) for line in lines] == pytest.approx(predicted, rel=1e-6)
+        assert max(len(line[3].strip("0.").replace(".", "")) for line in lines) <= 7
 
 
 def test_many_rows_go_in_batches(
@@ -262,6 +267,35 @@ def test_output_goes_to_a_file_whole_or_not_at_all(model: Path, tmp_path: Path) 
     assert CliRunner().invoke(main, command).exit_code == 2
     assert output.read_text() == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["predicted.csv", "rows.csv"]
+
+
+def test_standard_output_gets_all_or_nothing_and_rows_may_come_in_by_a_pipe(
+    model: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "trialfleet", "predict", str(model), "-"]
+
+    def predicted(rows: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=tmp_path, input=rows, capture_output=True, text=True)
+
+    assert predicted("kind,number\na,1\n").stdout.startswith("kind,number,predicted_y\na,1,")
+    bad = predicted("kind,number\na,1\na,x\n")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "row 2, column 'number': 'x' is not a number" in bad.stderr
+
+
+def test_a_study_is_named_where_several_have_a_region(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.csv").write_text("kind,number\na,1\n")
+    for study in ("own", "sales"):
+        (tmp_path / "models" / study / "A").mkdir(parents=True)
+    (tmp_path / "models/own/A/latest").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "models/sales/A/latest").symlink_to(model)
+    monkeypatch.chdir(tmp_path)
+    asked = CliRunner().invoke(main, ["predict", "A", "rows.csv", "--study", "sales"])
+    assert asked.exit_code == 0, asked.output
+    asked = CliRunner().invoke(main, ["predict", "A", "rows.csv", "--study", "other"])
+    assert asked.exit_code == 2, asked.output
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(model: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import classad2
 import pytest
 
+from tests.conftest import MakeRun
 from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
 from trialfleet.workflows.plan.matching import Prospects, clauses, prospects
@@ -60,6 +61,8 @@ def test_a_job_that_every_slot_can_run_lacks_nothing() -> None:
 def test_a_partitionable_slot_runs_as_many_at_a_time_as_it_has_room_for() -> None:
     whole = slot(PartitionableSlot=True)  # 4 cores, 23 GB
     assert prospects(job(), [whole, slot()]).at_once == 4 + 1
+    told = str(prospects(job(), [whole]))  # what plan says of them two lines earlier
+    assert told == "1 of 1 slot(s) of the pool can run them, 4 at a time"
     assert prospects(job(RequestMemory=8 * GB), [whole]).at_once == 2
     assert prospects(job(RequestMemory=23 * GB - 1), [whole]).at_once == 1  # rounded up to 23 GB
     assert prospects(job(RequestMemory=30 * GB), [whole]).at_once == 0
@@ -228,6 +231,15 @@ def test_without_a_pool_the_plan_says_which_accelerator_it_took_and_why() -> Non
     assert settled.accelerator == "cpu"
     assert "no pool to ask" in notes[0]
     assert "write accelerator: gpu" in notes[0]
+
+
+def test_without_a_pool_the_plan_says_how_to_start_one(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONDOR_CONFIG")
+    (trouble,) = make_run().check_pool().troubles
+    assert trouble.startswith("not compared with the pool: the pool in ")
+    assert trouble.endswith(" is not up: start it by `trialfleet pool up`")
 
 
 def test_an_accelerator_that_is_given_stays() -> None:

@@ -95,12 +95,21 @@ def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
     assert "classification, inferred from the target" in text
     assert "predicted is the probability of 'yes'" in text
     assert "column 'customer' is ignored: its text is another in every row: an id" in text
+    assert "fewer than 50 rows to validate or to test" in text
     [north, south] = plan_summary(run)["regions"]
     assert north["table"]["parts"] == {"train": 140, "validation": 30, "test": 30}
     assert north["table"]["numeric"] == ["amount"]
     assert north["table"]["categorical"] == {"plan": 3}
     assert sum(south["table"]["classes"].values()) == ROWS
     json.dumps(plan_summary(run))
+
+
+def test_plan_tells_how_many_rows_have_no_target(place: Path) -> None:
+    rows = (place / "data/north.csv").read_text().splitlines()
+    blank = [",".join("" if name == "churned" else "1" for name in rows[0].split(","))]
+    (place / "data/north.csv").write_text("\n".join([*rows, *blank * 3]) + "\n")
+    text = plan_text(Run(planned(place).root))
+    assert "    rows without a target are left out: 3 in north" in text
 
 
 def test_every_trial_reads_the_rows_as_they_were_when_the_run_was_planned(place: Path) -> None:
@@ -336,8 +345,8 @@ def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{task: clasification}", "table.task: input should be 'auto', 'classification' or"),
-        ("{columns: {a: number}}", "table.columns.a: input should be 'numeric', 'categorical' or"),
+        ("{task: clasification}", "table.task: must be 'auto', 'classification' or"),
+        ("{columns: {a: number}}", "table.columns.a: must be 'numeric', 'categorical' or"),
         ("{colums: {}}", "unknown key 'colums' (did you mean 'columns'?); valid keys: task, col"),
         ("{split: {}}", "must have exactly one of random, time and column; it has none of them"),
         ("{split: {time: a, column: b}}", "one of random, time and column; it has time and column"),

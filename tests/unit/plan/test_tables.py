@@ -119,6 +119,28 @@ def test_a_column_that_is_almost_numbers_is_told() -> None:
     assert "begin with 0" in built({**TARGET, "c": cycle("01", "2")})[1].notes["c"]
 
 
+@pytest.mark.parametrize(
+    "form", ["{},04", "€ {}.5", "{}.00 €", "1.{},5", "1,{}.25", "1 {},5", "{} kr", "1,{}", "{}%"]
+)
+def test_numbers_as_people_write_them_are_told_as_such(form: str) -> None:
+    texts = [form.format(100 + i // 2) for i in range(ROWS)]
+    told = f"text such as {texts[0]!r}: write a point before decimals"
+    assert told in problem_of({**FEATURE, "y": texts})
+    assert told in problem_of({**FEATURE, "y": texts}, task="regression")
+    _, found = built({**TARGET, **FEATURE, "c": texts})
+    assert found.notes["c"].startswith(f"is categorical, {ROWS // 2} different texts: it is {told}")
+    _, found = built({**TARGET, **FEATURE, "c": [form.format(100 + i) for i in range(ROWS)]})
+    assert found.ignored["c"].startswith("it is text such as ")
+    classes = cycle(form.format(100), form.format(101))
+    assert built({**FEATURE, "y": classes}, task="classification")[0].columns.classes
+
+
+@pytest.mark.parametrize("texts", [["a", "b"], ["1/2", "3/4"], ["1-5", "6-9"], ["10,x", "5"]])
+def test_other_texts_are_not_taken_for_numbers(texts: list[str]) -> None:
+    _, found = built({**TARGET, **FEATURE, "c": cycle(*texts)})
+    assert found.notes == {}
+
+
 def test_a_cell_that_is_no_number_is_named_by_its_row_in_the_file() -> None:
     columns = {"y": [None, *cycle("no", "yes")], "c": ["?", "1", "x", *cycle("3")[2:]]}
     text = problem_of(columns, columns={"c": "numeric"})
@@ -155,6 +177,8 @@ def test_the_study_says_which_task_it_is() -> None:
     made, found = built({**FEATURE, "y": cycle(0, 1, 2)}, task="regression")
     assert (found.task, found.task_inferred, found.range) == ("regression", False, [0, 2])
     assert made.target.tolist()[:3] == [0, 1, 2]
+    _, found = built({**FEATURE, "y": cycle(0.1, 5993.36, 0.3)})
+    assert found.range == [0.1, 5993.36]  # not what 32 bits make of them in 64
     made, _ = built({**FEATURE, "y": cycle(0.5, 1.5)}, task="classification")
     assert made.columns.classes == ["0.5", "1.5"]
 

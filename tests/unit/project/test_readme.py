@@ -19,6 +19,16 @@ def test_no_command_has_dots_in_place_of_a_word(page: Path) -> None:
     assert [command for command in commands if "…" in command.split("#")[0]] == []
 
 
+def test_the_first_page_leads_to_every_task() -> None:
+    tasks = (
+        (ROOT / "mkdocs.yml").read_text().partition("- Tasks:")[2].partition("- GPUs and EC2:")[0]
+    )
+    pages = re.findall(r": (\S+\.md)$", tasks, re.MULTILINE)
+    first = (ROOT / "docs" / "index.md").read_text()
+    assert [page for page in pages if f"({page})" not in first] == []
+    assert len(pages) > 5
+
+
 def test_the_clone_names_no_host_and_says_what_to_put_there() -> None:
     text = (ROOT / "README.md").read_text()
     assert "git clone REPOSITORY trialfleet    # REPOSITORY: " in text

@@ -128,13 +128,36 @@ def test_a_plan_is_of_today_or_of_the_day_that_is_given(folder: Path) -> None:
     put(folder, DAY, "A", "NO")
     write(folder, DATED + "daily: {at: 02:30, zone: UTC}\n")
     today = datetime.now(UTC).date()
-    asked = CliRunner().invoke(main, ["plan", "study.yaml", "--date", "22.11.2026"])
-    assert "'22.11.2026' does not match the format '%Y-%m-%d'" in asked.output
     asked = CliRunner().invoke(main, ["plan", "study.yaml", "--date", str(DAY), "--run-id", "r1"])
     assert asked.exit_code == 0, asked.output
     assert load_frozen(folder / "runs/demo/r1/study.yaml").day
     if today != DAY:
         assert f"{today}.npz" in CliRunner().invoke(main, ["plan", "study.yaml"]).output
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("22.11.2026", "'22.11.2026' is no date; DATE is like 2"),
+        ("tomorrow", "'tomorrow' is no date; DATE is like 2"),
+        ("2026-02-30", "there is no day '2026-02-30'; DATE is like 2"),
+    ],
+)
+def test_what_is_no_day_is_told_as_such(typed: str, told: str) -> None:
+    asked = CliRunner().invoke(main, ["plan", "study.yaml", "--date", typed])
+    assert asked.exit_code == 2
+    assert told in asked.output
+
+
+def test_a_day_that_changes_nothing_is_told(folder: Path) -> None:
+    write(folder, MINIMAL)
+    command = ["plan", "study.yaml", "--run-id", "r1", "--date", str(DAY)]
+    asked = CliRunner().invoke(main, command)
+    assert f"no data of the study has {{date}}: {DAY} changes none" in asked.stderr
+    put(folder, DAY, "A", "NO")
+    write(folder, DATED)
+    command[3] = "r2"
+    assert "changes none" not in CliRunner().invoke(main, command).stderr
 
 
 def test_a_region_without_data_lacks_none(folder: Path) -> None:

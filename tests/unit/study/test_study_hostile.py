@@ -192,7 +192,7 @@ def test_a_message_stays_short_whatever_the_value(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (PARAMETER, "x: {type: float, min: 0.0, max: 1.0}", [":5:", "'min' (did you mean 'low'?)"]),
+        (PARAMETER, "x: {type: float, min: 0, high: 1}", [":5:", "'min' (did you mean 'low'?)"]),
         (PARAMETER, "x: {type: int, low: 0, max: 1}", [":5:", "'max' (did you mean 'high'?)"]),
         (PARAMETER, "x: {type: categorical, values: [a]}", ["'values' (did you mean 'choices'?)"]),
         ("type: float", "type: flaot", [":5: search_space.x.type: ", "(did you mean 'float'?)"]),
