@@ -26,10 +26,11 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.optimizer.space import Scalar, SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.stored_trials import FAILURES, is_repeat
-from trialfleet.optimizer.suggest import stable_seed, suggest
+from trialfleet.optimizer.suggest import suggest
 from trialfleet.optimizer.trial_execution import TrialExecution, store_reports
 
 # the attributes that a tell writes

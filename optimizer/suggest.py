@@ -14,9 +14,7 @@ RUNNING    pending: qLogEI (https://arxiv.org/abs/2310.20708, eq. 10) integrates
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +23,7 @@ import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.optimizer.startup import results_awaited
 
 if TYPE_CHECKING:
@@ -41,12 +40,6 @@ HUGE = 1e100
 COUNTABLE = 1000  # a parameter with more values is continuous to the model, then rounded
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # or each ask announces a study on stderr
-
-
-def stable_seed(*parts: str | int) -> int:
-    """Return 31 bits that depend on `parts` alone, in every process and release."""
-    digest = hashlib.sha256(json.dumps(parts).encode()).digest()
-    return int.from_bytes(digest[:4]) >> 1
 
 
 def warm_up() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +12,10 @@ import click
 from trialfleet.errors import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
-UNSQUEEZED = 10_000  # columns for a file or a pipe: nothing is cut or wrapped there
+UNSQUEEZED = 1_000_000  # columns for a file or a pipe: nothing is wrapped or cut
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -29,6 +29,11 @@ def console() -> Console:
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = UNSQUEEZED
     return made
+
+
+def show(view: RenderableType) -> None:
+    """Print a view; a word that is longer than the terminal is wide, a path, stays whole."""
+    console().print(view, overflow="ignore", crop=False)
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -48,16 +53,31 @@ def keep_numbers_whole(table: Table) -> None:
             column.min_width = _widest(column.cells)
 
 
-def keep_widths(table: Table, widths: dict[int, int]) -> None:
+class Fitting:
+    """A table with all of its columns where the terminal has room for them; else the other one."""
+
+    def __init__(self, table: Callable[[bool], Table]) -> None:
+        """Name what makes the table: told whether all of its columns have room."""
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """Yield the table that fits."""
+        table = self._table(True)  # noqa: FBT003 - its only argument
+        needed = table.__rich_measure__(console, options.update_width(UNSQUEEZED)).maximum
+        yield table if needed <= options.max_width else self._table(False)  # noqa: FBT003
+
+
+def keep_widths(table: Table, widths: dict[str, int]) -> None:
     """Make no column of a table but its first narrower than it was before.
 
     Args:
         table: with all of its rows; its first column is a name, which doesn't change.
-        widths: what each column needed so far, by its place; brought up to date.
+        widths: what each column needed so far, by its title; brought up to date.
     """
-    for place, column in enumerate(table.columns[1:], start=1):
+    for column in table.columns[1:]:
+        title = str(column.header)
         now = _widest([column.header, *column.cells])
-        widths[place] = column.min_width = max(now, widths.get(place, 0))
+        widths[title] = column.min_width = max(now, widths.get(title, 0))
 
 
 def _widest(cells: Iterable[RenderableType]) -> int:

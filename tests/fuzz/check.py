@@ -219,7 +219,7 @@ def furnish(folder: Path) -> None:
     (folder / "link").symlink_to("nowhere")
 
 
-ENDLESS = {"autoscale", "dashboard", "supervise"}  # commands that go on until Ctrl-C
+ENDLESS = {"autoscale", "dashboard", "serve", "supervise"}  # commands that go on until Ctrl-C
 
 
 def _arguments(random: Random) -> list[str]:

@@ -80,6 +80,22 @@ STUDIES: list[dict[str, Any]] = [
     {**SMALL, "regions": {"glob": "data/*.npz"}, "publish": "models", "seed": 3, "retries": 0},
     {**SMALL, "publish": "none", "team": "ads", "usd_per_hour": 0.5},
     {**SMALL, "budget": {"trials": 4, "usd": 5, "usd_per_run": 10.5, "usd_per_day": 20}},
+    {**SMALL, "publish": "s3://bucket/models", "keep": {"count": 3, "days": 30}},
+    {
+        **SMALL,
+        "publish": "models",
+        "export": {
+            "s3": "s3://bucket/copies",
+            "mlflow": {
+                "uri": "https://mlflow.example.org",
+                "experiment": "of ours",
+                "user": "me",
+                "password_file": "rows.csv",
+            },
+        },
+    },
+    {**SMALL, "export": {"mlflow": {"uri": "https://m.example.org", "token_file": "rows.csv"}}},
+    {**SMALL, "export": {"mlflow": {"uri": "http://m.example.org", "token_env": "TOKEN"}}},
     {**SMALL, "gate": {"metric": "auc", "direction": "maximize", "tolerance": 0.01}},
     {**SMALL, "gate": {"confidence": 0.9, "baseline": False}, "python": "/usr/bin/python3"},
     {

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from tests.pool.watching import (
@@ -21,6 +22,7 @@ from tests.pool.watching import (
 )
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.job_log import read_executions
 
@@ -105,6 +107,8 @@ def test_a_stopped_run_goes_on_where_it_was(begin: Callable[..., Run]) -> None:
     run = begin()
     with pytest.raises(InputError, match="submitted before"):
         run.submit()
+    resumed = CliRunner().invoke(main, ["resume", str(run.folder), "--no-watch"])
+    assert resumed.output.startswith("the run goes on already, as job "), resumed.output
     stopped = run.stop()
     before = {r.node: (r.trial, r.params) for r in run.trials()}
     assert stopped.state is RunState.STOPPED

@@ -12,7 +12,7 @@ import click
 
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.arguments import date_option, day_option
-from trialfleet.workflows.output import console, json_option, print_json, say
+from trialfleet.workflows.output import json_option, print_json, say, show
 
 _SHOWN_DAYS = 14
 _PATIENCE = 300.0  # seconds for messages that don't arrive at once
@@ -130,12 +130,12 @@ def status(study: Path, most: int, as_json: bool) -> None:
         print_json(shown.to_json())
         return
     if shown.days:
-        console().print(days_table(shown))
-        console().print(newest_table(shown))
+        show(days_table(shown))
+        show(newest_table(shown))
     else:
         say(f"no day of {shown.study} has begun")
     if reasons := reasons_table(shown):
-        console().print(reasons)
+        show(reasons)
     if settings and begins:
         say(f"next day begins {begins.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}")
         say(f"started by {shown.clock or 'nothing of ours: trialfleet daily install'}")

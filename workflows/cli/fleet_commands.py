@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.output import console, json_option, print_json, say
+from trialfleet.workflows.output import console, json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws.clients import Aws
@@ -58,7 +58,7 @@ def fleet_plan(file: Path | None, policy: bool, refresh_prices: bool, as_json: b
     if as_json:
         print_json(asdict(result))
     else:
-        console().print(plan_view(result))
+        show(plan_view(result))
         say(f"next: trialfleet fleet up{_typed(file)}")
 
 
@@ -81,7 +81,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
             "runs, or up again"
         )
     if wait:
-        console().print(status_view(_show_until(aws, spec, run or "", _joined)))
+        show(status_view(_show_until(aws, spec, run or "", _joined)))
     say(f"next: trialfleet fleet status{_typed(file)}")
 
 
@@ -101,7 +101,7 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
     elif watch:
         _show_until(aws, spec, run or "", lambda _: False)
     else:
-        console().print(status_view(status(aws, spec, run=run or "")))
+        show(status_view(status(aws, spec, run=run or "")))
 
 
 @fleet.command("scale")
@@ -207,7 +207,7 @@ def fleet_doctor(file: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
-        console().print(doctor_view(findings))
+        show(doctor_view(findings))
     if any(finding.ok is False for finding in findings):
         sys.exit(1)
 

@@ -10,7 +10,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.cli.arguments import completed_by_runs_of_region, model_argument
 from trialfleet.workflows.cli.export_command import follow
 from trialfleet.workflows.models.latest import called, region_of
-from trialfleet.workflows.output import console, json_option, print_json, say
+from trialfleet.workflows.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from trialfleet.workflows.models.listing import PublishedModel
@@ -47,7 +47,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     found = {models_folder: models_on(models_folder) for models_folder in models_folders}
     if card_of is not None:
         model = _chosen(found[models_folders[0]], region_of(models_folders[0]), card_of)
-        print_json(model.to_json()) if as_json else console().print(card_text(model))
+        print_json(model.to_json()) if as_json else show(card_text(model))
     elif as_json:
         print_json(
             [
@@ -67,9 +67,9 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
         )
     elif region:
         say(called(models_folders[0]))
-        console().print(history_table(found[models_folders[0]]))
+        show(history_table(found[models_folders[0]]))
     else:
-        console().print(champions_table(found))
+        show(champions_table(found))
 
 
 def _chosen(found: list[PublishedModel], region: str, run: str) -> PublishedModel:

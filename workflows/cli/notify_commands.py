@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.output import console, json_option, print_json, say
+from trialfleet.workflows.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,7 +74,7 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
     if not found:
         say(f"no events yet in {folder}")
         return
-    console().print(_table(found))
+    show(_table(found))
 
 
 def _outbox_of(name: str | None) -> Path:

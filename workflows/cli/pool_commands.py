@@ -11,7 +11,7 @@ import click
 
 from trialfleet.errors import InputError
 from trialfleet.files import typed
-from trialfleet.workflows.output import console, json_option, print_json, say
+from trialfleet.workflows.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from trialfleet.infra.pool.embedded import Pool
@@ -34,7 +34,7 @@ def pool_up(folder: Path | None) -> None:
     from trialfleet.infra.pool.embedded import Pool
     from trialfleet.workflows.run.console import pool_view
 
-    console().print(pool_view(Pool(folder).up(say)))
+    show(pool_view(Pool(folder).up(say)))
 
 
 @pool.command("down")
@@ -86,7 +86,7 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(asdict(current))
     else:
-        console().print(pool_view(current))
+        show(pool_view(current))
 
 
 @pool.command("shell")

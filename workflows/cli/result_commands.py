@@ -23,7 +23,7 @@ from trialfleet.workflows.cli.arguments import (
     run_argument,
     run_called,
 )
-from trialfleet.workflows.output import console, json_option, print_json, say
+from trialfleet.workflows.output import console, json_option, print_json, say, show
 
 _UNPRICED = (
     "what {:.2f} slot hours cost is unknown, and missing above: their nodes say no price; set "
@@ -43,7 +43,10 @@ def best(run: str | None, as_json: bool) -> None:
     if as_json:
         print_json([asdict(entry) for entry in found])
     elif found:
-        console().print(best_table(found, opened.study.objective.metric))
+        show(best_table(found, opened.study.objective.metric))
+        for entry in found:  # paths to copy: a table would fold them
+            if entry.published:
+                say(f"model  {entry.region}  {entry.published}")
     else:
         say("no trial has completed yet")
 
@@ -108,7 +111,7 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
         )
         return
     if groups:
-        console().print(costs_table(groups, total, keys))
+        show(costs_table(groups, total, keys))
     else:
         say("no job has run yet")
     for notice in notices:
@@ -138,7 +141,7 @@ def report(run: str | None) -> None:
     opened = run_called(run, quiet=False)
     folder = open_run(opened.folder)
     finished = last_finished(folder) if opened.status().ended else None
-    console().print(summary_table(write_report(folder, finished)))
+    show(summary_table(write_report(folder, finished)))
     say(f"report  {opened.report}")
 
 

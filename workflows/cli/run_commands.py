@@ -17,7 +17,7 @@ from trialfleet.workflows.cli.arguments import (
     run_called,
 )
 from trialfleet.workflows.cli.watching import handed_over, watch_to_the_end
-from trialfleet.workflows.output import console, json_option, print_json, say
+from trialfleet.workflows.output import json_option, print_json, say, show
 
 _SHOWN_RUNS = 20
 # click keeps the lines of a paragraph that begins with a backspace
@@ -47,7 +47,7 @@ def runs(show_all: bool, as_json: bool) -> None:
     if not found:
         say(f"no runs in {str(RUNS.absolute())!r}; make one with: trialfleet run STUDY")
         return
-    console().print(runs_table(shown))
+    show(runs_table(shown))
     for run in shown:
         if run.trouble:
             say(f"{run.folder}: {run.trouble}")
@@ -80,7 +80,7 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
         if as_json:
             print_json(current.to_json(), indent=None if keep_watching else 1)
         else:
-            console().print(run_view(current))
+            show(run_view(current))
     sys.exit(0 if current.state.is_well else 1)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from trialfleet.files import typed
 from trialfleet.workflows import ctrl_c
-from trialfleet.workflows.output import console, say
+from trialfleet.workflows.output import console, say, show
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run.run import Run
@@ -53,7 +53,7 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
     if run.report.exists():
         terminal.print(summary_table(read_report(RunFolder(run.folder))))
     if ended.state is not RunState.DONE:
-        terminal.print(run_view(ended))
+        show(run_view(ended))
     else:
         for region in ended.regions:
             for words in filter(None, (region.not_latest, region.drift)):

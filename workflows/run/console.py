@@ -20,7 +20,7 @@ from rich.text import Text
 from trialfleet.errors import first_of
 from trialfleet.files import typed
 from trialfleet.workflows.costs.table import usd
-from trialfleet.workflows.output import keep_numbers_whole, keep_widths
+from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
 from trialfleet.workflows.status.causes import ENOUGH, SEE, kind_of
 from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
@@ -52,7 +52,7 @@ _WIDE = 120  # columns of a terminal
 _STATUS_DIGITS, _RESULT_DIGITS = 5, 6  # significant ones, of the greatest value in a column
 
 
-def run_view(status: RunStatus, widths: dict[int, int] | None = None) -> RenderableType:
+def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
     """The status of a run: a line, a table of its regions, and what needs a person.
 
     Args:
@@ -65,7 +65,11 @@ def run_view(status: RunStatus, widths: dict[int, int] | None = None) -> Rendera
         state_text(status.state),
         f"  about {duration(status.seconds_left)} left" if status.seconds_left else "",
     )
-    parts: list[RenderableType] = [title, _region_table(status, {} if widths is None else widths)]
+    kept = {} if widths is None else widths
+    parts: list[RenderableType] = [
+        title,
+        Fitting(lambda bars: _region_table(status, kept, bars=bars)),
+    ]
     if status.notice:
         parts.append(Text(status.notice, "yellow"))
     parts += [Text(line, color) for line, color in _money(status)]
@@ -184,11 +188,13 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
     return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
 
 
-def _region_table(status: RunStatus, widths: dict[int, int]) -> Table:
+def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = ["region", "state", "", "trials", "failed", "running", "step", "queued"]
     names += [f"best {status.metric}", "USD", "time left"]
     hidden = {names.index("USD")} if all(region.usd is None for region in status.regions) else set()
+    if not bars:
+        hidden.add(names.index(""))
     if status.ended:  # the bars have nothing left to say
         hidden |= {names.index("")} | ({names.index("step")} if not _any_step(status) else set())
     for place, name in enumerate(names):
@@ -257,7 +263,7 @@ def watch(run: Run, console: Console) -> RunStatus:
     """Show a run's status until it ends: live on a terminal, else a line for each change."""
     if not console.is_terminal:
         return run.wait(_line_printer(console))
-    widths: dict[int, int] = {}
+    widths: dict[str, int] = {}
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         return run.wait(lambda status: live.update(run_view(status, widths)))
 
@@ -356,7 +362,7 @@ def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[
 def best_table(best: list[BestSettings], metric: str) -> Table:
     """The best settings of a run's regions, a row each."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("region", "state", "trial", metric, "parameters", "model"):
+    for name in ("region", "state", "trial", metric, "parameters"):
         right = name in {"trial", metric}
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     decimals = column_decimals([entry.value for entry in best], _RESULT_DIGITS)
@@ -367,7 +373,6 @@ def best_table(best: list[BestSettings], metric: str) -> Table:
             str(entry.trial),
             _value(entry.value, decimals),
             Text(_settings(entry.params)),
-            Text(entry.published or ""),
         )
     keep_numbers_whole(table)
     return table

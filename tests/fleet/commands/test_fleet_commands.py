@@ -101,7 +101,7 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["plan", "nothing.yaml"], 2, "nothing.yaml: can't be read"),
+        (["plan", "nothing.yaml"], 2, "nothing.yaml: there is no such file"),
         (["scale", "9"], 2, "9 nodes: the fleet may have 0 to 2 (nodes.max)"),
         (["scale", "many"], 2, "many"),
         (["up"], 2, "set `manager:`"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import time
-from contextlib import redirect_stdout
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
-from trialfleet.workflows.output import console, keep_numbers_whole
+from trialfleet.workflows.output import keep_numbers_whole, show
 from trialfleet.workflows.run.console import best_table, duration, run_view, trials_table
 from trialfleet.workflows.run.run import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
@@ -183,7 +182,7 @@ def test_the_columns_of_a_watch_stay_where_they_are(make_run: MakeRun) -> None:
     )
     first = replace(region, running_trials=tuple(running), running=3, best=12.5, seconds_left=7000)
     moments = [first, replace(region, stage=Stage.TUNING), replace(region, best=0.25)]
-    widths: dict[int, int] = {}
+    widths: dict[str, int] = {}
     titles = [
         printed(run_view(replace(status, regions=(moment,)), widths), 160).splitlines()[1]
         for moment in moments
@@ -192,28 +191,48 @@ def test_the_columns_of_a_watch_stay_where_they_are(make_run: MakeRun) -> None:
     assert titles == titles[:1] * 3
 
 
+def test_where_names_leave_no_room_the_bars_go_first(make_run: MakeRun) -> None:
+    status = replace(make_run().status(), state=RunState.RUNNING)
+    (region,) = status.regions
+    region = replace(region, name="Île-de-France (Paris)", done=2, seconds_left=7000, best=12.5)
+    wide, narrow = (
+        printed(run_view(replace(status, regions=(region,))), width) for width in (140, 100)
+    )
+    for view in (wide, narrow):
+        assert "Île-de-France (Paris)" in view
+        assert "time left" in view
+    assert ["━" in wide, "━" in narrow] == [True, False]
+
+
+LONG = "/a/folder/of/somebody/whose/names/are/all/rather/long/models/sales/UK-Ireland/r1"
+
+
+@pytest.mark.parametrize("columns", [None, "40"])
+def test_no_path_is_cut_or_folded(
+    columns: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    show(Text(f"its model is kept in {LONG}, and not the latest"))
+    assert LONG in capsys.readouterr().out
+
+
+def test_what_goes_into_a_pipe_is_not_wrapped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = Table()
+    table.add_column("state", overflow="fold")
+    table.add_row(f"kept r1: {'worse by a little, ' * 30}{LONG}")
+    show(table)
+    assert LONG in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, ""), (42, "42 s"), (200, "3 min"), (7500, "2 h 5 min"), (-4000, "0 s")],
 )
 def test_a_time_span_is_told_as_people_say_it(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text  # less than nothing, where the clock was set back
-
-
-def test_nothing_is_wrapped_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    path = "/" + "/".join(["a-folder-with-a-name"] * 30)
-    found = BestSettings(
-        region="B",
-        stage=Stage.PUBLISHED,
-        trial=1,
-        value=0.5,
-        params={"x": 1},
-        final=None,
-        published=path,
-    )
-    table = best_table([found], "loss")
-    output = io.StringIO()
-    with redirect_stdout(output):
-        console().print(table)
-    assert path in output.getvalue()

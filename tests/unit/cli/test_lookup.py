@@ -302,7 +302,9 @@ def test_bash_completes_commands_options_and_runs(here: Path) -> None:
 
 def test_bash_completes_regions_and_models(models: Path) -> None:
     assert completed("trials", "monday", "--region", "") == ["A", "B", "C"]
-    assert completed("promote", "") == ["A"]  # of the newest run
+    assert completed("models", "") == ["A"]  # of the newest run
+    assert completed("promote", "") == ["tuesday", "monday"]
+    assert completed("promote", "tuesday/") == ["tuesday/A"]
     (models.parent.parent / "runs/demo/tuesday/study.yaml").write_text("a: [")
     assert completed("trials", "--region", "") == []  # can't be read: nothing is said
 

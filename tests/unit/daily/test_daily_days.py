@@ -232,11 +232,19 @@ def test_a_day_that_has_ended_waits_for_no_other(busy: Days) -> None:
     assert told(busy, DAY) == {}, "nothing is recorded of it any more"
 
 
-@pytest.mark.parametrize("given", ["2026-02-30", "tomorrow", "21.11.2026", "20261121"])
-def test_what_is_no_day_is_told_so(given: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("2026-02-30", "there is no day '2026-02-30'"),
+        ("tomorrow", "'tomorrow' is no date"),
+        ("21.11.2026", "'21.11.2026' is no date"),
+        ("20261121", "'20261121' is no date"),
+    ],
+)
+def test_what_is_no_day_is_told_so(given: str, why: str) -> None:
     done = CliRunner().invoke(main, ["daily", "run", "study.yaml", "--date", given])
     assert done.exit_code == 2
-    assert f"there is no day '{given}'; write one such as 2026-11-22" in done.stderr
+    assert f"'--date': {why}; DATE is like 2026-11-22" in done.stderr
 
 
 def test_the_clock_of_a_study_without_daily_is_seen_and_removed(

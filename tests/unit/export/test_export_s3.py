@@ -348,13 +348,13 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
     assert done.output == "everything is exported\n"
     done = CliRunner().invoke(main, ["rollback", "A"])
     assert done.output.splitlines() == [
-        "A: latest is r1 (was r2)",
+        "demo/A: latest is r1 (was r2)",
         f"{URL}: A: latest.json is r1",
     ]
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     done = CliRunner().invoke(main, ["promote", "models/demo/A/r2"])
     assert done.exit_code == 0  # it has taken place here
-    assert "A: latest is r2 (was r1)" in done.output
+    assert "demo/A: latest is r2 (was r1)" in done.output
     assert "not exported yet" in done.output
     assert unexported(study)[0].startswith(f"export to {URL}: A: ")
     done = CliRunner().invoke(main, ["export", "study.yaml", "--json"])

@@ -15,8 +15,9 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer import suggest as suggest_module
+from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.suggest import Point, in_startup, stable_seed, suggest, warm_up
+from trialfleet.optimizer.suggest import Point, in_startup, suggest, warm_up
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
 

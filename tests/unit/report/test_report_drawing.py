@@ -312,6 +312,6 @@ def test_what_to_do_about_a_worse_model_is_a_command_to_copy(
         "return [...document.querySelectorAll('#region-A .alert')].map(e => e.innerText)"
     )
     assert alerts[1].startswith(
-        "Its model is the region's latest. To go back to run a day before's:"
+        "Its model is the region's latest. To go back to run a day before's, which measured better:"
     )
     assert browser.texts("#region-A .alert code") == [f"trialfleet promote '{before}'"]

@@ -14,6 +14,7 @@ from rich.console import Console
 from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, error_of
 from trialfleet import Run
+from trialfleet.files import write_json
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report import summary_table
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
@@ -78,14 +79,18 @@ def test_the_wall_time_of_a_resumed_run_comes_from_its_dagmans_logs(make_run: Ma
     assert json.loads(folder.report_data.read_text())["paused_seconds"] == report.paused_seconds
 
 
-def test_a_worse_model_in_force_is_told_with_the_way_back(make_run: MakeRun) -> None:
+@pytest.mark.parametrize(("before", "is_better"), [(0.9, True), (0.7, False)])
+def test_a_worse_model_in_force_is_told_with_the_way_back(
+    make_run: MakeRun, before: float, is_better: bool
+) -> None:
     run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
     folder = tuned(run, DEFAULT | {"accuracy": 0.9}, BEST)
     models_folder = folder.root.parent / "models"
-    for name, day in (("before", 19), ("now", 20)):
+    for name, day, accuracy in (("before", 19, before), ("now", 20, BEST["accuracy"])):
         (models_folder / name).mkdir(parents=True)
         told = {"run": name, "created": f"2026-11-{day}T06:00:00+00:00"}
         (models_folder / name / "provenance.json").write_text(json.dumps(told))
+        write_json(models_folder / name / "card.json", {"metrics": {"accuracy": accuracy}})
     (models_folder / "latest").symlink_to("now")
     files = folder.region("A")
     files.published.write_text(json.dumps({"path": str(models_folder / "now"), "not_latest": None}))
@@ -93,11 +98,12 @@ def test_a_worse_model_in_force_is_told_with_the_way_back(make_run: MakeRun) -> 
     files.best.result.write_text(json.dumps({"status": "complete", "metrics": BEST}))
     report = write_report(folder, None)
     command = f"trialfleet promote {models_folder / 'before'}"
-    assert report.regions[0].next_command == command
+    assert report.regions[0].next_command == (command if is_better else None)
     terminal = Console(file=io.StringIO(), width=400)
     terminal.print(summary_table(report))
     printed = terminal.file.getvalue()  # type: ignore[attr-defined]
-    assert "".join(command.split()) in "".join(printed.split())  # a long path is folded
+    folded = "".join(command.split()) in "".join(printed.split())  # a long path is folded
+    assert folded is is_better
 
 
 def test_without_a_direction_of_its_own_the_report_metric_goes_as_the_objective(
