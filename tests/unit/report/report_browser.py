@@ -50,6 +50,9 @@ class Browser:
         self.requests()
         self.complaints()
         self.driver.get(f"{file.as_uri()}{fragment}")
+        # a phone's viewport is the page's own only once it has been drawn
+        drawn = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+        self.driver.execute_async_script(drawn)
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
