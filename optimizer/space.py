@@ -115,6 +115,14 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         known = self.constants() | self.active(values)
         return {name: known[name] for name in self.root if name in known}
 
+    def conditions(self) -> dict[str, dict[str, list[Scalar]]]:
+        """Return which values of others each conditional parameter needs, as the others' own."""
+        return {
+            name: {other: self._resolved(other, options) for other, options in entry.when.items()}
+            for name, entry in self.parameters.items()
+            if entry.when
+        }
+
     def size(self) -> int | None:
         """Return the number of combinations of all parameters, None when it is infinite."""
         counts = [entry.count for entry in self.parameters.values()]

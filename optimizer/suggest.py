@@ -2,61 +2,52 @@
 
 Nothing is kept between two calls: the same space, history and seed give the same suggestion in
 any process. That makes a suggestion safe to compute ahead, to throw away and to repeat after a
-crash. A call costs what Optuna's Gaussian process costs, 0.2 to 0.5 s for 10 to 200 trials.
+crash.
 
-How a history becomes what the sampler is told:
+How a history becomes what the model is told:
 
 COMPLETE   its value
-FAIL       the worst value seen: the sampler ignores failed trials and proposes their point again
+FAIL       the worst value seen: a point that was left out would be proposed again
 PRUNED     nothing: it was given up through no fault of its parameters
-RUNNING    pending: qLogEI (https://arxiv.org/abs/2310.20708, eq. 10) integrates over its outcome
+RUNNING    pending: it is taken to come out as the model predicts
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from trialfleet.optimizer.samplers import OWN
 from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.optimizer.startup import results_awaited
 
 if TYPE_CHECKING:
+    from trialfleet.optimizer.gp.domain import Domain
     from trialfleet.optimizer.space import Scalar, SearchSpace
 
 Direction = Literal["minimize", "maximize"]
 Point = dict[str, "Scalar"]
 Key = tuple[tuple[type, "Scalar"], ...]
 
-MODEL_TRIES = 3  # asks of the model for a point that isn't in the history
+SAMPLER_TRIES = 3  # asks of one of Optuna's samplers for a point that isn't in the history
 DESIGN_TRIES = 256  # points of the design looked at for one that isn't in the history
 ENUMERABLE = 2000  # a space this small is searched to its last unseen point
-HUGE = 1e100
-COUNTABLE = 1000  # a parameter with more values is continuous to the model, then rounded
-
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # or each ask announces a study on stderr
 
 
-def warm_up() -> None:
-    """Import what the model needs (torch: seconds), so that no ask has to wait for it.
-
-    Torch is left with one thread in this process: small matrices gain nothing from a second, and
-    two that compete for cores with trials cost a factor.
-    """
-    import torch
-
+def warm_up(sampler: str = OWN) -> None:
+    """Import what the model needs, so that no ask has to wait for it."""
     from trialfleet.optimizer.space import SearchSpace
 
-    torch.set_num_threads(1)
     space = SearchSpace.model_validate({"x": {"type": "float", "low": 0, "high": 1}})
-    state = TrialState.COMPLETE
-    told = [_as_told(state, {"x": x}, x, space.distributions()) for x in (0.25, 0.75)]
-    suggest(space, told, direction="minimize", seed=0, startup_trials=1)
+    history = [
+        create_trial(params={"x": x}, distributions=space.distributions(), value=x)
+        for x in (0.25, 0.75)
+    ]
+    suggest(space, history, direction="minimize", seed=0, startup_trials=1, sampler=sampler)
 
 
 def suggest(
@@ -66,13 +57,14 @@ def suggest(
     direction: Direction,
     seed: int,
     startup_trials: int,
+    sampler: str = OWN,
 ) -> Point:
     """Return the canonical point to try next.
 
     The first is the defaults. The start-up trials after it follow a scrambled Sobol sequence: it
     covers the space more evenly than random points and never repeats itself, whatever is pending.
-    Then a Gaussian process proposes. A point of the history is proposed again only when the space
-    has no other.
+    Then the sampler proposes. A point of the history is proposed again only when the space has no
+    other.
 
     Args:
         space: the search space.
@@ -80,16 +72,21 @@ def suggest(
         direction: whether a small or a large value is good.
         seed: of this study; the length of the history is mixed in.
         startup_trials: trials that don't follow the model, the defaults among them.
+        sampler: one of `trialfleet.optimizer.samplers.SAMPLERS`.
     """
     if not history:
         return space.canonical(space.defaults())
-    told = [space.canonical(trial.params) for trial in history]
-    taken = {_key(point) for point in told}
+    points = [space.canonical(trial.params) for trial in history]
+    taken = {_key(point) for point in points}
     if in_startup(history, startup_trials):
         return _unseen(space, taken, seed, skip=len(history) - 1)
-    return _from_model(space, history, told, taken, direction, seed) or _unseen(
-        space, taken, seed, skip=len(history) - 1
-    )
+    seed_of_ask = stable_seed(seed, len(history))
+    if sampler == OWN:
+        proposed = _by_own(space, history, points, direction, seed_of_ask)
+    else:
+        proposed = _by_optuna(sampler, space, history, points, direction, seed_of_ask)
+    new = (point for point in proposed if _key(point) not in taken)
+    return next(new, None) or _unseen(space, taken, seed, skip=len(history) - 1)
 
 
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
@@ -102,75 +99,57 @@ def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     return len(history) < startup_trials or complete < results_awaited(startup_trials)
 
 
-def _from_model(
+def _by_own(
     space: SearchSpace,
     history: Sequence[FrozenTrial],
-    told: Sequence[Point],
-    taken: set[Key],
+    points: Sequence[Point],
     direction: Direction,
     seed: int,
-) -> Point | None:
-    """Return what the Gaussian process proposes, None if it only repeats the history."""
-    seen_by_model = _model_distributions(space)
-    study = _study_of(history, told, seen_by_model, direction, stable_seed(seed, len(history)))
-    for _ in range(MODEL_TRIES):
-        proposed = study.ask(fixed_distributions=seen_by_model).params
-        point = space.canonical(
-            {name: entry.nearest(proposed[name]) for name, entry in space.parameters.items()}
-        )
-        if _key(point) not in taken:
-            return point
-        # pending, it promises nothing more to the next ask
-        study.add_trial(_as_told(TrialState.RUNNING, point, None, seen_by_model))
-    return None
+) -> Iterator[Point]:
+    """Yield what our Gaussian process proposes, the most promising first."""
+    import numpy as np
 
+    from trialfleet.optimizer.gp.proposal import proposals
 
-def _study_of(
-    history: Sequence[FrozenTrial],
-    told: Sequence[Point],
-    seen_by_model: Mapping[str, BaseDistribution],
-    direction: Direction,
-    seed: int,
-) -> optuna.Study:
-    """Return a study in memory that tells the sampler the history."""
-    values = [trial.value for trial in history if trial.value is not None]
-    worst = max(values) if direction == "minimize" else min(values)
-    # the sampler standardizes values, so their scale is free; squares of such ones overflow
-    largest = max(map(abs, values))
-    scale = 1.0 if largest < HUGE else largest
-    sampler = optuna.samplers.GPSampler(
-        seed=seed, n_startup_trials=1, warn_independent_sampling=False
-    )
-    study = optuna.create_study(direction=direction, sampler=sampler)
-    for trial, point in zip(history, told, strict=True):
-        if trial.state == TrialState.PRUNED:
-            continue
+    domain = _domain(space)
+    sign = 1.0 if direction == "minimize" else -1.0
+    values = [sign * trial.value for trial in history if trial.value is not None]
+    rows, known, pending = [], [], []
+    for trial, point in zip(history, points, strict=True):
         if trial.state == TrialState.RUNNING:
-            study.add_trial(_as_told(TrialState.RUNNING, point, None, seen_by_model))
-        else:
-            value = worst if trial.value is None else trial.value
-            study.add_trial(_as_told(TrialState.COMPLETE, point, value / scale, seen_by_model))
-    return study
+            pending.append(domain.encode(point))
+        elif trial.state != TrialState.PRUNED:
+            rows.append(domain.encode(point))
+            known.append(max(values) if trial.value is None else sign * trial.value)
+    awaited = np.array(pending).reshape(-1, domain.size)
+    for row in proposals(domain, np.array(rows), np.array(known), awaited, seed):
+        found = domain.decode(row)
+        entries = space.parameters.items()
+        yield space.canonical({name: entry.nearest(found[name]) for name, entry in entries})
 
 
-def _as_told(
-    state: TrialState,
-    point: Point,
-    value: float | None,
-    distributions: Mapping[str, BaseDistribution],
-) -> FrozenTrial:
-    return optuna.trial.create_trial(
-        state=state, params=point, distributions=dict(distributions), value=value
-    )
+def _domain(space: SearchSpace) -> Domain:
+    from trialfleet.optimizer.gp.domain import Domain
+
+    return Domain(space.distributions(), space.conditions(), space.defaults())
 
 
-def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return what the model sees: it lists every value of a discrete parameter in memory."""
-    distributions = space.distributions()
-    for name, entry in space.parameters.items():
-        if entry.type != "categorical" and (entry.count or 0) > COUNTABLE:
-            distributions[name] = FloatDistribution(entry.low, entry.high, log=entry.log)
-    return distributions
+def _by_optuna(
+    sampler: str,
+    space: SearchSpace,
+    history: Sequence[FrozenTrial],
+    points: Sequence[Point],
+    direction: Direction,
+    seed: int,
+) -> Iterator[Point]:
+    """Yield what one of Optuna's samplers proposes, each proposal pending to the next one."""
+    from trialfleet.optimizer.optuna_samplers import OptunaHistory
+
+    study = OptunaHistory(sampler, space, history, points, direction, seed)
+    for _ in range(SAMPLER_TRIES):
+        point = study.ask()
+        yield point
+        study.add_pending(point)
 
 
 def _unseen(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Point:

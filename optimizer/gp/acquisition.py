@@ -1,0 +1,65 @@
+"""The logarithm of the expected improvement, averaged over posteriors.
+
+    EI(x) = √v h((y* - μ) / √v),    h(z) = φ(z) + z Φ(z)
+
+where y* is the best mean at a known point. Far from the best EI is 0 in double precision, but its
+logarithm isn't, and has a gradient to follow (Ament et al. 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import erfcx, log_ndtr, logsumexp
+
+from trialfleet.optimizer.gp.domain import Array
+from trialfleet.optimizer.gp.posterior import Posterior
+
+_LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
+_FAR = -1e4  # below it h(z) is φ(z) / z² to the last digit
+
+
+class ExpectedImprovement:
+    """The expected improvement over the best known point, by several posteriors."""
+
+    def __init__(self, posteriors: Sequence[Posterior]) -> None:
+        """Compare with the best mean at the points that each posterior knows."""
+        self._posteriors = list(posteriors)
+        self._best = [float(each.mean(each.rows).min()) for each in self._posteriors]
+
+    def log(self, rows: Array) -> Array:
+        """Return log EI at m points."""
+        found = []
+        for posterior, best in zip(self._posteriors, self._best, strict=True):
+            mean, deviation = posterior.at(rows)
+            found.append(np.log(deviation) + log_h((best - mean) / deviation))
+        return np.asarray(logsumexp(found, axis=0) - np.log(len(found)))
+
+    def log_with_gradient(self, row: Array) -> tuple[float, Array]:
+        """Return log EI at one point and its gradient by the point's d numbers."""
+        logs, gradients = [], []
+        for posterior, best in zip(self._posteriors, self._best, strict=True):
+            mean, deviation, by_mean, by_deviation = posterior.with_gradient(row)
+            z = (best - mean) / deviation
+            log_of_h = float(log_h(np.array(z)))
+            # dEI = -Φ(z) dμ + φ(z) d√v, by EI = √v h(z)
+            cumulative = np.exp(float(log_ndtr(z)) - log_of_h)
+            density = np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_of_h)
+            logs.append(np.log(deviation) + log_of_h)
+            gradients.append((density * by_deviation - cumulative * by_mean) / deviation)
+        total = float(logsumexp(logs))
+        shares = np.exp(np.array(logs) - total)
+        return total - float(np.log(len(logs))), np.asarray(shares @ np.array(gradients))
+
+
+def log_h(z: Array) -> Array:
+    """Return log(φ(z) + z Φ(z)), exact to the last digits for every z."""
+    z = np.asarray(z, dtype=float)
+    above = np.maximum(z, -1.0)
+    near = np.log(np.exp(-0.5 * above * above - _LOG_SQRT_2PI) + above * np.exp(log_ndtr(above)))
+    below = np.clip(z, _FAR, -1.0)
+    tail = np.log1p(np.sqrt(np.pi / 2) * below * erfcx(-below / np.sqrt(2)))
+    farther = np.minimum(z, _FAR)
+    tail = np.where(z < _FAR, -2 * np.log(-farther), tail)
+    return np.asarray(np.where(z > -1.0, near, -0.5 * z * z - _LOG_SQRT_2PI + tail))

@@ -1,0 +1,212 @@
+"""Points of a search space as rows of numbers, which is what the model sees.
+
+A number becomes its place in [0, 1], in the logarithm where the parameter is searched so; a choice
+becomes its index. A row is canonical when every number is one that the parameter has, and every
+parameter that its conditions leave out is at its default: two points that train the same model are
+one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+_SAME = 1e-9  # rounding between two ways to the same number
+COUNTABLE = 50  # a parameter with more values is searched as a continuous one, then rounded
+
+
+@dataclass(frozen=True)
+class Column:
+    """One parameter's numbers.
+
+    Attributes:
+        distribution: the parameter, as Optuna describes it.
+        low: the number, or its logarithm, that is encoded as 0.
+        high: that which is encoded as 1.
+    """
+
+    distribution: BaseDistribution
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, distribution: BaseDistribution) -> Column:
+        """Return the column of a parameter."""
+        if isinstance(distribution, CategoricalDistribution):
+            return cls(distribution, 0.0, 1.0)
+        assert isinstance(distribution, FloatDistribution | IntDistribution)
+        half = (distribution.step or 0) / 2  # each value of a grid has the same share of [0, 1]
+        low, high = distribution.low - half, distribution.high + half
+        if distribution.log:
+            low, high = float(np.log(low)), float(np.log(high))
+        return cls(distribution, low, high)
+
+    @property
+    def is_categorical(self) -> bool:
+        """Whether its values have no order."""
+        return isinstance(self.distribution, CategoricalDistribution)
+
+    @property
+    def count(self) -> int | None:
+        """The number of its values; None where they can't be counted."""
+        if isinstance(self.distribution, CategoricalDistribution):
+            return len(self.distribution.choices)
+        assert isinstance(self.distribution, FloatDistribution | IntDistribution)
+        if self.distribution.step is None:
+            return 1 if self.distribution.single() else None
+        span = self.distribution.high - self.distribution.low
+        return round(span / self.distribution.step) + 1
+
+    def encode(self, values: Any) -> Array:
+        """Return numbers, or indices of choices, as the model sees them."""
+        numbers = np.asarray(values, dtype=float)
+        if self.is_categorical:
+            return numbers
+        if self._is_log:
+            numbers = np.log(numbers)
+        if self.high == self.low:
+            return np.zeros_like(numbers)
+        return np.asarray((numbers - self.low) / (self.high - self.low))
+
+    def decode(self, encoded: Array) -> Array:
+        """Return the parameter's own numbers, or indices of choices, nearest to encoded ones."""
+        if self.is_categorical:
+            return np.clip(np.rint(encoded), 0, (self.count or 1) - 1)
+        assert isinstance(self.distribution, FloatDistribution | IntDistribution)
+        low, high = self.distribution.low, self.distribution.high
+        numbers = self.low + np.clip(encoded, 0.0, 1.0) * (self.high - self.low)
+        if self._is_log:
+            numbers = np.exp(numbers)
+        if self.distribution.step is not None:
+            step = self.distribution.step
+            numbers = low + np.rint((numbers - low) / step) * step
+        return np.clip(numbers, low, high)
+
+    @property
+    def _is_log(self) -> bool:
+        return bool(getattr(self.distribution, "log", False))
+
+
+class Domain:
+    """A search space as the model sees it."""
+
+    def __init__(
+        self,
+        distributions: Mapping[str, BaseDistribution],
+        conditions: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Describe a search space.
+
+        Args:
+            distributions: every parameter.
+            conditions: of parameters that aren't always active: which values the others named here
+                must have. No parameter depends on itself.
+            defaults: values of parameters while they are inactive; the middle of those not named.
+        """
+        self.columns = {name: Column.of(item) for name, item in distributions.items()}
+        self.names = list(self.columns)
+        columns = list(self.columns.values())
+        self.is_categorical: Mask = np.array([column.is_categorical for column in columns])
+        counts = [column.count for column in columns]
+        self.is_continuous: Mask = np.array(
+            [
+                not column.is_categorical and (count is None or count > COUNTABLE)
+                for column, count in zip(columns, counts, strict=True)
+            ]
+        )
+        middle = [0.0 if column.is_categorical else 0.5 for column in columns]
+        self.defaults: Array = np.array(middle)
+        self.defaults = self.encode(defaults or {})
+        self._conditions = {
+            name: {other: self._encoded(other, values) for other, values in when.items()}
+            for name, when in (conditions or {}).items()
+        }
+        self._order = self._parents_first()
+
+    @property
+    def size(self) -> int:
+        """The number d of parameters."""
+        return len(self.names)
+
+    def encode(self, params: Mapping[str, Any]) -> Array:
+        """Return the row of a point; a parameter that it doesn't have is at its default."""
+        row = self.defaults.copy()
+        for place, name in enumerate(self.names):
+            if name in params:
+                row[place] = self._encoded(name, [params[name]])[0]
+        return row
+
+    def decode(self, row: Array) -> dict[str, Any]:
+        """Return the value of every parameter, inactive ones at their default."""
+        return {
+            name: _value(column.distribution, float(column.decode(row[place])))
+            for place, (name, column) in enumerate(self.columns.items())
+        }
+
+    def canonical(self, rows: Array) -> Array:
+        """Return the canonical rows nearest to m rows, as a new m × d matrix."""
+        found = np.empty_like(rows)
+        for place, column in enumerate(self.columns.values()):
+            found[:, place] = column.encode(column.decode(rows[:, place]))
+        found[~self.active(found)] = np.broadcast_to(self.defaults, found.shape)[
+            ~self.active(found)
+        ]
+        return found
+
+    def active(self, rows: Array) -> Mask:
+        """Return which parameters of m rows are active, m × d."""
+        found = np.ones(rows.shape, dtype=bool)
+        places = {name: place for place, name in enumerate(self.names)}
+        for name in self._order:
+            for other, values in self._conditions[name].items():
+                allowed = np.abs(rows[:, places[other], None] - values) < _SAME
+                holds = found[:, places[other]] & allowed.any(axis=1)
+                found[:, places[name]] &= holds
+        return found
+
+    def spread(self, unit: Array) -> Array:
+        """Return canonical rows for m points of the unit cube, evenly over each one's values."""
+        rows = unit.copy()
+        for place, column in enumerate(self.columns.values()):
+            if column.is_categorical:
+                rows[:, place] = np.floor(unit[:, place] * (column.count or 1))
+        return self.canonical(rows)
+
+    def _encoded(self, name: str, values: Sequence[Any]) -> Array:
+        column = self.columns[name]
+        if isinstance(column.distribution, CategoricalDistribution):
+            return np.array([column.distribution.to_internal_repr(value) for value in values])
+        return column.encode(values)
+
+    def _parents_first(self) -> list[str]:
+        order: list[str] = []
+
+        def add(name: str) -> None:
+            if name in order or name not in self._conditions:
+                return
+            for other in self._conditions[name]:
+                add(other)
+            order.append(name)
+
+        for name in self._conditions:
+            add(name)
+        return order
+
+
+def _value(distribution: BaseDistribution, number: float) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[int(number)]
+    return round(number) if isinstance(distribution, IntDistribution) else number

@@ -1,0 +1,36 @@
+"""The next point to try, from all results and all pending points."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trialfleet.optimizer.gp.acquisition import ExpectedImprovement
+from trialfleet.optimizer.gp.domain import Array, Domain
+from trialfleet.optimizer.gp.fitting import posteriors
+from trialfleet.optimizer.gp.outputs import standardized
+from trialfleet.optimizer.gp.search import best_points
+
+_GOOD = 5  # known points that are looked around
+
+
+def proposals(domain: Domain, rows: Array, values: Array, pending: Array, seed: int) -> Array:
+    """Return points to try, the most promising first; known and pending ones come last.
+
+    A pure function: the same arguments give the same points in any process.
+
+    Args:
+        domain: the space.
+        rows: canonical points with a result, n × d, n ≥ 1.
+        values: their results, finite; smaller is better.
+        pending: canonical points whose result is awaited, p × d.
+        seed: decides what is left to chance.
+    """
+    random = np.random.default_rng(seed)
+    given = standardized(values)
+    models = posteriors(rows, given, domain.is_categorical, random)
+    improvement = ExpectedImprovement([model.believing(pending) for model in models])
+    good = rows[np.argsort(given, kind="stable")[:_GOOD]]
+    found = best_points(domain, improvement, good, random)
+    known = {row.tobytes() for row in np.concatenate([rows, pending])}
+    is_new = np.array([row.tobytes() not in known for row in found])
+    return np.concatenate([found[is_new], found[~is_new]])

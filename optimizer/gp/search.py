@@ -1,0 +1,135 @@
+"""The best point of an acquisition function over numbers, grids, choices and conditions.
+
+Many points are looked at: some spread over the space, some near the best known ones. From the best
+of them, different choices first, gradients lead on through what is continuous, and single changes
+through what isn't.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.stats.qmc import Sobol
+
+from trialfleet.optimizer.gp.acquisition import ExpectedImprovement
+from trialfleet.optimizer.gp.domain import Array, Domain
+
+SPREAD = 512  # points over the whole space
+NEAR = 256  # points near good ones
+STARTS = 6
+_ROUNDS = 3
+_SCALES = (0.2, 0.05, 0.01)  # of the steps from a good point
+_MOST_STEPS = 40  # of L-BFGS
+
+
+def best_points(
+    domain: Domain, improvement: ExpectedImprovement, good: Array, random: np.random.Generator
+) -> Array:
+    """Return canonical points by falling acquisition, different from one another.
+
+    Args:
+        domain: the space.
+        improvement: the acquisition function.
+        good: a few points to look around, k × d.
+        random: decides where is looked.
+    """
+    looked_at = np.concatenate([_spread(domain, random), _near(domain, good, random)])
+    looked_at = np.unique(looked_at, axis=0)
+    logs = improvement.log(looked_at)
+    order = np.argsort(-logs, kind="stable")
+    starts = _different(domain, looked_at[order])
+    refined = np.array([_refined(domain, improvement, start) for start in starts])
+    points = np.concatenate([refined, looked_at[order]])
+    values = np.concatenate([improvement.log(refined), logs[order]])
+    ranked = points[np.argsort(-values, kind="stable")]
+    _, first = np.unique(ranked, axis=0, return_index=True)
+    return np.asarray(ranked[np.sort(first)])
+
+
+def _spread(domain: Domain, random: np.random.Generator) -> Array:
+    sequence = Sobol(domain.size, scramble=True, rng=random)
+    return domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
+
+
+def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
+    """Points that differ from good ones in a few numbers, by steps of several sizes."""
+    rows = good[np.arange(NEAR) % len(good)].copy()
+    scales = np.array(_SCALES)[(np.arange(NEAR) // len(good)) % len(_SCALES)]
+    changed = random.uniform(size=rows.shape) < max(0.3, 1.5 / domain.size)
+    stepped = rows + scales[:, None] * random.standard_normal(rows.shape)
+    drawn = random.uniform(size=rows.shape)
+    for place, column in enumerate(domain.columns.values()):
+        if column.is_categorical:
+            stepped[:, place] = np.floor(drawn[:, place] * (column.count or 1))
+    return domain.canonical(np.where(changed, stepped, rows))
+
+
+def _different(domain: Domain, ranked: Array) -> Array:
+    """The best point of each combination of choices first, then the best of all."""
+    choices = ranked[:, domain.is_categorical]
+    _, first = np.unique(choices, axis=0, return_index=True)
+    chosen = list(np.sort(first)[: STARTS - 2])
+    chosen += [place for place in range(len(ranked)) if place not in chosen][: STARTS - len(chosen)]
+    return np.asarray(ranked[chosen])
+
+
+def _refined(domain: Domain, improvement: ExpectedImprovement, start: Array) -> Array:
+    row = start
+    for _ in range(_ROUNDS):
+        row = _climbed(domain, improvement, row)
+        changes = _single_changes(domain, row)
+        if not len(changes):
+            break
+        logs = improvement.log(np.concatenate([row[None], changes]))
+        best = int(logs.argmax())
+        if best == 0:
+            break
+        row = changes[best - 1]
+    return row
+
+
+def _climbed(domain: Domain, improvement: ExpectedImprovement, start: Array) -> Array:
+    """Follow the gradient through the active continuous parameters."""
+    free = domain.is_continuous & domain.active(start[None])[0]
+    if not free.any():
+        return start
+
+    def objective(numbers: Array) -> tuple[float, Array]:
+        row = start.copy()
+        row[free] = numbers
+        log, gradient = improvement.log_with_gradient(row)
+        return -log, -gradient[free]
+
+    found = minimize(
+        objective,
+        start[free],
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0.0, 1.0)] * int(free.sum()),
+        options={"maxiter": _MOST_STEPS},
+    )
+    row = start.copy()
+    row[free] = found.x
+    return np.asarray(domain.canonical(row[None])[0])
+
+
+def _single_changes(domain: Domain, row: Array) -> Array:
+    """Points that differ from one in a single choice, or in a place of a grid."""
+    found = []
+    active = domain.active(row[None])[0]
+    for place, column in enumerate(domain.columns.values()):
+        count = column.count
+        if not active[place] or domain.is_continuous[place] or count is None or count < 2:
+            continue
+        if column.is_categorical:
+            others = [float(i) for i in range(count) if i != row[place]]
+        else:
+            others = [row[place] + step / count for step in (-4, -2, -1, 1, 2, 4)]
+        for other in others:
+            changed = row.copy()
+            changed[place] = other
+            found.append(changed)
+    if not found:
+        return np.empty((0, domain.size))
+    rows = np.unique(domain.canonical(np.array(found)), axis=0)
+    return np.asarray(rows[(rows != row).any(axis=1)])

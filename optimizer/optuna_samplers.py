@@ -1,0 +1,114 @@
+"""Suggestions by one of Optuna's own samplers, again as a pure function of what is known.
+
+The sampler gets a study in memory that holds the history, and is asked once. So a sampler can be
+chosen by name if its next point depends on nothing else; those that keep their state in attributes
+of an Optuna study (CmaEsSampler, NSGAIISampler) would begin anew with every trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
+
+if TYPE_CHECKING:
+    from trialfleet.optimizer.space import Scalar, SearchSpace
+
+Direction = Literal["minimize", "maximize"]
+Point = dict[str, "Scalar"]
+
+HUGE = 1e100
+COUNTABLE = 1000  # a parameter with more values is continuous to the model, then rounded
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # or each ask announces a study on stderr
+
+
+def _gp(seed: int) -> BaseSampler:
+    import torch
+
+    # one thread: small matrices gain nothing from a second, and two compete with trials for cores
+    torch.set_num_threads(1)
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
+
+
+def _tpe(seed: int) -> BaseSampler:
+    return optuna.samplers.TPESampler(
+        seed=seed, n_startup_trials=1, constant_liar=True, warn_independent_sampling=False
+    )
+
+
+_SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
+    "GPSampler": _gp,
+    "RandomSampler": lambda seed: optuna.samplers.RandomSampler(seed=seed),
+    "TPESampler": _tpe,
+}
+
+
+class OptunaHistory:
+    """A history as a study in memory, for one ask of a sampler and what follows from it."""
+
+    def __init__(
+        self,
+        name: str,
+        space: SearchSpace,
+        history: Sequence[FrozenTrial],
+        points: Sequence[Point],
+        direction: Direction,
+        seed: int,
+    ) -> None:
+        """Tell a sampler the history.
+
+        Args:
+            name: the sampler's class, a key of `trialfleet.optimizer.samplers.SAMPLERS`.
+            space: the search space.
+            history: every trial asked so far, at least one of them complete.
+            points: their canonical points.
+            direction: whether a small or a large value is good.
+            seed: decides what the sampler leaves to chance.
+        """
+        self._space = space
+        self._seen = _model_distributions(space)
+        self._study = optuna.create_study(direction=direction, sampler=_SAMPLERS[name](seed))
+        values = [trial.value for trial in history if trial.value is not None]
+        worst = max(values) if direction == "minimize" else min(values)
+        # samplers standardize values, so their scale is free; squares of such ones overflow
+        largest = max(map(abs, values))
+        scale = 1.0 if largest < HUGE else largest
+        for trial, point in zip(history, points, strict=True):
+            if trial.state == TrialState.PRUNED:
+                continue
+            if trial.state == TrialState.RUNNING:
+                self.add_pending(point)
+            else:
+                value = worst if trial.value is None else trial.value
+                self._add(TrialState.COMPLETE, point, value / scale)
+
+    def add_pending(self, point: Point) -> None:
+        """Tell the sampler of a trial whose result is awaited."""
+        self._add(TrialState.RUNNING, point, None)
+
+    def ask(self) -> Point:
+        """Return the canonical point that the sampler proposes."""
+        proposed = self._study.ask(fixed_distributions=self._seen).params
+        entries = self._space.parameters.items()
+        return self._space.canonical({n: entry.nearest(proposed[n]) for n, entry in entries})
+
+    def _add(self, state: TrialState, point: Point, value: float | None) -> None:
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                state=state, params=point, distributions=self._seen, value=value
+            )
+        )
+
+
+def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Return what the sampler sees: it may list every value of a discrete parameter in memory."""
+    distributions = space.distributions()
+    for name, entry in space.parameters.items():
+        if entry.type != "categorical" and (entry.count or 0) > COUNTABLE:
+            distributions[name] = FloatDistribution(entry.low, entry.high, log=entry.log)
+    return distributions

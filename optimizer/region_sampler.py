@@ -1,0 +1,139 @@
+"""Our Gaussian process as a sampler that any Optuna study may use.
+
+    study = optuna.create_study(sampler=RegionSampler(seed=0))
+
+It reads what the study's storage holds and keeps nothing: processes that share a storage need no
+more than the storage. The number of the trial decides what is left to chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from trialfleet.optimizer.gp.domain import Array, Domain
+from trialfleet.optimizer.gp.proposal import proposals
+from trialfleet.optimizer.seeds import stable_seed
+
+_FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
+
+
+class RegionSampler(BaseSampler):
+    """A Gaussian process that knows pending trials, failed ones, and conditional parameters.
+
+    Parameters that a trial doesn't have (a conditional one that isn't active) count as being at
+    their middle. Failed trials count as bad as the worst result. Pruned trials count for nothing.
+    """
+
+    def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
+        """Make a sampler.
+
+        Args:
+            seed: decides what is left to chance; None for another choice each time.
+            n_startup_trials: trials that are random before the model proposes.
+        """
+        self._seed = _any_seed() if seed is None else seed
+        self._startup = n_startup_trials
+
+    def reseed_rng(self) -> None:
+        """Do nothing: a trial's number decides, so that processes beside each other differ."""
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return every parameter that a finished or running trial had, by its latest range."""
+        found: dict[str, BaseDistribution] = {}
+        for other in study.get_trials(deepcopy=False):
+            if other.number != trial.number:
+                found.update(other.distributions)
+        return {name: found[name] for name in sorted(found) if not found[name].single()}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the point to try next; nothing while there are too few results.
+
+        Raises:
+            ValueError: the study has several objectives.
+        """
+        self._raise_error_if_multi_objective(study)
+        trials = study.get_trials(deepcopy=False)
+        known = [each for each in trials if each.state in _FINISHED]
+        if sum(each.state == TrialState.COMPLETE for each in known) < max(1, self._startup):
+            return {}
+        if not search_space:
+            return {}
+        domain = Domain(search_space)
+        pending = [
+            each
+            for each in trials
+            if each.state == TrialState.RUNNING and each.number != trial.number and each.params
+        ]
+        seed = stable_seed(self._seed, trial.number)
+        sign = 1.0 if study.direction == StudyDirection.MINIMIZE else -1.0
+        rows, awaited = (_rows(domain, search_space, each) for each in (known, pending))
+        found = proposals(domain, rows, _values(known, sign), awaited, seed)
+        return domain.decode(found[0])
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return a random value."""
+        seed = stable_seed(self._seed, trial.number, param_name)
+        return RandomSampler(seed=seed).sample_independent(
+            study, trial, param_name, param_distribution
+        )
+
+
+def _any_seed() -> int:
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def _rows(
+    domain: Domain, space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
+) -> Array:
+    """The trials' rows; a value outside of the parameter's latest range counts as missing."""
+    rows = [
+        domain.encode(
+            {
+                name: value
+                for name, value in each.params.items()
+                if name in space and _fits(space[name], value)
+            }
+        )
+        for each in trials
+    ]
+    return domain.canonical(np.array(rows).reshape(-1, domain.size))
+
+
+def _fits(distribution: BaseDistribution, value: Any) -> bool:
+    if isinstance(distribution, CategoricalDistribution):
+        return value in distribution.choices
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    is_number = isinstance(value, int | float)
+    return is_number and distribution.low <= value <= distribution.high
+
+
+def _values(trials: Sequence[FrozenTrial], sign: float) -> Array:
+    """The trials' values, smaller being better; the worst for one that failed."""
+    values = [
+        sign * each.value if each.state == TrialState.COMPLETE and each.value is not None else None
+        for each in trials
+    ]
+    worst = max(value for value in values if value is not None)
+    return np.array([worst if value is None else value for value in values])

@@ -1,0 +1,9 @@
+"""The samplers that a study may name: what reading a study needs to know of them.
+
+It is apart from what they do, because a study is read often and they take time to import.
+"""
+
+from __future__ import annotations
+
+OWN = "RegionSampler"
+SAMPLERS = (OWN, "GPSampler", "TPESampler", "RandomSampler")

@@ -1,0 +1,1 @@
+"""How few trials an optimiser needs: `make bench-optimizer`."""

@@ -1,0 +1,156 @@
+"""Covariance, likelihood, posterior, samples of hyperparameters, transformed values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from trialfleet.optimizer.gp.domain import Array
+from trialfleet.optimizer.gp.fitting import SAMPLES, posteriors
+from trialfleet.optimizer.gp.kernel import differences, matern, matern_slope
+from trialfleet.optimizer.gp.outputs import standardized
+from trialfleet.optimizer.gp.posterior import Hyperparameters, Posterior, negative_log_likelihood
+
+CATEGORICAL = np.array([False, False, True])
+GIVEN = Hyperparameters(np.array([0.3, 0.8, 1.5]), 1.3, 1e-3)
+
+
+def some_rows(count: int, seed: int = 0) -> Array:
+    random = np.random.default_rng(seed)
+    rows = random.uniform(size=(count, 3))
+    rows[:, 2] = random.integers(0, 3, count)
+    return rows
+
+
+def values_at(rows: Array) -> Array:
+    return np.asarray(np.sin(5 * rows[:, 0]) + rows[:, 1] ** 2 + 0.5 * (rows[:, 2] == 1))
+
+
+def covariance(left: Array, right: Array) -> Array:
+    """By the formula, a pair at a time."""
+    found = np.empty((len(left), len(right)))
+    for i, x in enumerate(left):
+        for j, y in enumerate(right):
+            deltas = [x[0] - y[0], x[1] - y[1], float(x[2] != y[2])]
+            r = np.sqrt(sum((d / ell) ** 2 for d, ell in zip(deltas, GIVEN.lengths, strict=True)))
+            found[i, j] = GIVEN.signal * (1 + 5**0.5 * r + 5 / 3 * r * r) * np.exp(-(5**0.5) * r)
+    return found
+
+
+def test_the_slope_of_the_covariance_is_its_derivative() -> None:
+    at = np.array([1e-3, 0.1, 1.0, 7.0])
+    step = 1e-6
+    found = (matern(at + step) - matern(at - step)) / (2 * step)
+    assert np.allclose(matern_slope(at), found, rtol=1e-6)
+    assert matern_slope(np.zeros(1)) == pytest.approx(-5 / 6)
+
+
+def test_the_gradient_of_the_likelihood_is_its_derivative() -> None:
+    rows = some_rows(12)
+    deltas = differences(rows, rows, CATEGORICAL)
+    squares = np.moveaxis(deltas * deltas, -1, 0)
+    values = values_at(rows)
+    logs = np.array([-0.5, 0.2, 0.3, 0.1, -6.0])
+    found = approx_fprime(logs, lambda x: negative_log_likelihood(x, squares, values)[0], 1e-6)
+    assert np.allclose(negative_log_likelihood(logs, squares, values)[1], found, atol=1e-3)
+
+
+def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
+    from scipy.stats import multivariate_normal
+
+    rows = some_rows(9)
+    deltas = differences(rows, rows, CATEGORICAL)
+    squares = np.moveaxis(deltas * deltas, -1, 0)
+    values = values_at(rows)
+    logs = np.log([*GIVEN.lengths, GIVEN.signal, GIVEN.noise])
+    whole = covariance(rows, rows) + GIVEN.noise * np.eye(9)
+    expected = -multivariate_normal(cov=whole).logpdf(values) - 9 / 2 * np.log(2 * np.pi)
+    assert negative_log_likelihood(logs, squares, values)[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_posterior_is_the_conditional_normal_distribution() -> None:
+    rows, others = some_rows(10), some_rows(4, seed=1)
+    values = values_at(rows)
+    whole = covariance(rows, rows) + GIVEN.noise * np.eye(10)
+    cross = covariance(others, rows)
+    mean = cross @ np.linalg.solve(whole, values)
+    variance = GIVEN.signal - np.einsum("ij,ji->i", cross, np.linalg.solve(whole, cross.T))
+    found = Posterior(rows, values, CATEGORICAL, GIVEN)
+    assert np.allclose(found.at(others)[0], mean, atol=1e-6)
+    assert np.allclose(found.at(others)[1], np.sqrt(variance), atol=1e-6)
+    assert np.allclose(found.mean(others), mean, atol=1e-6)
+
+
+def test_the_gradients_of_mean_and_deviation_are_their_derivatives() -> None:
+    rows = some_rows(10)
+    posterior = Posterior(rows, values_at(rows), CATEGORICAL, GIVEN)
+    at = np.array([0.4, 0.7, 1.0])
+    mean, deviation, by_mean, by_deviation = posterior.with_gradient(at)
+    assert (mean, deviation) == pytest.approx([float(x[0]) for x in posterior.at(at[None])])
+    for place, found in ((0, by_mean), (1, by_deviation)):
+        expected = approx_fprime(at, lambda x, i=place: posterior.at(x[None])[i][0], 1e-7)
+        assert np.allclose(found[:2], expected[:2], atol=1e-5)
+        assert found[2] == 0.0, "a choice has no direction"
+
+
+def test_believing_changes_no_mean_and_leaves_less_to_find_out() -> None:
+    rows, pending, others = some_rows(10), some_rows(3, seed=2), some_rows(20, seed=3)
+    before = Posterior(rows, values_at(rows), CATEGORICAL, GIVEN)
+    after = before.believing(pending)
+    assert np.allclose(after.mean(others), before.mean(others), atol=1e-6)
+    assert (after.at(others)[1] <= before.at(others)[1] + 1e-9).all()
+    assert (after.at(pending)[1] < 0.1).all()
+    assert before.believing(np.empty((0, 3))) is before
+
+
+def test_samples_find_what_matters_and_that_there_is_no_noise() -> None:
+    random = np.random.default_rng(0)
+    rows = some_rows(40, seed=5)
+    values = standardized(np.sin(6 * rows[:, 0]))
+    found = posteriors(rows, values, CATEGORICAL, random)
+    assert len(found) == SAMPLES
+    lengths = np.median([each.given.lengths for each in found], axis=0)
+    assert lengths[0] < lengths[1] / 2
+    assert lengths[0] < lengths[2] / 2
+    assert np.median([each.given.noise for each in found]) < 1e-3
+
+
+def test_samples_find_noise_where_there_is_some() -> None:
+    random = np.random.default_rng(0)
+    rows = some_rows(60, seed=6)
+    noisy = values_at(rows) + 0.5 * random.standard_normal(60)
+    found = posteriors(rows, standardized(noisy), CATEGORICAL, random)
+    assert 0.05 < np.median([each.given.noise for each in found]) < 1.0
+
+
+def test_equal_points_with_other_values_are_no_trouble() -> None:
+    rows = np.repeat(some_rows(3), 5, axis=0)
+    values = standardized(np.arange(15.0))
+    assert len(posteriors(rows, values, CATEGORICAL, np.random.default_rng(0))) == SAMPLES
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def test_the_order_of_values_stays() -> None:
+    values = np.random.default_rng(0).lognormal(0, 3, 50)
+    found = standardized(values)
+    assert (np.argsort(found) == np.argsort(values)).all()
+    assert found.mean() == pytest.approx(0, abs=1e-9)
+    assert found.std() == pytest.approx(1)
+
+
+def test_one_training_that_diverged_does_not_flatten_the_others() -> None:
+    values = np.array([*np.linspace(0.2, 0.4, 20), 1e6])
+    assert np.ptp(standardized(values)[:20]) > 1.0
+    assert np.ptp(((values - values.mean()) / values.std())[:20]) < 1e-5, "as it would be"
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0] * 8, [3.0], [1e300] * 4, [1e300, -1e300] * 4, [1.0, 2.0], [0, 0, 0, 0, 1e-300]]
+)
+def test_values_of_any_size_become_finite(values: list[float]) -> None:
+    found = standardized(np.array(values))
+    assert np.isfinite(found).all()
+    assert len(set(found)) == len(set(values))
