@@ -14,6 +14,7 @@
 #              REAL=1, as root: nodes boot Debian with systemd, cloud-init and apt (needs mmdebstrap)
 # make storm   kills 500 processes of a pool and proves that no run is stuck, no trial lost or doubled
 # make bench   what the parts cost, as ratios within one run
+# make bench-optimizer  how few trials the sampler needs, beside Optuna's; an hour, ARGS="--seeds 3" for less
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
 # make gpu          everything that a GPU has to show, within nine minutes, by $(PYTHON) as it is: no .venv
@@ -31,7 +32,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
 DEMO ?= demo
 
-.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-kernels bench-train gpu gpu-report docs docs-reference release clean
+.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-optimizer bench-kernels bench-train gpu gpu-report docs docs-reference release clean
 .DEFAULT_GOAL := check
 
 demo: $(VENV)/ready
@@ -77,6 +78,9 @@ storm: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python -m tests.bench
+
+bench-optimizer: $(VENV)/ready
+	$(BIN)/python -m tests.bench.optimizer $(ARGS)
 
 bench-kernels: $(VENV)/ready
 	$(BIN)/python -m tests.bench.kernels

@@ -26,6 +26,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.optimizer.samplers import OWN, Sampler
 from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.optimizer.space import Scalar, SearchSpace
 from trialfleet.optimizer.storage import storage_errors
@@ -50,6 +51,7 @@ class RegionSettings:
         startup_trials: trials before the model proposes, the default settings among them.
         max_failures: so many trials may fail for good; one more stops the region.
         hours: budget of time from the first ask on, None for none.
+        sampler: what proposes after the start-up trials.
     """
 
     metric: str
@@ -60,6 +62,7 @@ class RegionSettings:
     startup_trials: int
     max_failures: int
     hours: float | None
+    sampler: Sampler = OWN
 
 
 @dataclass(frozen=True)
@@ -396,6 +399,7 @@ class RegionStudy:
                 direction=self._settings.direction,
                 seed=stable_seed(self._settings.seed, self._settings.region),
                 startup_trials=self._settings.startup_trials,
+                sampler=self._settings.sampler,
             )
             self._ahead = (self._history_key(), point)
         return self._ahead[1]

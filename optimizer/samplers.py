@@ -5,5 +5,7 @@ It is apart from what they do, because a study is read often and they take time 
 
 from __future__ import annotations
 
-OWN = "RegionSampler"
-SAMPLERS = (OWN, "GPSampler", "TPESampler", "RandomSampler")
+from typing import Literal
+
+Sampler = Literal["RegionSampler", "GPSampler", "TPESampler", "RandomSampler"]
+OWN: Sampler = "RegionSampler"

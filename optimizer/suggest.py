@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from trialfleet.optimizer.samplers import OWN
+from trialfleet.optimizer.samplers import OWN, Sampler
 from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.optimizer.startup import results_awaited
 
@@ -38,7 +38,7 @@ DESIGN_TRIES = 256  # points of the design looked at for one that isn't in the h
 ENUMERABLE = 2000  # a space this small is searched to its last unseen point
 
 
-def warm_up(sampler: str = OWN) -> None:
+def warm_up(sampler: Sampler = OWN) -> None:
     """Import what the model needs, so that no ask has to wait for it."""
     from trialfleet.optimizer.space import SearchSpace
 
@@ -57,7 +57,7 @@ def suggest(
     direction: Direction,
     seed: int,
     startup_trials: int,
-    sampler: str = OWN,
+    sampler: Sampler = OWN,
 ) -> Point:
     """Return the canonical point to try next.
 
@@ -72,7 +72,7 @@ def suggest(
         direction: whether a small or a large value is good.
         seed: of this study; the length of the history is mixed in.
         startup_trials: trials that don't follow the model, the defaults among them.
-        sampler: one of `trialfleet.optimizer.samplers.SAMPLERS`.
+        sampler: what proposes after the start-up trials.
     """
     if not history:
         return space.canonical(space.defaults())
@@ -135,7 +135,7 @@ def _domain(space: SearchSpace) -> Domain:
 
 
 def _by_optuna(
-    sampler: str,
+    sampler: Sampler,
     space: SearchSpace,
     history: Sequence[FrozenTrial],
     points: Sequence[Point],

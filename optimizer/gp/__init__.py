@@ -6,13 +6,15 @@ Mathematics lies in `domain` (points as rows of numbers), `kernel`, `outputs`, `
 Notation
     X           n × d matrix of encoded points, x one of them
     y           n transformed values, smaller is better, mean 0 and variance 1
-    ℓ, s², σ²   length per parameter, variance of the signal, variance of the noise
-    K           s² k(X, X) + σ² I, with Cholesky factor L and α = K⁻¹ y
+    ℓ, s², a²   length per parameter, variance of what they do together, of what each does alone
+    σ²          variance of the noise
+    K           k(X, X) + σ² I, with Cholesky factor L and α = K⁻¹ y
     μ(x), v(x)  posterior mean and variance of the function, without noise
-    θ           the logarithms of all ℓ, s² and σ²
+    θ           the logarithms of all ℓ, s², a² and σ²
 
 Papers
     Rasmussen, Williams: Gaussian Processes for Machine Learning (2006), equations 2.25, 2.26, 5.9
+    Duvenaud, Nickisch, Rasmussen: Additive Gaussian processes (2011), the kernel's second part
     Snoek, Larochelle, Adams: Practical Bayesian Optimization (2012), expected improvement averaged
         over samples of θ
     Murray, Adams, MacKay: Elliptical slice sampling (2010), those samples

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.linalg import LinAlgError
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from trialfleet.optimizer.gp.domain import Array, Mask
-from trialfleet.optimizer.gp.kernel import differences
-from trialfleet.optimizer.gp.posterior import Hyperparameters, Posterior, negative_log_likelihood
+from trialfleet.optimizer.gp.kernel import Hyperparameters
+from trialfleet.optimizer.gp.posterior import Likelihood, Posterior
 
 SAMPLES = 8
+MOST_FITTED = 150  # results; a likelihood costs their number's cube
+_SAMPLED_RESULTS = 480  # beyond 60 results there are fewer samples
 _SPACING = 3  # steps of the sampler between two samples
 _BURN_IN = 6
 _MOST_STEPS = 100  # of L-BFGS
@@ -31,7 +34,7 @@ class Prior:
     """A normal distribution of each θ.
 
     Attributes:
-        means: of the logarithms: all ℓ, s², σ².
+        means: of the logarithms: all ℓ, s², a², σ².
         deviations: their standard deviations.
     """
 
@@ -43,13 +46,13 @@ def prior(is_categorical: Mask) -> Prior:
     """Return the prior for d parameters.
 
     Lengths grow with √d, so that the variance between two random points does not depend on d
-    (arXiv 2402.02229). The metric is standardized: s² is about 1. Noise is anything from none to
-    a tenth of the variance.
+    (arXiv 2402.02229). The metric is standardized: s² + a² is about 1. Noise is anything from none
+    to a tenth of the variance.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
-    means = np.concatenate([lengths, [0.5, np.log(1e-4)]])
-    deviations = np.concatenate([np.full(d, 1.0), [1.0, 2.5]])
+    means = np.concatenate([lengths, [0.0, 0.0, np.log(1e-4)]])
+    deviations = np.concatenate([np.full(d, 1.0), [1.0, 1.5, 2.5]])
     return Prior(means, deviations)
 
 
@@ -64,31 +67,49 @@ def posteriors(
         is_categorical: which parameters are choices.
         random: decides the samples.
     """
-    deltas = differences(rows, rows, is_categorical)
-    squares = np.ascontiguousarray(np.moveaxis(deltas * deltas, -1, 0))
+    fitted = _fitted(values)
+    likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
     known = prior(is_categorical)
 
-    def likelihood(logs: Array) -> tuple[float, Array]:
+    def log_likelihood(logs: Array) -> float:
         try:
-            return negative_log_likelihood(logs, squares, values)
+            return -likelihood.negative_log(logs)
         except LinAlgError:
-            return np.inf, np.zeros_like(logs)
+            return -np.inf
 
     best = _likeliest(likelihood, known)
-    samples = _samples(lambda logs: -likelihood(logs)[0], best, known, random)
+    samples = _samples(log_likelihood, best, known, _number(len(fitted)), random)
     return [Posterior(rows, values, is_categorical, Hyperparameters.of(logs)) for logs in samples]
 
 
-def _likeliest(likelihood: Callable[[Array], tuple[float, Array]], known: Prior) -> Array:
+def _fitted(values: Array) -> NDArray[np.intp]:
+    """The results that hyperparameters are fitted to: the best ones, and some of the others."""
+    order = np.argsort(values, kind="stable")
+    if len(values) <= MOST_FITTED:
+        return order
+    best, others = np.split(order, [MOST_FITTED // 2])
+    some = np.linspace(0, len(others) - 1, MOST_FITTED - len(best)).round().astype(int)
+    return np.concatenate([best, others[some]])
+
+
+def _number(results: int) -> int:
+    """How many samples: more results leave less to doubt, and make each sample dearer."""
+    return int(np.clip(_SAMPLED_RESULTS // results, 2, SAMPLES))
+
+
+def _likeliest(likelihood: Likelihood, known: Prior) -> Array:
     """The θ of the largest posterior density that two starts lead to."""
 
     def objective(z: Array) -> tuple[float, Array]:
-        value, gradient = likelihood(known.means + known.deviations * z)
+        try:
+            value, gradient = likelihood.with_gradient(known.means + known.deviations * z)
+        except LinAlgError:
+            return np.inf, np.zeros_like(z)
         return value + 0.5 * float(z @ z), gradient * known.deviations + z
 
-    d = len(known.means) - 2
-    short = np.concatenate([np.full(d, -1.0), [0.0, 0.0]])
-    noisy = np.concatenate([np.zeros(d), [0.0, 1.5]])
+    d = len(known.means) - 3
+    short = np.concatenate([np.full(d, -1.0), [0.0, 0.0, 0.0]])
+    noisy = np.concatenate([np.zeros(d), [0.0, 0.0, 1.5]])
     found = [
         minimize(
             objective,
@@ -108,11 +129,12 @@ def _samples(
     log_likelihood: Callable[[Array], float],
     start: Array,
     known: Prior,
+    number: int,
     random: np.random.Generator,
 ) -> list[Array]:
     logs, level = start, log_likelihood(start)
     found = []
-    for step in range(_BURN_IN + SAMPLES * _SPACING):
+    for step in range(_BURN_IN + number * _SPACING):
         logs, level = _slice_step(log_likelihood, logs, level, known, random)
         if step >= _BURN_IN and (step - _BURN_IN) % _SPACING == _SPACING - 1:
             found.append(logs)

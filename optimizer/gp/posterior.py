@@ -2,68 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from trialfleet.optimizer.gp.domain import Array, Mask
-from trialfleet.optimizer.gp.kernel import differences, matern, matern_slope
+from trialfleet.optimizer.gp.kernel import Hyperparameters, covariance, differences, slopes
 
 JITTER = 1e-9  # beside the noise, of the signal: a Cholesky factor exists in double precision
 
 
-@dataclass(frozen=True)
-class Hyperparameters:
-    """What a covariance depends on.
+class Likelihood:
+    """The likelihood of n results under any hyperparameters."""
 
-    Attributes:
-        lengths: ℓ, d of them.
-        signal: s².
-        noise: σ².
-    """
+    def __init__(self, rows: Array, values: Array, is_categorical: Mask) -> None:
+        """Keep what doesn't depend on hyperparameters: the differences of all pairs."""
+        self._values = values
+        self._pairs = np.triu_indices(len(rows), k=1)
+        left, right = rows[self._pairs[0]], rows[self._pairs[1]]
+        deltas = left - right
+        deltas[:, is_categorical] = deltas[:, is_categorical] != 0
+        self._squares = deltas * deltas
 
-    lengths: Array
-    signal: float
-    noise: float
+    def negative_log(self, logs: Array) -> float:
+        """Return -log p(y | X, θ) without its constant.
 
-    @classmethod
-    def of(cls, logs: Array) -> Hyperparameters:
-        """Return them by their logarithms θ: all ℓ, s², σ²."""
-        values = np.exp(logs)
-        return cls(values[:-2], float(values[-2]), float(values[-1]))
+        Raises:
+            LinAlgError: the covariance is singular in double precision.
+        """
+        given = Hyperparameters.of(logs)
+        joint, additive = covariance(self._squares, given)
+        factor = self._factor(joint + additive, given)
+        half = solve_triangular(factor, self._values, lower=True)
+        return float(0.5 * half @ half + np.log(factor.diagonal()).sum())
 
+    def with_gradient(self, logs: Array) -> tuple[float, Array]:
+        """Return -log p(y | X, θ) without its constant, and its gradient by θ.
 
-def negative_log_likelihood(logs: Array, squares: Array, values: Array) -> tuple[float, Array]:
-    """Return -log p(y | X, θ) without its constant, and its gradient by θ.
+        Rasmussen and Williams, equations 5.8 and 5.9.
 
-    Rasmussen and Williams, equations 5.8 and 5.9.
+        Raises:
+            LinAlgError: the covariance is singular in double precision.
+        """
+        given = Hyperparameters.of(logs)
+        joint, additive = covariance(self._squares, given)
+        factor = self._factor(joint + additive, given)
+        inverse = cho_solve((factor, True), np.eye(len(self._values)))
+        alpha = inverse @ self._values
+        value = 0.5 * float(self._values @ alpha) + float(np.log(factor.diagonal()).sum())
+        by_covariance = 0.5 * (inverse - np.outer(alpha, alpha))
+        of_pairs = 2 * by_covariance[self._pairs]  # each pair stands in K twice
+        by_square = of_pairs @ (slopes(self._squares, given) * self._squares)
+        diagonal = float(by_covariance.trace())
+        return value, np.array(
+            [
+                *(-2 * by_square),  # δ²/ℓ² changes by -2 δ²/ℓ² with log ℓ
+                of_pairs @ joint + (1 + JITTER) * given.joint * diagonal,
+                of_pairs @ additive + (1 + JITTER) * given.additive * diagonal,
+                given.noise * diagonal,
+            ]
+        )
 
-    Args:
-        logs: θ.
-        squares: δ² of the n points, d × n × n.
-        values: y.
-
-    Raises:
-        LinAlgError: the covariance is singular in double precision.
-    """
-    given = Hyperparameters.of(logs)
-    weights = given.lengths**-2
-    squared = np.tensordot(weights, squares, 1)
-    covariance = given.signal * matern(squared)
-    noisy = covariance.copy()
-    noisy.flat[:: len(values) + 1] += given.noise + JITTER * given.signal
-    factor = cholesky(noisy, lower=True)
-    inverse = cho_solve((factor, True), np.eye(len(values)))
-    alpha = inverse @ values
-    value = 0.5 * float(values @ alpha) + float(np.log(factor.diagonal()).sum())
-    inner = inverse - np.outer(alpha, alpha)  # gradient by K, times 2
-    by_squared = inner * given.signal * matern_slope(squared)
-    gradient = np.empty_like(logs)
-    gradient[:-2] = -weights * np.tensordot(squares, by_squared, 2)
-    gradient[-2] = 0.5 * float((inner * covariance).sum())
-    gradient[-1] = 0.5 * given.noise * float(inner.trace())
-    return value, gradient
+    def _factor(self, pairs: Array, given: Hyperparameters) -> Array:
+        n = len(self._values)
+        whole = np.empty((n, n))
+        whole[self._pairs] = whole.T[self._pairs] = pairs
+        whole.flat[:: n + 1] = (1 + JITTER) * given.variance + given.noise
+        return np.asarray(cholesky(whole, lower=True, check_finite=False))
 
 
 class Posterior:
@@ -87,20 +91,20 @@ class Posterior:
         self.values = values
         self.given = given
         self._is_categorical = is_categorical
-        covariance = given.signal * matern(self._squared(rows))
-        covariance.flat[:: len(rows) + 1] += given.noise + JITTER * given.signal
-        self._factor = cholesky(covariance, lower=True)
+        whole = self._covariance(rows)
+        whole.flat[:: len(rows) + 1] += given.noise + JITTER * given.variance
+        self._factor = cholesky(whole, lower=True)
         self._alpha = cho_solve((self._factor, True), values)
 
     def mean(self, rows: Array) -> Array:
         """Return μ at m points."""
-        return np.asarray(self.given.signal * matern(self._squared(rows)) @ self._alpha)
+        return np.asarray(self._covariance(rows) @ self._alpha)
 
     def at(self, rows: Array) -> tuple[Array, Array]:
         """Return μ and √v at m points."""
-        cross = self.given.signal * matern(self._squared(rows))
+        cross = self._covariance(rows)
         solved = solve_triangular(self._factor, cross.T, lower=True)
-        variance = self.given.signal - (solved * solved).sum(axis=0)
+        variance = self.given.variance - (solved * solved).sum(axis=0)
         return np.asarray(cross @ self._alpha), self._deviation(variance)
 
     def with_gradient(self, row: Array) -> tuple[float, float, Array, Array]:
@@ -109,15 +113,16 @@ class Posterior:
         The gradient by a choice is 0.
         """
         deltas = differences(row[None], self.rows, self._is_categorical)[0]
-        weights = self.given.lengths**-2
-        squared = (deltas * deltas) @ weights
-        cross = self.given.signal * matern(squared)
-        slopes = 2 * self.given.signal * matern_slope(squared)[:, None] * deltas * weights
-        slopes[:, self._is_categorical] = 0.0
+        squares = deltas * deltas
+        joint, additive = covariance(squares, self.given)
+        cross = joint + additive
+        by_row = 2 * deltas * slopes(squares, self.given)
+        by_row[:, self._is_categorical] = 0.0
         solved = cho_solve((self._factor, True), cross)
-        deviation = float(self._deviation(np.array(self.given.signal - cross @ solved)))
-        by_deviation = -(slopes.T @ solved) / deviation  # dv = -2 K⁻¹k · dk; d√v = dv / 2√v
-        return float(cross @ self._alpha), deviation, slopes.T @ self._alpha, by_deviation
+        variance = np.array(self.given.variance - cross @ solved)
+        deviation = float(self._deviation(variance))
+        by_deviation = -(by_row.T @ solved) / deviation  # dv = -2 K⁻¹k · dk; d√v = dv / 2√v
+        return float(cross @ self._alpha), deviation, by_row.T @ self._alpha, by_deviation
 
     def believing(self, rows: Array) -> Posterior:
         """Return the posterior when pending points come out as predicted."""
@@ -127,9 +132,10 @@ class Posterior:
         both = np.concatenate([self.rows, rows])
         return Posterior(both, values, self._is_categorical, self.given)
 
-    def _squared(self, rows: Array) -> Array:
+    def _covariance(self, rows: Array) -> Array:
         deltas = differences(rows, self.rows, self._is_categorical)
-        return np.asarray((deltas * deltas) @ self.given.lengths**-2)
+        joint, additive = covariance(deltas * deltas, self.given)
+        return joint + additive
 
     def _deviation(self, variance: Array) -> Array:
-        return np.sqrt(np.maximum(variance, JITTER * self.given.signal))
+        return np.sqrt(np.maximum(variance, JITTER * self.given.variance))

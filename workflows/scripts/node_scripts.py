@@ -102,7 +102,7 @@ class NodeScripts:
     def idle(self) -> bool:
         """Get ready for the next ask: load the model's code, then suggest ahead for one region."""
         if not self._warm:
-            warm_up()
+            warm_up(self._frozen.study.sampler)
             self._warm = True
             return True
         return self._studies.ask_ahead()

@@ -79,6 +79,7 @@ class RegionStudies:
             startup_trials=budget.startup,
             max_failures=budget.failures_allowed,
             hours=budget.hours,
+            sampler=self.study.sampler,
         )
 
     def write(

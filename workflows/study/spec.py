@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.optimizer.samplers import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.startup import default_startup
 from trialfleet.sections import OneLine, Section, refusal, refuse
@@ -160,6 +161,11 @@ class Study(Section):
     )
     seed: int = Field(
         0, ge=0, lt=2**31, description="Seeds the sampler, the trials and the split of tables."
+    )
+    sampler: Sampler = Field(
+        OWN,
+        description="What proposes parameters once the start-up trials are asked: our own "
+        "Gaussian process, or one of Optuna's samplers.",
     )
     gate: Gate | None = Field(
         None,

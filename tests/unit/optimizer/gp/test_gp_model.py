@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
+from scipy.stats import multivariate_normal
 
 from trialfleet.optimizer.gp.domain import Array
-from trialfleet.optimizer.gp.fitting import SAMPLES, posteriors
-from trialfleet.optimizer.gp.kernel import differences, matern, matern_slope
+from trialfleet.optimizer.gp.fitting import MOST_FITTED, SAMPLES, posteriors
+from trialfleet.optimizer.gp.kernel import Hyperparameters, covariance, slopes
 from trialfleet.optimizer.gp.outputs import standardized
-from trialfleet.optimizer.gp.posterior import Hyperparameters, Posterior, negative_log_likelihood
+from trialfleet.optimizer.gp.posterior import Likelihood, Posterior
 
 CATEGORICAL = np.array([False, False, True])
-GIVEN = Hyperparameters(np.array([0.3, 0.8, 1.5]), 1.3, 1e-3)
+GIVEN = Hyperparameters(np.array([0.3, 0.8, 1.5]), joint=1.3, additive=0.6, noise=1e-3)
+LOGS = np.log([*GIVEN.lengths, GIVEN.joint, GIVEN.additive, GIVEN.noise])
 
 
 def some_rows(count: int, seed: int = 0) -> Array:
@@ -27,55 +29,54 @@ def values_at(rows: Array) -> Array:
     return np.asarray(np.sin(5 * rows[:, 0]) + rows[:, 1] ** 2 + 0.5 * (rows[:, 2] == 1))
 
 
-def covariance(left: Array, right: Array) -> Array:
-    """By the formula, a pair at a time."""
+def matern(r: float) -> float:
+    return float((1 + 5**0.5 * r + 5 / 3 * r * r) * np.exp(-(5**0.5) * r))
+
+
+def by_the_formula(left: Array, right: Array) -> Array:
+    """The covariance, a pair at a time."""
     found = np.empty((len(left), len(right)))
     for i, x in enumerate(left):
         for j, y in enumerate(right):
-            deltas = [x[0] - y[0], x[1] - y[1], float(x[2] != y[2])]
-            r = np.sqrt(sum((d / ell) ** 2 for d, ell in zip(deltas, GIVEN.lengths, strict=True)))
-            found[i, j] = GIVEN.signal * (1 + 5**0.5 * r + 5 / 3 * r * r) * np.exp(-(5**0.5) * r)
+            deltas = np.array([x[0] - y[0], x[1] - y[1], float(x[2] != y[2])]) / GIVEN.lengths
+            alone = np.mean([matern(abs(d)) for d in deltas])
+            together = matern(float(np.sqrt((deltas**2).sum())))
+            found[i, j] = GIVEN.joint * together + GIVEN.additive * alone
     return found
 
 
-def test_the_slope_of_the_covariance_is_its_derivative() -> None:
-    at = np.array([1e-3, 0.1, 1.0, 7.0])
-    step = 1e-6
-    found = (matern(at + step) - matern(at - step)) / (2 * step)
-    assert np.allclose(matern_slope(at), found, rtol=1e-6)
-    assert matern_slope(np.zeros(1)) == pytest.approx(-5 / 6)
+def test_the_slopes_of_the_covariance_are_its_derivatives() -> None:
+    squares = np.array([[0.1, 0.5, 1.0], [1e-3, 0.0, 2.0]])
+    found = slopes(squares, GIVEN)
+    for row, expected in zip(squares, found, strict=True):
+        derivative = approx_fprime(row, lambda x: sum(covariance(x, GIVEN)), 1e-8)
+        assert np.allclose(expected, derivative, rtol=1e-3)
 
 
 def test_the_gradient_of_the_likelihood_is_its_derivative() -> None:
     rows = some_rows(12)
-    deltas = differences(rows, rows, CATEGORICAL)
-    squares = np.moveaxis(deltas * deltas, -1, 0)
-    values = values_at(rows)
-    logs = np.array([-0.5, 0.2, 0.3, 0.1, -6.0])
-    found = approx_fprime(logs, lambda x: negative_log_likelihood(x, squares, values)[0], 1e-6)
-    assert np.allclose(negative_log_likelihood(logs, squares, values)[1], found, atol=1e-3)
+    likelihood = Likelihood(rows, values_at(rows), CATEGORICAL)
+    value, gradient = likelihood.with_gradient(LOGS)
+    assert value == pytest.approx(likelihood.negative_log(LOGS))
+    assert np.allclose(gradient, approx_fprime(LOGS, likelihood.negative_log, 1e-6), atol=1e-3)
 
 
 def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
-    from scipy.stats import multivariate_normal
-
     rows = some_rows(9)
-    deltas = differences(rows, rows, CATEGORICAL)
-    squares = np.moveaxis(deltas * deltas, -1, 0)
     values = values_at(rows)
-    logs = np.log([*GIVEN.lengths, GIVEN.signal, GIVEN.noise])
-    whole = covariance(rows, rows) + GIVEN.noise * np.eye(9)
+    whole = by_the_formula(rows, rows) + GIVEN.noise * np.eye(9)
     expected = -multivariate_normal(cov=whole).logpdf(values) - 9 / 2 * np.log(2 * np.pi)
-    assert negative_log_likelihood(logs, squares, values)[0] == pytest.approx(expected, rel=1e-6)
+    found = Likelihood(rows, values, CATEGORICAL).negative_log(LOGS)
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_posterior_is_the_conditional_normal_distribution() -> None:
     rows, others = some_rows(10), some_rows(4, seed=1)
     values = values_at(rows)
-    whole = covariance(rows, rows) + GIVEN.noise * np.eye(10)
-    cross = covariance(others, rows)
+    whole = by_the_formula(rows, rows) + GIVEN.noise * np.eye(10)
+    cross = by_the_formula(others, rows)
     mean = cross @ np.linalg.solve(whole, values)
-    variance = GIVEN.signal - np.einsum("ij,ji->i", cross, np.linalg.solve(whole, cross.T))
+    variance = GIVEN.variance - np.einsum("ij,ji->i", cross, np.linalg.solve(whole, cross.T))
     found = Posterior(rows, values, CATEGORICAL, GIVEN)
     assert np.allclose(found.at(others)[0], mean, atol=1e-6)
     assert np.allclose(found.at(others)[1], np.sqrt(variance), atol=1e-6)
@@ -122,6 +123,14 @@ def test_samples_find_noise_where_there_is_some() -> None:
     noisy = values_at(rows) + 0.5 * random.standard_normal(60)
     found = posteriors(rows, standardized(noisy), CATEGORICAL, random)
     assert 0.05 < np.median([each.given.noise for each in found]) < 1.0
+
+
+def test_many_results_all_count_though_hyperparameters_are_fitted_to_some() -> None:
+    rows = some_rows(2 * MOST_FITTED)
+    values = standardized(values_at(rows))
+    found = posteriors(rows, values, CATEGORICAL, np.random.default_rng(0))
+    assert 1 < len(found) < SAMPLES
+    assert np.abs(found[0].mean(rows) - values).max() < 0.05
 
 
 def test_equal_points_with_other_values_are_no_trouble() -> None:

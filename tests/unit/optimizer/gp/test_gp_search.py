@@ -17,7 +17,8 @@ from scipy.stats import norm
 
 from trialfleet.optimizer.gp.acquisition import ExpectedImprovement, log_h
 from trialfleet.optimizer.gp.domain import Array, Domain
-from trialfleet.optimizer.gp.posterior import Hyperparameters, Posterior
+from trialfleet.optimizer.gp.kernel import Hyperparameters
+from trialfleet.optimizer.gp.posterior import Posterior
 from trialfleet.optimizer.gp.proposal import proposals
 from trialfleet.optimizer.gp.search import best_points
 from trialfleet.optimizer.space import SearchSpace
@@ -54,7 +55,7 @@ def losses(rows: Array) -> Array:
 def models(rows: Array, values: Array) -> list[Posterior]:
     is_categorical = domain().is_categorical
     lengths = (np.array([0.5, 0.5, 1.0, 0.5]), np.array([1.0, 0.7, 0.8, 0.9]))
-    given = [Hyperparameters(length, 1.0, 1e-6) for length in lengths]
+    given = [Hyperparameters(length, 1.0, 0.5, 1e-6) for length in lengths]
     return [Posterior(rows, values, is_categorical, each) for each in given]
 
 

@@ -1,0 +1,92 @@
+"""Optimisers with one interface: ours as a study uses it, Optuna's own, BoTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from trialfleet.optimizer.seeds import stable_seed
+from trialfleet.optimizer.space import SearchSpace
+from trialfleet.optimizer.startup import default_startup
+from trialfleet.optimizer.suggest import suggest
+
+
+class Rival(Protocol):
+    """What proposes points, several of which may be pending."""
+
+    def ask(self) -> tuple[Any, dict[str, Any]]:
+        """Return a handle, and the parameters to try."""
+
+    def tell(self, handle: Any, loss: float) -> None:
+        """Take the result."""
+
+
+class Ours:
+    """`suggest`, as the service calls it for each trial of a region."""
+
+    def __init__(self, space: SearchSpace, seed: int, trials: int) -> None:
+        self._space = space
+        self._seed = stable_seed(seed, "bench")
+        self._startup = default_startup(trials, len(space.parameters))
+        self._history: list[FrozenTrial] = []
+
+    def ask(self) -> tuple[int, dict[str, Any]]:
+        point = suggest(
+            self._space,
+            self._history,
+            direction="minimize",
+            seed=self._seed,
+            startup_trials=self._startup,
+        )
+        self._history.append(self._trial(point, TrialState.RUNNING, None))
+        return len(self._history) - 1, point
+
+    def tell(self, handle: int, loss: float) -> None:
+        params = self._history[handle].params
+        self._history[handle] = self._trial(params, TrialState.COMPLETE, loss)
+
+    def _trial(self, point: dict[str, Any], state: TrialState, loss: float | None) -> FrozenTrial:
+        active = self._space.active(point)
+        distributions = self._space.distributions()
+        own = {name: distributions[name] for name in active}
+        return create_trial(state=state, params=active, distributions=own, value=loss)
+
+
+class OfOptuna:
+    """A sampler of Optuna with its own defaults."""
+
+    def __init__(self, sampler: optuna.samplers.BaseSampler, space: SearchSpace) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._space = space
+        self._study = optuna.create_study(sampler=sampler)
+
+    def ask(self) -> tuple[optuna.Trial, dict[str, Any]]:
+        trial = self._study.ask(fixed_distributions=self._space.distributions())
+        entries = self._space.parameters.items()
+        point = {name: entry.nearest(trial.params[name]) for name, entry in entries}
+        return trial, self._space.canonical(point)
+
+    def tell(self, handle: optuna.Trial, loss: float) -> None:
+        self._study.tell(handle, loss)
+
+
+def _botorch(space: SearchSpace, seed: int, trials: int) -> Rival:
+    from optuna_integration import BoTorchSampler
+
+    return OfOptuna(BoTorchSampler(seed=seed, consider_running_trials=True), space)
+
+
+RIVALS: dict[str, Callable[[SearchSpace, int, int], Rival]] = {
+    "GPSampler": lambda space, seed, _: OfOptuna(optuna.samplers.GPSampler(seed=seed), space),
+    "RegionSampler": Ours,
+    "TPESampler": lambda space, seed, _: OfOptuna(
+        optuna.samplers.TPESampler(seed=seed, constant_liar=True), space
+    ),
+    "RandomSampler": lambda space, seed, _: OfOptuna(
+        optuna.samplers.RandomSampler(seed=seed), space
+    ),
+    "BoTorch": _botorch,
+}
