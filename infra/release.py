@@ -259,9 +259,9 @@ def try_out(python: Path, version: str, folder: str) -> None:
     if not where.startswith(str(python.parents[1])):
         raise ReleaseError(f"the environment uses {where}, not the wheel")
     trialfleet = python.with_name("trialfleet")
-    told = _run(trialfleet, "--version", folder=folder)
-    if not told.endswith(version):
-        raise ReleaseError(f"trialfleet --version says {told!r}, not {version}")
+    printed = _run(trialfleet, "--version", folder=folder)
+    if not printed.endswith(version):
+        raise ReleaseError(f"trialfleet --version says {printed!r}, not {version}")
     for words in (("--help",), ("init", "first"), ("plan", "first/study.yaml")):
         _run(trialfleet, *words, folder=folder)
     _said("the wheel alone: --help, init and plan work")

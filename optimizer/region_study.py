@@ -179,8 +179,8 @@ class RegionStudy:
             OptimizerError: the node was never asked, or the storage can't be used.
         """
         value = self._value(node, metrics)
-        told = {"metrics": dict(metrics), "seconds": seconds, "device": device}
-        self._tell(node, TrialState.COMPLETE, value, told, execution)
+        attributes = {"metrics": dict(metrics), "seconds": seconds, "device": device}
+        self._tell(node, TrialState.COMPLETE, value, attributes, execution)
 
     def tell_failed(
         self,
@@ -417,7 +417,7 @@ class RegionStudy:
         node: str,
         state: TrialState,
         value: float | None,
-        told: Mapping[str, Any],
+        attributes: Mapping[str, Any],
         execution: TrialExecution,
     ) -> None:
         with self._storage_errors():
@@ -429,7 +429,7 @@ class RegionStudy:
             # a tell that crashed midway with another outcome may have left attributes behind
             left = dict.fromkeys(key for key in TELL_KEYS if key in trial.user_attrs)
             ran = {key: content for key, content in execution.items() if key in TELL_KEYS}
-            for key, content in {**left, **told, **ran}.items():
+            for key, content in {**left, **attributes, **ran}.items():
                 self._storage.set_trial_user_attr(trial._trial_id, key, content)
             store_reports(self._storage, trial, execution.get("reports", {}))
             values = None if value is None else [value]

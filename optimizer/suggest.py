@@ -55,8 +55,8 @@ def warm_up() -> None:
     torch.set_num_threads(1)
     space = SearchSpace.model_validate({"x": {"type": "float", "low": 0, "high": 1}})
     state = TrialState.COMPLETE
-    told = [_as_told(state, {"x": x}, x, space.distributions()) for x in (0.25, 0.75)]
-    suggest(space, told, direction="minimize", seed=0, startup_trials=1)
+    trials = [_as_trial(state, {"x": x}, x, space.distributions()) for x in (0.25, 0.75)]
+    suggest(space, trials, direction="minimize", seed=0, startup_trials=1)
 
 
 def suggest(
@@ -83,11 +83,11 @@ def suggest(
     """
     if not history:
         return space.canonical(space.defaults())
-    told = [space.canonical(trial.params) for trial in history]
-    taken = {_key(point) for point in told}
+    points = [space.canonical(trial.params) for trial in history]
+    taken = {_key(point) for point in points}
     if in_startup(history, startup_trials):
         return _unseen(space, taken, seed, skip=len(history) - 1)
-    return _from_model(space, history, told, taken, direction, seed) or _unseen(
+    return _from_model(space, history, points, taken, direction, seed) or _unseen(
         space, taken, seed, skip=len(history) - 1
     )
 
@@ -105,14 +105,14 @@ def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
 def _from_model(
     space: SearchSpace,
     history: Sequence[FrozenTrial],
-    told: Sequence[Point],
+    points: Sequence[Point],
     taken: set[Key],
     direction: Direction,
     seed: int,
 ) -> Point | None:
     """Return what the Gaussian process proposes, None if it only repeats the history."""
     seen_by_model = _model_distributions(space)
-    study = _study_of(history, told, seen_by_model, direction, stable_seed(seed, len(history)))
+    study = _study_of(history, points, seen_by_model, direction, stable_seed(seed, len(history)))
     for _ in range(MODEL_TRIES):
         proposed = study.ask(fixed_distributions=seen_by_model).params
         point = space.canonical(
@@ -121,13 +121,13 @@ def _from_model(
         if _key(point) not in taken:
             return point
         # pending, it promises nothing more to the next ask
-        study.add_trial(_as_told(TrialState.RUNNING, point, None, seen_by_model))
+        study.add_trial(_as_trial(TrialState.RUNNING, point, None, seen_by_model))
     return None
 
 
 def _study_of(
     history: Sequence[FrozenTrial],
-    told: Sequence[Point],
+    points: Sequence[Point],
     seen_by_model: Mapping[str, BaseDistribution],
     direction: Direction,
     seed: int,
@@ -142,18 +142,18 @@ def _study_of(
         seed=seed, n_startup_trials=1, warn_independent_sampling=False
     )
     study = optuna.create_study(direction=direction, sampler=sampler)
-    for trial, point in zip(history, told, strict=True):
+    for trial, point in zip(history, points, strict=True):
         if trial.state == TrialState.PRUNED:
             continue
         if trial.state == TrialState.RUNNING:
-            study.add_trial(_as_told(TrialState.RUNNING, point, None, seen_by_model))
+            study.add_trial(_as_trial(TrialState.RUNNING, point, None, seen_by_model))
         else:
             value = worst if trial.value is None else trial.value
-            study.add_trial(_as_told(TrialState.COMPLETE, point, value / scale, seen_by_model))
+            study.add_trial(_as_trial(TrialState.COMPLETE, point, value / scale, seen_by_model))
     return study
 
 
-def _as_told(
+def _as_trial(
     state: TrialState,
     point: Point,
     value: float | None,

@@ -56,14 +56,14 @@ def read(metadata: Metadata) -> Notices:
     if lease and expires is None:
         problems.append(f"the tag trialfleet:expires is no time: {lease!r}")
     return Notices(
-        interruption=action and told(action, "{action} at {time}"),
-        rebalance=rebalance and told(rebalance, "{noticeTime}"),
+        interruption=action and formatted(action, "{action} at {time}"),
+        rebalance=rebalance and formatted(rebalance, "{noticeTime}"),
         expires=expires,
         problem=problems[0] if problems else None,
     )
 
 
-def told(notice: str, words: str) -> str:
+def formatted(notice: str, words: str) -> str:
     """Return a notice in words; one that isn't understood as it is: it is a notice all the same."""
     try:
         return words.format_map(json.loads(notice))

@@ -26,16 +26,20 @@ def main() -> int:
     log = Log(Machine().place(FILE))
     machine = Machine(say=log.say)
     try:
-        told = settings.read(machine)
+        node_settings = settings.read(machine)
         instance = identify(Imds(waits=WAITS))
     except (StepError, AwsError) as error:
         log.say(f"failed: {error}")
         return AGAIN
     log.say(f"{instance.id} ({instance.type}, {instance.zone}), {steps.version()}")
-    briefly = Aws(Imds(), told.home, told.endpoint_url, UPLOAD_WAITS, UPLOAD_SECONDS)
-    tell = log.telling(briefly, told.bucket, f"{told.log_prefix}{instance.id}.log")
-    aws = Aws(Imds(), told.home, told.endpoint_url)
-    return take_steps(steps.Node(machine, told, instance, aws, tell))
+    briefly = Aws(
+        Imds(), node_settings.home, node_settings.endpoint_url, UPLOAD_WAITS, UPLOAD_SECONDS
+    )
+    tell = log.telling(
+        briefly, node_settings.bucket, f"{node_settings.log_prefix}{instance.id}.log"
+    )
+    aws = Aws(Imds(), node_settings.home, node_settings.endpoint_url)
+    return take_steps(steps.Node(machine, node_settings, instance, aws, tell))
 
 
 def take_steps(node: steps.Node) -> int:

@@ -36,8 +36,8 @@ def prepare(machine: Machine, version: str) -> str:
 
 def installed(machine: Machine) -> str:
     """Return the version of the machine's HTCondor; `none` without one."""
-    told = machine.ask("condor_version") or ""
-    found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", told, re.M)
+    output = machine.ask("condor_version") or ""
+    found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", output, re.M)
     return found[1] if found else "none"
 
 

@@ -58,7 +58,7 @@ def wait(
     Raises:
         StepError: it hasn't after so long; says why, as far as the node can see.
     """
-    asked, told = time.monotonic(), False
+    asked, explained = time.monotonic(), False
     while True:
         name, why = in_pool(machine, instance)
         waited = time.monotonic() - asked
@@ -66,8 +66,8 @@ def wait(
             return name
         if waited >= seconds:
             raise StepError(f"not in the pool after {waited:.0f} s: {why or reachable(manager)}")
-        if waited >= PATIENCE and not told:
-            told = True
+        if waited >= PATIENCE and not explained:
+            explained = True
             tell(f"not in the pool yet: {why or reachable(manager)}")
         time.sleep(INTERVAL)
 

@@ -47,10 +47,10 @@ def refresh(machine: Machine) -> None:
 
 def components(machine: Machine) -> list[str]:
     """Return the components of apt's repositories, such as main and non-free, in their order."""
-    told = machine.run(
+    printed = machine.run(
         "apt-get", "indextargets", "--format", "$(COMPONENT)", "Created-By: Packages"
     )
-    return list(dict.fromkeys(told.split()))
+    return list(dict.fromkeys(printed.split()))
 
 
 def install(machine: Machine, *packages: str) -> None:

@@ -66,8 +66,8 @@ def write_services(node: Node) -> str:
 
 def time_left(node: Node) -> float:
     """Return the seconds until the machine ends itself, but for those of its last words."""
-    told = node.machine.read(ENDS)
-    ends = float(told) if told else node.began + 60 * node.settings.boot_minutes
+    recorded = node.machine.read(ENDS)
+    ends = float(recorded) if recorded else node.began + 60 * node.settings.boot_minutes
     return ends - time.monotonic() - LAST_WORDS
 
 

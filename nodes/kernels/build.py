@@ -294,8 +294,8 @@ def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
         link = [chosen.cxx, "-shared", *made, *libraries, "-o", str(work / LIBRARY)]
         toolchain.run(LIBRARY, link)
     seconds = round(time.monotonic() - start, 1)
-    told = {**asdict(recipe), **asdict(chosen), "seconds": seconds}
-    (work / "build.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    record = {**asdict(recipe), **asdict(chosen), "seconds": seconds}
+    (work / "build.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _publish(work: Path, folder: Path) -> Path:

@@ -72,8 +72,8 @@ def find_nvcc(cuda: str) -> str:
     """
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvccs())):
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        release = re.search(r"release (\d+\.\d+)", said.stdout)
+        output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        release = re.search(r"release (\d+\.\d+)", output.stdout)
         if release and version_of(release[1])[0] == version_of(cuda)[0]:
             return path
         others.append(f"{path} ({release[1] if release else 'of unknown version'})")
@@ -131,8 +131,8 @@ def compile_commands(
 
 def known_to(nvcc: str) -> list[int]:
     """Return the architectures that an nvcc compiles for: 90 for sm_90."""
-    said = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
-    return [int(number) for number in re.findall(r"compute_(\d+)\b", said.stdout)]
+    output = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
+    return [int(number) for number in re.findall(r"compute_(\d+)\b", output.stdout)]
 
 
 def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
@@ -165,11 +165,11 @@ def run(unit: str, command: list[str]) -> tuple[str, float]:
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
-        said = ended.stderr + ended.stdout
-        lines = said.splitlines() or [f"exit code {ended.returncode}"]
+        output = ended.stderr + ended.stdout
+        lines = output.splitlines() or [f"exit code {ended.returncode}"]
         errors = [line for line in lines if re.search(r"\berror\b", line)] or lines
-        told = "\n".join(f"    {line}" for line in errors[:ERROR_LINES])
-        passing = ended.returncode < 0 or PASSING.search(said)
+        shown = "\n".join(f"    {line}" for line in errors[:ERROR_LINES])
+        passing = ended.returncode < 0 or PASSING.search(output)
         kind = BuildError if passing else CompileError
-        raise kind(f"{command[0]} can't compile {unit}:\n{told}")
+        raise kind(f"{command[0]} can't compile {unit}:\n{shown}")
     return unit, time.monotonic() - start

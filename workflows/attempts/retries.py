@@ -68,8 +68,8 @@ class Attempts:
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
         """Answer that an attempt failed and another follows."""
         own = node_faults.own_errors(noted)
-        told = f"attempt {own} of {self._retries + 1} failed"
+        message = f"attempt {own} of {self._retries + 1} failed"
         if outcome.by_machine:
             machine = self._machine or "HTCondor"
-            told = f"attempt {len(noted)} failed by the fault of {machine} and costs no retry"
-        return Reply(EXITS["retry"], f"{node}: {told}: {outcome.error}")
+            message = f"attempt {len(noted)} failed by the fault of {machine} and costs no retry"
+        return Reply(EXITS["retry"], f"{node}: {message}: {outcome.error}")

@@ -221,14 +221,14 @@ class _Telling:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def of(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
         """Say what was not said yet."""
         best = {region.name: region.best for region in status.regions}
         for one in outcomes:
-            if one.region not in self._told:
-                self._told.add(one.region)
+            if one.region not in self._reported:
+                self._reported.add(one.region)
                 value = best.get(one.region)
                 reached = "" if value is None else f", best {status.metric} {value:.5g}"
                 self._say(f"{one.region}: {one.ending}{reached}")

@@ -181,8 +181,8 @@ def _decision(
     sure = f"{rule.confidence:.0%} confidence"
     if interval[0] > 0:
         loss = f"its losses per row are higher by at least {interval[0]:.4g} on average with {sure}"
-        told = f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}"
-        return False, told + _how_little(rule, worse, measured[CHAMPION]), interval
+        comparison = f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}"
+        return False, comparison + _how_little(rule, worse, measured[CHAMPION]), interval
     return True, f"{values}; that it is worse may be chance ({sure})", interval
 
 

@@ -225,5 +225,7 @@ def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
         if found:
             tasks.setdefault(found["task"], []).append(region)
     if len(tasks) > 1:
-        told = "; ".join(f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items()))
-        yield Problem(("table", "task"), f"{told}; say which with table: {{task: …}}")
+        conflicting = "; ".join(
+            f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items())
+        )
+        yield Problem(("table", "task"), f"{conflicting}; say which with table: {{task: …}}")

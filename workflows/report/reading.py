@@ -41,7 +41,7 @@ def build_report(source: ReportSource) -> Report:
             _region(source, region, each, pauses)
             for region, each in zip(source.regions, stored, strict=True)
         )
-    notices = [source.notice, analysis.never_told(source.report_metric, regions)]
+    notices = [source.notice, analysis.unreported(source.report_metric, regions)]
     begun, ended = _begun(source), source.finished.timestamp() if source.finished else math.inf
     paused = paused_within(pauses, begun, ended)
     return Report(

@@ -229,14 +229,14 @@ def timeline_note(timeline: Timeline) -> str:
     """What the rows of the whole run's timeline are, and how busy they were."""
     jobs, rows = _count(len(timeline.bars), "job"), _count(len(timeline.rows), "row")
     machines = _count(len(set(timeline.rows)), "machine")
-    told = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
+    caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
     if timeline.busy is None:
-        return told
+        return caption
     left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
     share = f"{f.duration(timeline.job_seconds)} of {rows} {f.TIMES} "
     share += f.duration(timeline.active_seconds)
     return (
-        f"{told} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
+        f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
         f"the last one's end{left_out}."
     )
 

@@ -113,15 +113,15 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     Raises:
         InputError: regions are to be compared by a metric that trials don't tell.
     """
-    told = f"the trainer tells: {', '.join(sorted(metrics))}"
+    reported = f"the trainer tells: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
     if compared not in metrics:
         near = did_you_mean(compared, metrics)
-        raise InputError(f"report_metric: a trial doesn't tell {compared!r}{near}; {told}")
+        raise InputError(f"report_metric: a trial doesn't tell {compared!r}{near}; {reported}")
     deciding = study.gate and study.gate.metric
     if deciding and deciding not in metrics:
         near = did_you_mean(deciding, metrics)
-        words = f"gate.metric: a trial doesn't tell {deciding!r}{near}; {told}"
+        words = f"gate.metric: a trial doesn't tell {deciding!r}{near}; {reported}"
         if near:
             raise InputError(words)
         return f"{words}. Without it in mode evaluate, the gate keeps every new model out"
@@ -181,8 +181,8 @@ def _wait(place: TrialFolder, seconds: float) -> tuple[int | None, bool]:
 
 
 def _failure(region: str, error: str, place: TrialFolder) -> str:
-    said = _last_lines(place.err)
-    words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
+    last_words = _last_lines(place.err)
+    words = f"; its last words, from {str(place.err)!r}:\n{last_words}" if last_words else ""
     return (
         f"the trainer fails with the default settings of region {region!r}: {error}{words}\n"
         f"what the trial was told and left is in {str(place.root)!r}"

@@ -303,8 +303,8 @@ def _model_alone(region: str) -> Path:
     if len(found) == 1:
         return found[0] / LATEST
     if found:
-        told = "\n".join(f"  {typed(models_folder)}" for models_folder in found)
-        raise InputError(f"several models are of a region called {region!r}; name one:\n{told}")
+        choices = "\n".join(f"  {typed(models_folder)}" for models_folder in found)
+        raise InputError(f"several models are of a region called {region!r}; name one:\n{choices}")
     regions = sorted({models_folder.name for models_folder in _models_folders("*")})
     known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
     raise InputError(

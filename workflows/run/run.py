@@ -222,9 +222,9 @@ class Run:
         unfinished = [r for r in status.regions if not r.stage.is_good]
         whys = {region.name: self._why_over(region) for region in unfinished}
         if status.state is RunState.FAILED and all(whys.values()):
-            told = "\n".join(f"  {name}: {why}" for name, why in whys.items())
+            reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
             raise InputError(
-                f"{str(self.folder)!r} has nothing left to try:\n{told}\n"
+                f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
                 "mend what fails, then start another run: trialfleet run STUDY --check"
             )
 

@@ -403,8 +403,8 @@ class Study(Section):
         tuned = [entry for entry in self.space_of(name).parameters.values() if entry.count != 1]
         own = region.budget or BudgetOverride()
         startup = default_startup(budget.trials, len(tuned))
-        told = own.model_copy(update={"startup_trials": startup})
-        return region.model_copy(update={"budget": told})
+        resolved = own.model_copy(update={"startup_trials": startup})
+        return region.model_copy(update={"budget": resolved})
 
     # -- a region of the normal form ---------------------------------------------------------
 

@@ -50,8 +50,8 @@ def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict
     for aws_region in {instance.aws_region for instance in wanted}:
         aws.ec2(aws_region)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        told = threads.map(lambda i: _log(aws, fleet, place, i) or _console(aws, i), wanted)
-        return {i.id: words for i, words in zip(wanted, told, strict=True) if words}
+        messages = threads.map(lambda i: _log(aws, fleet, place, i) or _console(aws, i), wanted)
+        return {i.id: words for i, words in zip(wanted, messages, strict=True) if words}
 
 
 def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> BootMessage | None:

@@ -87,11 +87,11 @@ def _ways(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
         advice = "" if refused else "change instance_types, zones, aws_regions, spot or price_cap"
         return Finding(check=check, ok=False, found=str(error), advice=advice), []
     best = found[0]
-    told = (
+    summary = (
         f"{len(found)} ways to get a node, the cheapest GPU {best.price_per_gpu:.3f} USD/h: "
         f"{best.type.name} {best.lifecycle} in {best.zone}"
     )
-    return Finding(check=check, ok=True, found=told), found
+    return Finding(check=check, ok=True, found=summary), found
 
 
 def _quotas(aws: Aws, fleet: Fleet, candidates: list[Candidate]) -> list[Finding]:

@@ -155,9 +155,9 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - whatever it is, nodes and run need the next step
             self._failures += 1
             ours = isinstance(error, TrialfleetError)
-            told = str(error) if ours else "".join(traceback.format_exception(error)).rstrip()
-            self._say(f"this step failed, the next follows: {told}")
-            self._tell("failing", told if ours else told.splitlines()[-1])
+            message = str(error) if ours else "".join(traceback.format_exception(error)).rstrip()
+            self._say(f"this step failed, the next follows: {message}")
+            self._tell("failing", message if ours else message.splitlines()[-1])
             return False
         self._failures = 0
         self._tell("scaling")
@@ -219,10 +219,12 @@ def ending_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    def told(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop()
 
-    former = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    former = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:
