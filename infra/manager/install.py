@@ -33,7 +33,7 @@ from trialfleet.infra.manager.actions import (
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.versions import LEAST, usable_installation
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.environment import surroundings
+from trialfleet.infra.pool.environment import inherited_environment
 from trialfleet.infra.pool.htcondor_package import Progress
 from trialfleet.infra.pool.joining import PORT
 from trialfleet.infra.pool.processes import wait_until
@@ -335,7 +335,7 @@ def wait_for_answer(machine: Machine) -> None:
     Raises:
         PoolError: they don't in time.
     """
-    environment = surroundings()
+    environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     silent: set[str] = set()
 

@@ -48,5 +48,5 @@ def run(*command: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MachineError(f"{name}: {error}") from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise MachineError(f"{name} exits {done.returncode}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())
+        raise MachineError(f"{name} exits {done.returncode}: {output}")

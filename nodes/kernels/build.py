@@ -284,7 +284,7 @@ def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
     say(f"compiling for torch {recipe.torch}, {', '.join(recipe.architectures)}")
     with tempfile.TemporaryDirectory(dir=work) as objects:
         units = toolchain.compile_commands(recipe.architectures, chosen, Path(objects))
-        with ThreadPoolExecutor(toolchain.compilers_at_once()) as pool:
+        with ThreadPoolExecutor(toolchain.parallel_compilers()) as pool:
             running = [pool.submit(toolchain.run, unit, command) for unit, command in units.items()]
             for done, finished in enumerate(as_completed(running), 1):
                 unit, seconds = finished.result()

@@ -98,7 +98,7 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-def compilers_at_once() -> int:
+def parallel_compilers() -> int:
     """Return how many compilers may run at once: in an HTCondor job one, within its memory."""
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
@@ -121,7 +121,7 @@ def compile_commands(
         # Compiled by nvcc for its include paths; what it does with a .cpp is call the C++ compiler.
         commands["cuda.cpp"] = [*nvcc, *HOST_FLAGS, *DEFINES, *include]
         codes = code_for(architectures, known_to(chosen.nvcc))
-        kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(compilers_at_once()), *codes]
+        kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(parallel_compilers()), *codes]
         commands |= {f"cuda/{path.name}": kernels for path in sorted(SOURCES.glob("cuda/*.cu"))}
     return {
         unit: [*command, "-c", str(SOURCES / unit), "-o", str(objects / f"{Path(unit).name}.o")]

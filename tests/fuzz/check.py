@@ -23,7 +23,7 @@ from tests.fuzz import generate
 from trialfleet.errors import TrialfleetError, printable
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.attempts.outcome import Complete, judge
+from trialfleet.workflows.attempts.outcome import Complete, outcome_of
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.daily.day import Work
@@ -146,7 +146,7 @@ def result(random: Random, folder: Path) -> None:
     files.result.write_bytes(generate.result(random))
     files.err.write_bytes(generate.result(random))
     files.log.write_bytes(generate.result(random))
-    outcome = judge(files, random.choice(RETURN_CODES), "auc", {})
+    outcome = outcome_of(files, random.choice(RETURN_CODES), "auc", {})
     if isinstance(outcome, Complete):
         assert "auc" in outcome.metrics
         assert all(math.isfinite(value) for value in outcome.metrics.values())

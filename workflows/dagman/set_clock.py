@@ -128,5 +128,5 @@ def _run(command: Command) -> None:
     except subprocess.TimeoutExpired as error:
         raise PoolError(f"{command[0]} had no answer in {_ANSWER_SECONDS:.0f} s") from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise PoolError(f"{' '.join(command)} exits {done.returncode}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())
+        raise PoolError(f"{' '.join(command)} exits {done.returncode}: {output}")

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.folder import DailyFolder
@@ -252,7 +252,7 @@ class _GoingOn:
             self._lost_since = time.monotonic()
         if status.state is RunState.PLANNED:
             self._say(f"submitted as job {self._run.submit()}: {self._run.folder}")
-            self._say(f"  watch it: trialfleet status {typed(self._run.folder)} --watch")
+            self._say(f"  watch it: trialfleet status {shell_quoted(self._run.folder)} --watch")
             return False
         has_been_lost = self._lost_since and time.monotonic() - self._lost_since > LOST_SECONDS
         if (status.state is RunState.STOPPED and is_first) or has_been_lost:

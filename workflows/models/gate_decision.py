@@ -262,11 +262,11 @@ def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float,
         groups = np.array_split(random.permutation(values), _MOST_ROWS)
         values = np.array([group.mean() for group in groups])
     count = len(values)
-    at_once = max(1, _NUMBERS // count)
+    block = max(1, _NUMBERS // count)
     means = np.concatenate(
         [
-            values[random.integers(0, count, (min(at_once, RESAMPLES - begin), count))].mean(1)
-            for begin in range(0, RESAMPLES, at_once)
+            values[random.integers(0, count, (min(block, RESAMPLES - begin), count))].mean(1)
+            for begin in range(0, RESAMPLES, block)
         ]
     )
     low, high = np.quantile(means, [1 - confidence, confidence])

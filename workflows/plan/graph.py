@@ -89,7 +89,7 @@ class StudyGraph:
         return 2 + fleet + own
 
     @property
-    def at_once(self) -> int:
+    def concurrency(self) -> int:
         """How many trials run at once where there are slots enough."""
         lanes = sorted((len(region.lanes) for region in self.regions), reverse=True)
         return sum(lanes[: self.parallel_regions])

@@ -287,8 +287,8 @@ def slices_note(row: Region) -> str:
     )
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _moment(time: datetime) -> str:

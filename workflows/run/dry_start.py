@@ -18,7 +18,7 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.sections import did_you_mean
-from trialfleet.workflows.attempts.outcome import Complete, Failed, judge
+from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -85,7 +85,7 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
         code, waited = _wait(place, seconds)
     metrics = None
     if code is not None:
-        outcome = judge(place, code, frozen.study.objective.metric, frozen.places)
+        outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
         if isinstance(outcome, Failed):
             raise InputError(_failure(region.name, outcome.error, place))
         metrics = outcome.metrics if isinstance(outcome, Complete) else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import InputError, OptimizerError
-from trialfleet.files import read_json, typed
+from trialfleet.files import read_json, shell_quoted
 from trialfleet.sections import did_you_mean
 from trialfleet.workflows.attempts import resource_limits
 from trialfleet.workflows.dagman import job_queue, mend
@@ -43,7 +43,7 @@ from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
 
 if TYPE_CHECKING:
-    from trialfleet.infra.fleet.aws.account import Surroundings
+    from trialfleet.infra.fleet.aws.account import AwsEnvironment
     from trialfleet.optimizer.stored_trials import StoredTrial
 
 _POLL_SECONDS = 2.0
@@ -249,7 +249,7 @@ class Run:
                 why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
                 raise InputError(
                     f"{str(self.folder)!r} is {status.state}{why}; a run is removed once it has "
-                    f"ended: trialfleet stop {typed(self.folder)}"
+                    f"ended: trialfleet stop {shell_quoted(self.folder)}"
                 )
             # Renamed first: a part of a run looks like a run. The names may lie there from a
             # removal that was killed.
@@ -422,7 +422,7 @@ def _plan(
     day: RunsDay | None,
 ) -> Run:
     study, notes = _settled(study)
-    aws = _surroundings(study)
+    aws = _aws_environment(study)
     _check_export(study)
     if (moved := adopt(study)) and notice:
         notice(moved)
@@ -462,10 +462,10 @@ def _check_export(study: Study) -> None:
         account.check_found_by_jobs(f"the export to {study.export.s3}")
 
 
-def _surroundings(study: Study) -> Surroundings | None:
+def _aws_environment(study: Study) -> AwsEnvironment | None:
     """Where the run's autoscaler is to find AWS, as this process does; None where it has none."""
     if study.fleet is None or autoscale_of(study) == "off":
         return None
-    from trialfleet.infra.fleet.aws import account as surroundings
+    from trialfleet.infra.fleet.aws import account
 
-    return surroundings.look(study.fleet.home)
+    return account.look(study.fleet.home)

@@ -7,7 +7,7 @@ DAG nodes and files. Every operation may be repeated: DAGMan runs a script again
 begin REGION                             clear the way for a new DAGMan of the region
 end REGION RETURN                        say whether the region is over, or needs another DAGMan
 ask REGION NODE                          choose a trial's parameters, write its files
-tell REGION NODE RETURN RETRY MAX PRE    judge the attempt, tell the study, say whether to try again
+tell REGION NODE RETURN RETRY MAX PRE    find the outcome, tell the study, say whether to try again
 ask-best, tell-best                      the same for the full training of the best settings
 ask-gate, tell-gate                      the same for the job that measures both models
 conclude REGION NODE                     end a region whose study publishes nothing

@@ -16,7 +16,7 @@ from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, write_json
-from trialfleet.workflows.attempts.outcome import Complete, judge
+from trialfleet.workflows.attempts.outcome import Complete, outcome_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, models_folder_of
@@ -191,7 +191,7 @@ def _origin(published: Path) -> dict[str, Any] | None:
 
 
 def _result(study: Study, best: TrialFolder) -> Complete:
-    outcome = judge(best, 0, study.objective.metric, {})
+    outcome = outcome_of(best, 0, study.objective.metric, {})
     if not isinstance(outcome, Complete):
         raise InputError(f"{best.result} can't be published: {outcome.error}")
     return outcome

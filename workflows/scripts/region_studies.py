@@ -15,7 +15,7 @@ from trialfleet.workflows.attempts.outcome import (
     Complete,
     Failed,
     Unpaid,
-    judge,
+    outcome_of,
 )
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
@@ -111,9 +111,9 @@ class RegionStudies:
         )
         write_trial(self.frozen.run, self.study, self.folder, place, order)
 
-    def judge(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
+    def outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
         """Return the outcome of an attempt whose job ended so, as DAGMan tells it."""
-        return judge(place, code, self.study.objective.metric, self.frozen.places)
+        return outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def over(self) -> str | None:
         """Why no trial may begin any more, if so: nothing pays for it, or the day is over."""

@@ -179,8 +179,8 @@ class Channel(Section):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        ways = [each for each in (self.command, self.webhook, self.mail) if each is not None]
-        if len(ways) != 1:
+        channels = [each for each in (self.command, self.webhook, self.mail) if each is not None]
+        if len(channels) != 1:
             refuse("Channel", [((), "needs one of command, webhook and mail", {})])
         return self
 

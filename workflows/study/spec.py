@@ -385,8 +385,8 @@ class Study(Section):
         if not isinstance(self.trainer, Trainer):
             return
         data = {sandbox_name(place) for name in self.region_table for place in self.data_of(name)}
-        wrong = command_problems(self.trainer.command, self.trainer.files, data, folder)
-        if problems := [Problem(("trainer", "command", i), text) for i, text in wrong]:
+        found = command_problems(self.trainer.command, self.trainer.files, data, folder)
+        if problems := [Problem(("trainer", "command", i), text) for i, text in found]:
             raise UnusableStudyError(*problems)
 
     def _check_startup(self, region: str) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.dagman.health import Fault
 from trialfleet.workflows.daily.journal import Outcome
 from trialfleet.workflows.plan.matching import Prospects
@@ -120,7 +120,7 @@ class RunFacts:
     @property
     def name(self) -> str:
         """How a person types it."""
-        return typed(self.folder)
+        return shell_quoted(self.folder)
 
     @property
     def again(self) -> str:

@@ -37,9 +37,9 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
 
 
 def _in_aws(aws: Aws, fleet: Fleet) -> list[Finding]:
-    ways, candidates = _ways(aws, fleet)
+    finding, candidates = _candidates(aws, fleet)
     return [
-        ways,
+        finding,
         *_quotas(aws, fleet, candidates),
         *_images(aws, fleet, candidates),
         *permissions.examine(aws, fleet),
@@ -78,7 +78,7 @@ def time_of(answer: Any) -> datetime | None:
     return parsedate_to_datetime(date) if date else None
 
 
-def _ways(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
+def _candidates(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
     check = "instance types and prices"
     try:
         found = choice.candidates(aws, fleet)

@@ -118,30 +118,30 @@ class Loop:
 
     def _opened(self) -> IO[str] | None:
         """Return the open lock, which may need a disk with room again; None if told to end."""
-        said = False
+        reported = False
         while not self._stop.is_set():
             try:
                 for file in (self._report, self._lock):
                     file.parent.mkdir(parents=True, exist_ok=True)
                 return self._lock.open("w")
             except OSError as error:
-                if not said:
+                if not reported:
                     self._say(f"the autoscaler's files can't be made: {error}")
-                said = True
+                reported = True
                 self._stop.wait(self._pause)
         return None
 
     def _alone(self, lock: IO[str]) -> bool:
         """Wait until no other autoscaler scales this fleet here; False if told to end first."""
-        said = False
+        reported = False
         while not self._stop.is_set():
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not said:
+                if not reported:
                     self._tell("waiting")
                     self._say(f"another autoscaler of the fleet {self._fleet!r} is at work")
-                said = True
+                reported = True
                 self._stop.wait(self._pause)
             else:
                 return True

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, PoolError, first_of
-from trialfleet.workflows.attempts.outcome import Failed, judge
+from trialfleet.workflows.attempts.outcome import Failed, outcome_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.run_commands import _resumed
@@ -121,7 +121,7 @@ def test_a_result_of_another_shape_is_told_the_right_one(
 ) -> None:
     folder = TrialFolder(tmp_path)
     folder.result.write_text(json.dumps(result))
-    outcome = judge(folder, 0, "auc", {})
+    outcome = outcome_of(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
     for word in words:
         assert word in outcome.error

@@ -128,9 +128,9 @@ def test_a_trial_waits_for_the_build_that_its_node_has_under_way(
 
 def test_in_a_job_one_compiler_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CONDOR_SCRATCH_DIR", "/somewhere")
-    assert toolchain.compilers_at_once() == 1
+    assert toolchain.parallel_compilers() == 1
     monkeypatch.delenv("_CONDOR_SCRATCH_DIR")
-    assert toolchain.compilers_at_once() == len(os.sched_getaffinity(0))
+    assert toolchain.parallel_compilers() == len(os.sched_getaffinity(0))
 
 
 def test_a_killed_builder_leaves_nothing_in_the_way(

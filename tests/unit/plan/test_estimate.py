@@ -19,7 +19,7 @@ from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import load_frozen
 
-POOL = Prospects(slots=1, fit=1, willing=1, at_once=2, lacking=(), has_fleet=False)
+POOL = Prospects(slots=1, fit=1, willing=1, concurrency=2, lacking=(), has_fleet=False)
 BUDGET = {"trials": 8, "lanes": 8}
 
 
@@ -52,9 +52,9 @@ def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_ru
     size = "each on 1 cpu(s), 100MB"
     assert f"at once  up to 16 trial(s), {size}\n" in plan_text(run)
     assert f"{size}; this pool runs 2 at a time\n" in plan_text(run, PoolCheck(prospects=POOL))
-    large = PoolCheck(prospects=replace(POOL, at_once=16))
+    large = PoolCheck(prospects=replace(POOL, concurrency=16))
     assert f"{size}; this pool has room for all of them\n" in plan_text(run, large)
-    none = PoolCheck(prospects=replace(POOL, at_once=0, fit=0))
+    none = PoolCheck(prospects=replace(POOL, concurrency=0, fit=0))
     assert f"{size}; this pool runs none at a time\n" in plan_text(run, none)
     assert plan_summary(run)["at_once"] == 16
 

@@ -171,10 +171,10 @@ def test_a_gpu_that_hangs_takes_no_other_with_it(
     readings = gather.measured(replace(HEALTHY, gpus=(GOOD, OTHER)), time.monotonic() + 25)
     assert [gpu.bandwidth for gpu in readings.gpus] == [500.0, 482.0]
     assert readings.kernels is True
-    judged = verdict(readings)
-    assert judged.healthy
-    assert judged.sick == (OTHER.id,)
-    assert judged.reason == "GPU 1: hung when about to measure bandwidth"
+    health = verdict(readings)
+    assert health.healthy
+    assert health.sick == (OTHER.id,)
+    assert health.reason == "GPU 1: hung when about to measure bandwidth"
 
 
 BY_TURNS = """
@@ -298,7 +298,7 @@ def test_a_slow_launch_is_not_taken_for_slow_memory(monkeypatch: pytest.MonkeyPa
     """A copy takes 1 ms here, and each launch of one or of many 50 ms."""
     clock = 0.0
 
-    def at_once(*_arguments: object) -> Any:
+    def repeated(*_arguments: object) -> Any:
         copies = _arguments[-1]
 
         def replay() -> None:
@@ -312,7 +312,7 @@ def test_a_slow_launch_is_not_taken_for_slow_memory(monkeypatch: pytest.MonkeyPa
         cuda = types.SimpleNamespace(synchronize=lambda _device: None)
         zeros = empty_like = staticmethod(lambda *_sizes, **_options: None)
 
-    monkeypatch.setattr(measure, "at_once", at_once)
+    monkeypatch.setattr(measure, "repeated", repeated)
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     assert measure.bandwidth(Torch, None) == pytest.approx(2 * measure.COPY_BYTES / 0.001 / 1e9)
 
@@ -348,9 +348,9 @@ def test_torch_without_cuda_makes_the_gpu_sick_with_the_reason_in_words(
 
     monkeypatch.setattr(torch.version, "cuda", None)
     gpu, note = gpu_after_main(capsys)
-    judged = verdict(replace(HEALTHY, gpus=(gpu,)))
-    assert not judged.healthy
-    assert judged.reason.endswith("is built without CUDA: trials would run on the CPU")
+    health = verdict(replace(HEALTHY, gpus=(gpu,)))
+    assert not health.healthy
+    assert health.reason.endswith("is built without CUDA: trials would run on the CPU")
     assert note == ""
 
 

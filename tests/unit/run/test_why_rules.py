@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trialfleet.workflows.attempts.outcome import Complete, Failed, judge
+from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.daily.journal import Ending, Outcome
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -41,7 +41,7 @@ RUN = RunFacts(
 )  # fmt: skip
 REGION = RegionFacts(name="A", slug="A", state=RunState.RUNNING, stage=Stage.TUNING, budget=4)
 NODE = NodeFacts(node="A.l1.t01")
-FITS = Prospects(slots=2, fit=2, willing=2, at_once=2, lacking=(), has_fleet=False)
+FITS = Prospects(slots=2, fit=2, willing=2, concurrency=2, lacking=(), has_fleet=False)
 QUEUED = Queued(job="7.0", seconds=60, prospects=FITS)
 DEFER = Script("A.l1.t02", 75, "the storage of study 'demo' can't be used: locked")
 LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
@@ -263,7 +263,7 @@ def test_each_outcome_of_an_attempt_is_read_as_what_it_was(
 ) -> None:
     place = TrialFolder(tmp_path)
     place.result.write_text(result)
-    outcome = judge(place, code, "loss", {})
+    outcome = outcome_of(place, code, "loss", {})
     assert isinstance(outcome, Failed)
     assert kind_of_attempt(outcome.error) is kind
     assert not isinstance(outcome, Complete)
