@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from trialfleet.nodes.bootstrap import metadata_fence
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 
 class MachineError(Exception):
@@ -15,7 +15,7 @@ class MachineError(Exception):
 def raise_fence() -> bool:
     """Keep jobs from the instance's metadata; True if the fence was gone; MachineError."""
     try:
-        return metadata_fence.raise_fence(Machine())
+        return metadata_fence.raise_fence(Host())
     except StepError as error:
         raise MachineError(str(error)) from error
 

@@ -13,9 +13,9 @@ import traceback
 
 from trialfleet.instance_aws import WAITS, Aws, AwsError, Imds
 from trialfleet.nodes.bootstrap import driver, settings, steps
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import identify
 from trialfleet.nodes.bootstrap.log import FILE, Log
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
 UPLOAD_WAITS, UPLOAD_SECONDS = (1,), 5  # the log is no reason to be late
 AGAIN, OVER = 1, 3  # exit codes: systemd tries again but for the latter
@@ -23,10 +23,10 @@ AGAIN, OVER = 1, 3  # exit codes: systemd tries again but for the latter
 
 def main() -> int:
     """Take the steps; 0 when the node has joined, or reboots for its driver."""
-    log = Log(Machine().place(FILE))
-    machine = Machine(say=log.say)
+    log = Log(Host().place(FILE))
+    host = Host(say=log.say)
     try:
-        node_settings = settings.read(machine)
+        node_settings = settings.read(host)
         instance = identify(Imds(waits=WAITS))
     except (StepError, AwsError) as error:
         log.say(f"failed: {error}")
@@ -39,7 +39,7 @@ def main() -> int:
         briefly, node_settings.bucket, f"{node_settings.log_prefix}{instance.id}.log"
     )
     aws = Aws(Imds(), node_settings.home, node_settings.endpoint_url)
-    return take_steps(steps.Node(machine, node_settings, instance, aws, tell))
+    return take_steps(steps.Node(host, node_settings, instance, aws, tell))
 
 
 def take_steps(node: steps.Node) -> int:
@@ -61,7 +61,7 @@ def reboot(node: steps.Node) -> int:
     """Start the machine anew for its driver; the next attempt goes on without where that fails."""
     node.tell(f"driver: {driver.STILL}; reboots, this once")
     try:
-        node.machine.run("systemctl", "reboot")
+        node.host.run("systemctl", "reboot")
     except StepError as error:
         return failed(node, str(error))
     return 0
@@ -72,7 +72,7 @@ def failed(node: steps.Node, why: str) -> int:
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:
         return OVER
-    node.machine.write(steps.FAILED, " ".join(why.split()))
+    node.host.write(steps.FAILED, " ".join(why.split()))
     return AGAIN
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trialfleet.instance_aws import Imds
-from trialfleet.nodes.bootstrap.machine import StepError
+from trialfleet.nodes.bootstrap.host import StepError
 
 PRICE_TAG = "meta-data/tags/instance/trialfleet:price"
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trialfleet.nodes.bootstrap.machine import HOME, Machine, StepError
+from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 
 SCHEMA = 1
 FILE = f"{HOME}/settings.json"
@@ -64,9 +64,9 @@ class Settings:
         return cls(**{name: table[name] for name in names & set(table)})
 
 
-def read(machine: Machine) -> Settings:
+def read(host: Host) -> Settings:
     """Return the settings that the user data left on this machine; StepError without them."""
-    text = machine.read(FILE)
+    text = host.read(FILE)
     if not text:
         raise StepError(f"there are no settings at {FILE}: did the user data run?")
     try:

@@ -17,7 +17,7 @@ from trialfleet.workflows.report.model import (
     Failure,
     Importance,
     ParameterRange,
-    Region,
+    RegionReport,
     Setting,
     Trial,
 )
@@ -79,7 +79,7 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
     )
 
 
-def unreported(metric: str, regions: Sequence[Region]) -> str:
+def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
     """Say that no completed trial told the metric of the comparison; empty where one did."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
@@ -92,7 +92,7 @@ def unreported(metric: str, regions: Sequence[Region]) -> str:
     )
 
 
-def advice_on_worse(source: ReportSource, regions: Sequence[Region]) -> str:
+def advice_on_worse(source: ReportSource, regions: Sequence[RegionReport]) -> str:
     """What to do where tuned settings are worse than default ones; empty if they nowhere are."""
     if all(region.worse is None for region in regions):
         return ""

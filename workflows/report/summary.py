@@ -8,7 +8,7 @@ from trialfleet.workflows.output import keep_numbers_whole
 from trialfleet.workflows.report.analysis import unreported
 from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
 from trialfleet.workflows.report.groups import group_of, outcome
-from trialfleet.workflows.report.model import Region, Report
+from trialfleet.workflows.report.model import RegionReport, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,7 +66,7 @@ def _caption(report: Report) -> Text | None:
     return Text("\n".join(lines), style="red") if lines else None
 
 
-def _worse(row: Region) -> list[str]:
+def _worse(row: RegionReport) -> list[str]:
     sentence = (
         f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}".rstrip()
     )
@@ -84,7 +84,7 @@ def report_decimals(report: Report) -> int | None:
     )
 
 
-def _gain(row: Region, decimals: int | None) -> Text:
+def _gain(row: RegionReport, decimals: int | None) -> Text:
     from rich.text import Text
 
     gain = row.report.gain

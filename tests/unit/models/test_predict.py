@@ -69,7 +69,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     network = Network(data.columns, chosen)
     former = signal.getsignal(signal.SIGTERM)
     steps = PlainSteps(network, data, chosen, t.seed)
-    train.Run(t, chosen, network, data, steps).fit()
+    train.Training(t, chosen, network, data, steps).fit()
     signal.signal(signal.SIGTERM, former)
     train.save_model(t.model, network, data, chosen)
     torch.save(outputs_in_trial(network, data), folder / "outputs.pt")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.node_stand_ins import IP, Bench
-from tests.unit.nodes.test_bootstrap_machine import SPOT, TOLD
+from tests.unit.nodes.test_bootstrap_host import SPOT, TOLD
 from trialfleet.instance_aws import Aws, Imds
 from trialfleet.nodes.bootstrap import configuration, cuda_kernels, driver, steps
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
 from trialfleet.nodes.probe import kernel_log, privileged_readings
 from trialfleet.nodes.probe.kernel_log import Xid
@@ -34,9 +34,9 @@ def said() -> list[str]:
 
 @pytest.fixture
 def node(bench: Bench, said: list[str]) -> steps.Node:
-    machine = Machine(bench.root, said.append)
+    host = Host(bench.root, said.append)
     settings = Settings.of(TOLD)
-    node = steps.Node(machine, settings, SPOT, Aws(Imds(), "eu-west-1"), said.append)
+    node = steps.Node(host, settings, SPOT, Aws(Imds(), "eu-west-1"), said.append)
     node.driver = driver.NO_LONGER
     return node
 

@@ -25,7 +25,7 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.errors import OptimizerError
-from trialfleet.workflows.report import Region, Report, build_report, render_page
+from trialfleet.workflows.report import RegionReport, Report, build_report, render_page
 from trialfleet.workflows.report.summary import summary_table
 from trialfleet.workflows.report.tables import (
     region_columns,
@@ -322,7 +322,7 @@ def test_json_is_plain_complete_and_has_the_documented_keys(tuned: Report) -> No
     assert value["schema"] == 1
     assert value["finished"] == "2026-11-20T03:01:00+00:00"
     region = value["regions"][0]
-    assert set(region) == {field.name for field in dataclasses.fields(Region)}
+    assert set(region) == {field.name for field in dataclasses.fields(RegionReport)}
     assert region["published"] == "/models/JFK/r"
     assert region["report"]["gain"] == tuned.regions[0].report.gain
     assert len(region["trials"]) == 30

@@ -143,7 +143,7 @@ import ranks
 run, ranks.run = ranks.run, lambda main: None
 import on_cpu, train
 
-evaluate = train.Run.evaluate_epoch
+evaluate = train.Training.evaluate_epoch
 
 
 def evaluate_epoch(self):
@@ -152,7 +152,7 @@ def evaluate_epoch(self):
     evaluate(self)
 
 
-train.Run.evaluate_epoch = evaluate_epoch
+train.Training.evaluate_epoch = evaluate_epoch
 run(train.main)
 """
 

@@ -30,7 +30,7 @@ def say_nothing(_line: str) -> None:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Host:
     """Where files lie, and how programs are called.
 
     Attributes:
