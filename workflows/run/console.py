@@ -29,7 +29,8 @@ from trialfleet.workflows.status.status import RegionStatus, RunStatus
 
 if TYPE_CHECKING:
     from trialfleet.infra.pool.status import Machine, PoolStatus
-    from trialfleet.workflows.run.run import BestSettings, Run, TrialRecord
+    from trialfleet.workflows.run.records import BestSettings, TrialRecord
+    from trialfleet.workflows.run.run import Run
 
 _COLORS: dict[str, str] = {
     RunState.RUNNING: "cyan",

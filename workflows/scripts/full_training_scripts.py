@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trialfleet.files import read_json, write_json
-from trialfleet.optimizer.region_study import Assignment
+from trialfleet.optimizer.region_types import Assignment
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.job_record import note_job

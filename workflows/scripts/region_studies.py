@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from trialfleet.files import write_json
-from trialfleet.optimizer.region_study import Assignment, RegionSettings, RegionStudy
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import Assignment, RegionSettings
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.wall_clock import WallClock

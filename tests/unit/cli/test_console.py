@@ -16,7 +16,7 @@ from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
 from trialfleet.workflows.output import keep_numbers_whole, show
 from trialfleet.workflows.run.console import best_table, duration, run_view, trials_table
-from trialfleet.workflows.run.run import BestSettings, TrialRecord
+from trialfleet.workflows.run.records import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.region_state import LEFT_NO_MODEL

@@ -10,7 +10,7 @@ from tests.unit.study.study_texts import MINIMAL
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.spec.fleet import check_regions
 from trialfleet.workflows.study.loading import load_fleet
-from trialfleet.workflows.study.spec import studys_fleet
+from trialfleet.workflows.study.resolution import studys_fleet
 
 OWN = "name: nightly\naws_regions: [eu-west-1, us-east-1]\n"
 

@@ -21,11 +21,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.optimizer import region_study
-from trialfleet.optimizer.region_study import (
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import (
     AlreadyTold,
     Assignment,
     RegionSettings,
-    RegionStudy,
     Spent,
     Stopped,
 )
@@ -499,7 +499,8 @@ import json, os, signal, sys
 import scipy.stats.qmc  # before the forks
 import sqlalchemy
 from pathlib import Path
-from trialfleet.optimizer.region_study import RegionSettings, RegionStudy
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import RegionSettings
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
