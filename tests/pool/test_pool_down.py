@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.conftest import MakeRun
-from tests.pool.watching import SLOW, WaitFor, active, assert_exactly_once, told
+from tests.pool.watching import SLOW, WaitFor, active, assert_exactly_once, finished_trials
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman.job_queue import runs_in_progress
@@ -46,7 +46,7 @@ def own(make_pool: Callable[..., Pool]) -> Iterator[Pool]:
 def begun(own: Pool, make_run: MakeRun, wait_for: WaitFor) -> Run:
     run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
     run.submit()
-    wait_for(lambda: told(run) >= 1)
+    wait_for(lambda: finished_trials(run) >= 1)
     return run
 
 

@@ -65,8 +65,8 @@ def test_status_shows_a_node_and_says_why_the_pool_is_silent(cloud: Account) -> 
     assert name in text
     assert "0.58 USD/h" in text
     assert "the pool can't be asked" in text
-    told = json.loads(fleet_command("status", "--json").output)
-    assert [node["instance"] for node in told["nodes"]] == [name]
+    content = json.loads(fleet_command("status", "--json").output)
+    assert [node["instance"] for node in content["nodes"]] == [name]
 
 
 def test_down_removes_all_and_says_so(cloud: Account) -> None:
@@ -99,7 +99,7 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (["plan", "nothing.yaml"], 2, "nothing.yaml: there is no such file"),
         (["scale", "9"], 2, "9 nodes: the fleet may have 0 to 2 (nodes.max)"),
@@ -111,11 +111,11 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
     ],
 )
 def test_a_mistake_is_told_without_a_traceback(
-    cloud: Account, words: list[str], code: int, told: str
+    cloud: Account, words: list[str], code: int, expected: str
 ) -> None:
     result = fleet_command(*words)
     assert result.exit_code == code, result.output
-    assert told in result.output
+    assert expected in result.output
     assert "Traceback" not in result.output
     assert cloud.instances() == []
 

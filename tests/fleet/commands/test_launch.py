@@ -53,9 +53,9 @@ def ask(
     **changes: Any,
 ) -> Launched:
     spec = fleet(**changes)
-    told: list[str] = [] if said is None else said
+    lines: list[str] = [] if said is None else said
     return launch.launch(
-        cloud.aws, spec, ready(cloud, spec), candidates, count, "r1", told.append, now=now
+        cloud.aws, spec, ready(cloud, spec), candidates, count, "r1", lines.append, now=now
     )
 
 

@@ -105,8 +105,8 @@ class Fleet:
     def status(self, node: Machine) -> dict[str, Any]:
         """Return what `fleet status` says of a node."""
         line = f"{PROGRAM} fleet status --json {self.name}.yaml"
-        told = json.loads(self.project.run(line))["nodes"]
-        return next(one for one in told if one["instance"] == node.id)
+        content = json.loads(self.project.run(line))["nodes"]
+        return next(one for one in content if one["instance"] == node.id)
 
     def log(self, node: Machine) -> str:
         """Return the log that a node has put into the bucket."""

@@ -45,7 +45,7 @@ class Doomed:
     node: Machine
     why: str
 
-    def told(self) -> str:
+    def message(self) -> str:
         """Return why it has not joined by `fleet status`, as soon as that knows."""
         status = self.fleet.status(self.node)
         assert status["stage"] == "booted"
@@ -107,7 +107,7 @@ def without(policy: Mapping[str, Any], action: str) -> dict[str, Any]:
 def test_status_says_why_a_node_has_not_joined(
     doomed: dict[str, Doomed], lab: Lab, name: str
 ) -> None:
-    print(lab.wait_for(doomed[name].told, f"why {name} has not joined", 55))
+    print(lab.wait_for(doomed[name].message, f"why {name} has not joined", 55))
 
 
 # --- Permissions ----------------------------------------------------------------------------------
@@ -352,8 +352,8 @@ def test_on_the_prepared_image_our_own_steps_take_seconds(
     machine.run(["systemctl", "reboot"])
     fleet.wait_until_joined(machine)
     lab.wait_for(lambda: "join: joined" in fleet.log(machine), "the end of its log")
-    told = fleet.log(machine).partition(" user data: ")
-    lines = f"{told[0].splitlines()[-1]}{told[1]}{told[2]}".splitlines()
+    log_parts = fleet.log(machine).partition(" user data: ")
+    lines = f"{log_parts[0].splitlines()[-1]}{log_parts[1]}{log_parts[2]}".splitlines()
     print("\n".join(lines))
     assert any("htcondor: 25" in line and "present" in line for line in lines)
     first, last = (datetime.fromisoformat(line.split()[0]) for line in (lines[0], lines[-1]))

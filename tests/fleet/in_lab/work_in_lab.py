@@ -52,7 +52,7 @@ class Work:
         log = self._file(f"trials/{node}/log")
         return re.findall(r"executing on host: <([\d.]+):", log)
 
-    def told(self, node: str) -> int:
+    def times_told(self, node: str) -> int:
         """Return how often the study was told the trial's value."""
         return self._file("scripts.log").count(f"{node}: loss = ")
 

@@ -218,8 +218,8 @@ def gpus(instance_type: str) -> int:
     """Return how many GPUs AWS says that an instance type has."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-    told = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
-    return sum(gpu["Count"] for gpu in told)
+    listed = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
+    return sum(gpu["Count"] for gpu in listed)
 
 
 def hide_resolver(folder: Path) -> None:

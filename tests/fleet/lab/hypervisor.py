@@ -47,11 +47,11 @@ class Machine:
         self._boots += 1
         if self._boots > 1:
             switch.unplug(self.spec.address)
-        told = dataclasses.asdict(self.spec)
+        fields = dataclasses.asdict(self.spec)
         if self.spec.cgroup:
-            told["cgroup"] += f".{self._boots}"  # the kernel may yet be clearing the last one
+            fields["cgroup"] += f".{self._boots}"  # the kernel may yet be clearing the last one
         file = self._folder / f"{self.spec.id}.json"
-        file.write_text(json.dumps(told))
+        file.write_text(json.dumps(fields))
         firmware = REAL_FIRMWARE if self.spec.image else FIRMWARE
         clocks = clocks_from_zero() if self.spec.image else ()
         master, slave = pty.openpty()

@@ -203,10 +203,10 @@ def mend_prices() -> None:
     history = SpotInstances.describe_spot_price_history
 
     def describe_spot_price_history(self: Any) -> ActionResult:
-        told: Any = history(self).result
-        for entry in told["SpotPriceHistory"]:
+        answer: Any = history(self).result
+        for entry in answer["SpotPriceHistory"]:
             entry["SpotPrice"] = spot_price(entry["AvailabilityZone"])
-        return ActionResult(told)
+        return ActionResult(answer)
 
     SpotInstances.describe_spot_price_history = describe_spot_price_history  # type: ignore
 

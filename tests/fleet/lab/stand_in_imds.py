@@ -174,8 +174,8 @@ def meta_data(service: Service, instance: Any) -> dict[str, Any]:
     if instance.id in notices.actions:
         tree["spot"] = {"instance-action": json.dumps(notices.actions[instance.id])}
     if instance.id in notices.rebalance:
-        told = {"rebalance": json.dumps(notices.rebalance[instance.id])}
-        tree["events"] = {"recommendations": told}
+        recommendations = {"rebalance": json.dumps(notices.rebalance[instance.id])}
+        tree["events"] = {"recommendations": recommendations}
     return tree
 
 

@@ -55,8 +55,8 @@ def readings(have: dict[str, Any]) -> dict[str, Any]:
         "gpus": [{"index": n, "uuid": uuid(n), **healthy} for n in range(have["gpus"])],
         "xids": [],
     }
-    told: dict[str, Any] = have.get("readings", {})
-    return found | told
+    given: dict[str, Any] = have.get("readings", {})
+    return found | given
 
 
 def uuid(number: int) -> str:

@@ -339,9 +339,9 @@ def test_what_failed_is_told_at_each_step_of_the_next_attempt(
     cloud.client("ssm").put_parameter(Name=PARAMETER, Value=THE_TOKEN, Type="SecureString")
     assert started_again(bench, imds).code == 1
     lines = [line.split(" ", 1)[1] for line in cloud.log().splitlines()]
-    (told,) = (line for line in lines if line.startswith("driver ... ("))
-    assert told.startswith("driver ... (once more; failed: ssm: POST ")
-    assert "ParameterNotFound" in told
+    (driver_line,) = (line for line in lines if line.startswith("driver ... ("))
+    assert driver_line.startswith("driver ... (once more; failed: ssm: POST ")
+    assert "ParameterNotFound" in driver_line
     assert lines[-1].startswith("failed: jobs can't be kept from the instance's metadata")
 
 

@@ -80,18 +80,18 @@ def test_each_step_is_reported_for_people(tmp_path: Path) -> None:
     last = Step(**{**vars(STEP), "nodes": {"idle": 2}, "drained": (removal,)})
     report = tmp_path / "fleet" / "demo.json"
     loop(Scripted([STEP, last]), report, []).run()
-    told = json.loads(report.read_text())
-    assert (told["fleet"], told["run"], told["mode"], told["state"]) == (
+    content = json.loads(report.read_text())
+    assert (content["fleet"], content["run"], content["mode"], content["state"]) == (
         "demo",
         "r1",
         "service",
         "ended",
     )
-    assert told["process"] == os.getpid()
-    assert told["step"]["at"] == "2026-11-20T12:00:00+00:00"
-    assert told["step"]["nodes"] == {"idle": 2}
-    assert told["step"]["drained"][0]["reason"] == "idle for 10 minutes"
-    assert read_report(report) == told
+    assert content["process"] == os.getpid()
+    assert content["step"]["at"] == "2026-11-20T12:00:00+00:00"
+    assert content["step"]["nodes"] == {"idle": 2}
+    assert content["step"]["drained"][0]["reason"] == "idle for 10 minutes"
+    assert read_report(report) == content
 
 
 def test_a_step_that_fails_is_reported_and_the_next_one_follows(tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def test_a_library_is_built_once_and_says_what_it_is(
     assert library == place / recipe.folder / build.LIBRARY
     assert build.find_or_build() == library
     assert len(calls.read_text().splitlines()) == 3  # two files, and the link
-    told = json.loads((library.parent / "build.json").read_text())
-    assert told["sources"] == build.hash_of_sources()
-    assert told["torch"] == torch.__version__
-    assert told["seconds"] >= 0
+    content = json.loads((library.parent / "build.json").read_text())
+    assert content["sources"] == build.hash_of_sources()
+    assert content["torch"] == torch.__version__
+    assert content["seconds"] >= 0
     assert sorted(path.name for path in library.parent.iterdir()) == ["build.json", build.LIBRARY]
 
 
@@ -466,9 +466,9 @@ def test_what_was_built_must_load(
     assert command.main(["build"]) == 1
     assert "No library: " in capsys.readouterr().out
     assert command.main(["status", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["implementation"] == "plain"
-    assert re.search(r"kernels.so does not load: .*(file too short|invalid ELF)", told["reason"])
+    content = json.loads(capsys.readouterr().out)
+    assert content["implementation"] == "plain"
+    assert re.search(r"kernels.so does not load: .*(file too short|invalid ELF)", content["reason"])
 
 
 def test_status_builds_nothing(
@@ -507,8 +507,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ended = subprocess.run(words, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.search(r"compiled cpu.cpp in \d+\.\d s \(\d of 2\)", ended.stderr)
-    told: dict[str, Any] = json.loads(ended.stdout)
-    return {**told, "place": str(place)}
+    content: dict[str, Any] = json.loads(ended.stdout)
+    return {**content, "place": str(place)}
 
 
 def in_python(

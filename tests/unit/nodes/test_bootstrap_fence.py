@@ -49,10 +49,10 @@ def in_a_network_of_its_own(script: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(("account", "told"), [(0, "no such place"), (65_534, "kept out")])
-def test_the_metadata_are_for_others_than_the_jobs_account(account: int, told: str) -> None:
+@pytest.mark.parametrize(("account", "expected"), [(0, "no such place"), (65_534, "kept out")])
+def test_the_metadata_are_for_others_than_the_jobs_account(account: int, expected: str) -> None:
     connect = f"/usr/bin/python3 -c '{CONNECT}' {account}"
-    assert in_a_network_of_its_own(f"{RAISE}; {RAISE}; {connect}") == told
+    assert in_a_network_of_its_own(f"{RAISE}; {RAISE}; {connect}") == expected
 
 
 def test_the_fence_is_one_rule_and_the_kernels_own_which_networkd_leaves_alone() -> None:
@@ -63,8 +63,8 @@ def test_the_fence_is_one_rule_and_the_kernels_own_which_networkd_leaves_alone()
 def test_a_fence_that_was_removed_is_raised_again() -> None:
     script = "from trialfleet.nodes.bootstrap.metadata_fence import *; print(raise_fence(Host()))"
     again = f'{sys.executable} -c "{script}"'
-    told = in_a_network_of_its_own(f"{again}; {again}; ip rule del pref 169; {again}")
-    assert told.split() == ["True", "False", "True"]
+    output = in_a_network_of_its_own(f"{again}; {again}; ip rule del pref 169; {again}")
+    assert output.split() == ["True", "False", "True"]
 
 
 NO_FENCE = {

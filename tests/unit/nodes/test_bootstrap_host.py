@@ -191,8 +191,12 @@ def test_an_installation_that_cannot_be_brought_to_its_end_is_told(bench: Bench)
 
 def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
     bench.file("opt/trialfleet/settings.json", str(TOLD).replace("'", '"'))
-    told = settings.read(Host(bench.root))
-    assert (told.manager, told.boot_minutes, told.endpoint_url) == ("10.0.0.1:9618", 20, "")
+    found = settings.read(Host(bench.root))
+    assert (found.manager, found.boot_minutes, found.endpoint_url) == (
+        "10.0.0.1:9618",
+        20,
+        "",
+    )
 
 
 @pytest.mark.parametrize(

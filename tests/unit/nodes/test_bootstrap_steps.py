@@ -51,7 +51,7 @@ def jobs_python(bench: Bench, body: str) -> None:
     (folder / "python3").chmod(0o755)
 
 
-def told_file(bench: Bench) -> privileged_readings.PrivilegedReadings:
+def readings_file(bench: Bench) -> privileged_readings.PrivilegedReadings:
     return privileged_readings.read(bench.root / privileged_readings.FILE.lstrip("/"))
 
 
@@ -66,7 +66,9 @@ def test_the_first_probe_is_told_what_only_root_learns(
     ]
     bench.program("condor_status", f"echo '{json.dumps(ads)}'")
     steps.tell_probe(node)
-    assert told_file(bench) == privileged_readings.PrivilegedReadings(xids, {"NVIDIA L4": (250.0,)})
+    assert readings_file(bench) == privileged_readings.PrivilegedReadings(
+        xids, {"NVIDIA L4": (250.0,)}
+    )
     (asked,) = bench.calls
     assert asked.startswith("condor_status -json -constraint PartitionableSlot && HAS_GPU")
 
@@ -77,7 +79,7 @@ def test_a_collector_that_says_nothing_is_no_reason_to_stop(
 ) -> None:
     bench.program("condor_status", program)
     steps.tell_probe(node)
-    assert told_file(bench).pool == {}
+    assert readings_file(bench).pool == {}
 
 
 def test_without_a_gpu_nobody_is_asked_and_nothing_is_compiled(

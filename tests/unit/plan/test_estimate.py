@@ -66,17 +66,17 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
     assert "time  " not in plan_text(first, pool)
     complete(first, [60.0, 90.0, None])
     second = planned(make_run, "r2", here)
-    told = {"seconds": 240.0, "trial_seconds": 60.0, "based_on": 3}
-    assert plan_summary(second, pool)["expected"] == told
+    expected = {"seconds": 240.0, "trial_seconds": 60.0, "based_on": 3}
+    assert plan_summary(second, pool)["expected"] == expected
     text = "about 4 min for the trials: one took 1 min, the median of 3 of earlier runs\n"
     assert text in plan_text(second, pool)
     assert plan_summary(second)["expected"] is None  # who knows how many run at once
     own = make_run(run="r3", out=here / "runs/r3", budget=BUDGET)  # in a folder of its own
     complete(own, [60.0] * 2)
-    assert plan_summary(second, pool)["expected"] == {**told, "based_on": 5}
+    assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5}
     other = make_run(run="r4", out=here / "runs/r4", budget=BUDGET, name="other")
     complete(other, [900.0] * 9)
-    assert plan_summary(second, pool)["expected"] == {**told, "based_on": 5}
+    assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5}
     (here / "runs/r3/study.yaml").write_text("no run")
     (here / "runs/demo/r1/study.yaml").write_text("no run")
     assert plan_summary(second, pool)["expected"] is None
@@ -119,8 +119,8 @@ def test_a_budget_in_usd_bounds_the_cost_and_knows_what_was_before(
     first = planned(make_run, "r1", here, budget=money, regions=["A", "B"])
     assert load_frozen(RunFolder(first.folder).study).costs is None
     text = plan_text(first)
-    told = "at most 10.00 USD by budget.usd of all regions; no earlier run tells what it will be\n"
-    assert f"  cost     {told}" in text
+    cost = "at most 10.00 USD by budget.usd of all regions; no earlier run tells what it will be\n"
+    assert f"  cost     {cost}" in text
     assert "  note     a budget in USD counts only what is spent on nodes with a price" in text
     complete(first, [60.0], usd=0.5)
     second = planned(make_run, "r2", here, budget=money, usd_per_hour=1.0)

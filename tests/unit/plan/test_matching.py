@@ -61,8 +61,8 @@ def test_a_job_that_every_slot_can_run_lacks_nothing() -> None:
 def test_a_partitionable_slot_runs_as_many_at_a_time_as_it_has_room_for() -> None:
     whole = slot(PartitionableSlot=True)  # 4 cores, 23 GB
     assert prospects(job(), [whole, slot()]).concurrency == 4 + 1
-    told = str(prospects(job(), [whole]))  # what plan says of them two lines earlier
-    assert told == "1 of 1 slot(s) of the pool can run them, 4 at a time"
+    line = str(prospects(job(), [whole]))  # what plan says of them two lines earlier
+    assert line == "1 of 1 slot(s) of the pool can run them, 4 at a time"
     assert prospects(job(RequestMemory=8 * GB), [whole]).concurrency == 2
     assert (
         prospects(job(RequestMemory=23 * GB - 1), [whole]).concurrency == 1

@@ -200,9 +200,9 @@ def test_a_report_metric_that_no_trial_tells_is_said(fleet: Fleet) -> None:
         trial(DEFAULTS, 0.6, at=1, metrics={"tset": 0.8}),
     ]
     report = fleet.report(fleet.region("A", trials), notice="Money is short.")
-    told = "no trial told the report_metric 'test' (did you mean 'tset'?); they told: tset."
-    assert report.notice == f"Money is short. Nothing is compared: {told}"
-    assert told in " ".join(str(summary_table(report).caption).split())
+    expected = "no trial told the report_metric 'test' (did you mean 'tset'?); they told: tset."
+    assert report.notice == f"Money is short. Nothing is compared: {expected}"
+    assert expected in " ".join(str(summary_table(report).caption).split())
     assert "told" not in fleet.report(fleet.region("B", trials), report_metric="tset").notice
     assert fleet.report(fleet.region("C", [trial(DEFAULTS, None, at=0)])).notice == ""
 
@@ -394,9 +394,9 @@ def test_what_jobs_cost_has_columns_where_it_is_known(fleet: Fleet) -> None:
 
 
 def test_a_trial_has_what_htcondor_says_of_its_job(fleet: Fleet) -> None:
-    told = trial(DEFAULTS, 0.5, job=JOB, attempts=2, seconds=3.0)
+    reported = trial(DEFAULTS, 0.5, job=JOB, attempts=2, seconds=3.0)
     before = trial(DEFAULTS, 0.4, at=1, seconds=3.0)  # told before jobs were recorded
-    region = only(fleet.report(fleet.region("A", [told, before])))
+    region = only(fleet.report(fleet.region("A", [reported, before])))
     first, second = region.trials
     assert {name: getattr(first, name) for name in JOB} == JOB
     assert first.attempts == 2
@@ -413,6 +413,6 @@ def test_the_full_training_is_part_of_what_a_region_took(fleet: Fleet) -> None:
 
 
 def test_a_trials_reports_are_its_learning_curve(fleet: Fleet) -> None:
-    told = trial(DEFAULTS, 0.5, reports={3: 0.5, 1: 0.25, 2: float("nan")})
-    region = only(fleet.report(fleet.region("A", [told])))
+    reported = trial(DEFAULTS, 0.5, reports={3: 0.5, 1: 0.25, 2: float("nan")})
+    region = only(fleet.report(fleet.region("A", [reported])))
     assert region.trials[0].curve == ((1, 0.25), (3, 0.5))

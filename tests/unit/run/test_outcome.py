@@ -124,7 +124,7 @@ PLACES = {"resources.memory": "/s/study.yaml:12", "trainer.minutes": "/s/study.y
 
 
 @pytest.mark.parametrize(
-    ("reason", "code", "told"),
+    ("reason", "code", "expected"),
     [
         (
             "over its memory: used 612 MB of 512 MB",
@@ -156,12 +156,12 @@ PLACES = {"resources.memory": "/s/study.yaml:12", "trainer.minutes": "/s/study.y
     ],
 )
 def test_a_trial_over_a_limit_is_told_with_what_to_raise(
-    folder: TrialFolder, reason: str, code: int, told: str
+    folder: TrialFolder, reason: str, code: int, expected: str
 ) -> None:
     folder.log.write_text(HELD_LOG.format(reason=reason, code=code))
     outcome = outcome_of(folder, -1002, "auc", PLACES)
     assert isinstance(outcome, Failed)
-    assert outcome.error == told
+    assert outcome.error == expected
 
 
 def test_a_hold_of_an_attempt_before_is_not_blamed(folder: TrialFolder) -> None:

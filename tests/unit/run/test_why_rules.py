@@ -208,8 +208,8 @@ def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
 )  # fmt: skip
 def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
     assert kind_of_refusal(line) is kind
-    told = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
-    run = replace(RUN, scaling=Scaling(told, wanted=True))
+    report = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
+    run = replace(RUN, scaling=Scaling(report, wanted=True))
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
     assert waits("A", run, none).kind is (kind or Kind.NO_SLOTS)
 
@@ -217,8 +217,8 @@ def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
 def test_an_autoscaler_that_says_nothing_any_more() -> None:
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
     old = {"state": "scaling", "at": (NOW - timedelta(minutes=9)).isoformat(), "step": {}}
-    for told in (None, old, {"state": "ended", "at": NOW.isoformat()}):
-        run = replace(RUN, scaling=Scaling(told, wanted=True))
+    for report in (None, old, {"state": "ended", "at": NOW.isoformat()}):
+        run = replace(RUN, scaling=Scaling(report, wanted=True))
         assert waits("A", run, none).kind is Kind.AUTOSCALER
 
 

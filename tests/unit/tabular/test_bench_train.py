@@ -62,8 +62,8 @@ def test_a_rank_of_two_launches_little_more_than_one_alone(dtype: torch.dtype, t
 
 def test_half_of_the_roofline_is_no_goal_where_launches_bound_the_step() -> None:
     goals = bench.GOALS["cuda"]
-    assert "goal 50%" in bench.told_of_roofline({"bound": "bytes"}, 0.4, goals)
-    assert "goal 50%" not in bench.told_of_roofline({"bound": "launches"}, 0.4, goals)
+    assert "goal 50%" in bench.roofline_line({"bound": "bytes"}, 0.4, goals)
+    assert "goal 50%" not in bench.roofline_line({"bound": "launches"}, 0.4, goals)
 
 
 def test_the_rows_of_an_eager_loop_lie_on_the_device_in_the_order_of_ours() -> None:
