@@ -163,7 +163,7 @@ def result(random: Random, folder: Path) -> None:
 
 def command_line(random: Random, folder: Path) -> None:
     """A command line, in a folder with a study, a run and other things."""
-    _things(folder, random)
+    _input_files(folder, random)
     arguments = _arguments(random)
     os.chdir(folder / "here")
     done = CliRunner().invoke(main, arguments)
@@ -174,7 +174,7 @@ def command_line(random: Random, folder: Path) -> None:
         assert_clear(done.stderr.removeprefix("error: ") or done.stdout)
 
 
-def _things(folder: Path, random: Random) -> None:
+def _input_files(folder: Path, random: Random) -> None:
     """What the arguments may name; `..` is still in the case's own folder."""
     here = folder / "here"
     (here / "runs" / "demo").mkdir(parents=True)

@@ -100,8 +100,8 @@ def test_a_sick_gpu_gets_no_trial_until_the_probe_finds_it_well(
     before = probed(node)
     assert manager.run("condor_wait", "-wait", "60", str(work / "log")).returncode == 0
     assert probed(node) - before <= 2, "the probe ran beside the trial"
-    said = (work / "out").read_text().splitlines()
-    assert said == [":".join(configuration.JOB_PATH), configuration.JOB_HOME]
+    output = (work / "out").read_text().splitlines()
+    assert output == [":".join(configuration.JOB_PATH), configuration.JOB_HOME]
     wait_for((node.folder / "log/startd_history").exists, 20)
     assert node.folder.joinpath("probed").read_text().splitlines()[0] == (
         "-m trialfleet.nodes.probe --classad /opt/trialfleet/lib"

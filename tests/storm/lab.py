@@ -52,7 +52,7 @@ class LabGround:
         self._run = ""
         self._cut: set[str] = set()
         self._seen = Seen(
-            progress=Progress(), is_done=False, has_ended=False, said="not seen yet", mends=0
+            progress=Progress(), is_done=False, has_ended=False, message="not seen yet", mends=0
         )
         self._missing: list[str] = []
 
@@ -124,7 +124,7 @@ class LabGround:
             answer = self._on_manager("look")
         except LabError as error:
             self._missing = [str(error)]
-            return replace(self._seen, progress=before, said=str(error))
+            return replace(self._seen, progress=before, message=str(error))
         answer["seen"]["progress"] = _later(before, answer["seen"]["progress"])
         self._seen, self._missing = Seen(**answer["seen"]), answer["missing"]
         return self._seen

@@ -74,7 +74,7 @@ def test_down_removes_all_and_says_so(cloud: Account) -> None:
     result = fleet_command("down", "--now", "fleet.yaml")
     assert result.exit_code == 0, result.output
     assert "nothing is left; the fleet has cost about 0.0" in result.output
-    assert not [thing for thing in cloud.holdings() if "trialfleet" in thing]
+    assert not [holding for holding in cloud.holdings() if "trialfleet" in holding]
 
 
 def test_down_says_once_what_is_left(cloud: Account) -> None:

@@ -108,9 +108,9 @@ def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     with new_account() as account:
         raised(account, 1)
         console = account.client("ec2").get_console_output  # what moto says of every instance
-        said = console(InstanceId=raised(account, 1)[0])["Output"]
+        output = console(InstanceId=raised(account, 1)[0])["Output"]
         node = seen(account, monkeypatch).nodes[0]
-        assert node.why.endswith(f"its console ends: {last_line(said)}")
+        assert node.why.endswith(f"its console ends: {last_line(output)}")
         account.faults.refuse("GetConsoleOutput", "UnauthorizedOperation", status=403)
         node = seen(account, monkeypatch).nodes[0]
         assert node.why.endswith("it has told nothing of its boot yet")

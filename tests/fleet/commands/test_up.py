@@ -36,10 +36,10 @@ def raise_fleet(
     cloud: Account, count: int | None = None, run: str = "", **changes: Any
 ) -> Launched:
     candidates = changes.pop("candidates", [A, B])
-    said = changes.pop("said", [])
+    messages = changes.pop("messages", [])
     given = changes.pop("given", {})
     spec = fleet(**changes)
-    return up(cloud.aws, spec, inputs(**given), candidates, count, run, said.append)
+    return up(cloud.aws, spec, inputs(**given), candidates, count, run, messages.append)
 
 
 def latest(cloud: Account, name: str = "trialfleet-f-x86_64", aws_region: str = HOME) -> Any:
@@ -125,12 +125,12 @@ def test_the_launch_template_closes_what_can_be_closed(cloud: Account) -> None:
 
 
 def test_the_token_stands_in_ssm_and_nowhere_else(cloud: Account) -> None:
-    said: list[str] = []
-    raise_fleet(cloud, said=said)
+    messages: list[str] = []
+    raise_fleet(cloud, messages=messages)
     asked = [
         json.dumps(body, default=repr) for body in cloud.faults.asked("CreateLaunchTemplate")
     ] + [json.dumps(body, default=repr) for body in cloud.faults.asked("RunInstances")]
-    for text in [*asked, user_data(cloud), *said, repr(inputs())]:
+    for text in [*asked, user_data(cloud), *messages, repr(inputs())]:
         assert SECRET not in text
 
 
@@ -197,10 +197,10 @@ def test_up_renews_the_lease_of_nodes_that_live_already(cloud: Account) -> None:
 
 def test_what_is_full_is_asked_again_after_a_while(cloud: Account) -> None:
     cloud.faults.refuse("RunInstances", "InsufficientInstanceCapacity", times=3)
-    said: list[str] = []
-    assert len(raise_fleet(cloud, 1, said=said).instances) == 1
+    messages: list[str] = []
+    assert len(raise_fleet(cloud, 1, messages=messages).instances) == 1
     assert cloud.pauses == [15]
-    assert "0 of 1 nodes; asking again in 15 s" in said
+    assert "0 of 1 nodes; asking again in 15 s" in messages
 
 
 def test_what_stays_full_is_told_with_each_reason(cloud: Account) -> None:

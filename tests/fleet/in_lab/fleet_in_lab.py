@@ -31,14 +31,14 @@ class Fleet:
     @classmethod
     def of(cls, project: Project, name: str) -> Fleet:
         """Write the file of a fleet."""
-        said = {
+        spec = {
             "name": name,
             "aws_regions": ["us-east-1"],
             "zones": ["us-east-1a", "us-east-1b"],
             "instance_types": [KIND],
             "ami": BARE,
         }
-        project.manager.write(f"{HOME}/{name}.yaml", json.dumps(said), user=USER)  # it is YAML
+        project.manager.write(f"{HOME}/{name}.yaml", json.dumps(spec), user=USER)  # it is YAML
         return cls(project, name)
 
     @property

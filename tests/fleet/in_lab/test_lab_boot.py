@@ -370,11 +370,11 @@ def test_the_doctor_finds_a_dead_manager_and_its_advice_mends_it(project: Projec
     manager.run("systemctl stop condor && rm /etc/trialfleet/node.token", check=True)
     broken = fleet.call("doctor")
     assert broken.returncode == 1
-    said = " ".join(broken.stdout.split())
-    assert "9618: Connection refused → `sudo trialfleet manager install` makes" in said
-    assert "/etc/trialfleet/node.token can't be read" in said
-    assert "`sudo trialfleet manager token` on the manager makes a new one" in said
-    assert said.count("wrong ") == 2
+    output = " ".join(broken.stdout.split())
+    assert "9618: Connection refused → `sudo trialfleet manager install` makes" in output
+    assert "/etc/trialfleet/node.token can't be read" in output
+    assert "`sudo trialfleet manager token` on the manager makes a new one" in output
+    assert output.count("wrong ") == 2
 
     project.install()
     manager.run([str(PROGRAM), "manager", "token"], check=True)

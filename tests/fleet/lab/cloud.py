@@ -145,7 +145,7 @@ class Cloud:
 
     def console(self, instance_id: str) -> str:
         """Return what a machine's console has printed."""
-        return self._hypervisor.find(instance_id).said().decode(errors="replace")
+        return self._hypervisor.find(instance_id).console_output().decode(errors="replace")
 
     def kill(self, instance_id: str) -> None:
         """Lose the machine without a word to anybody; AWS still calls it running."""

@@ -43,8 +43,8 @@ DEFAULTS: dict[str, Any] = {
 
 def hardware() -> dict[str, Any]:
     """Return what the machine has."""
-    said = json.loads(HARDWARE.read_text())
-    return {**DEFAULTS, "installed": bool(said.get("gpus")), **said}
+    content = json.loads(HARDWARE.read_text())
+    return {**DEFAULTS, "installed": bool(content.get("gpus")), **content}
 
 
 def readings(have: dict[str, Any]) -> dict[str, Any]:

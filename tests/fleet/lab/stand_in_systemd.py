@@ -111,12 +111,12 @@ class Manager:
         """Answer the requests that are done."""
         still = []
         for connection, done in self.waiting:
-            said = done()
-            if said is None:
+            output = done()
+            if output is None:
                 still.append((connection, done))
                 continue
             with connection, contextlib.suppress(OSError):
-                connection.sendall(json.dumps(said).encode() + b"\n")
+                connection.sendall(json.dumps(output).encode() + b"\n")
         self.waiting = still
 
     def request(self, words: list[str]) -> Waiting:

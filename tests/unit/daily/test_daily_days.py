@@ -213,10 +213,10 @@ def test_a_backfill_of_more_days_than_a_person_means_asks_first(here: Path) -> N
 
 
 def test_a_backfill_says_how_far_it_is(here: Path) -> None:
-    said: list[str] = []
-    days = Days(write(here, TEXT), clock=lambda: NOON, say=said.append)
+    messages: list[str] = []
+    days = Days(write(here, TEXT), clock=lambda: NOON, say=messages.append)
     days.backfill(BEFORE, DAY, only_missing=True)
-    assert said == [
+    assert messages == [
         f"{BEFORE} (1 of 2 days): 2 regions to make up for",
         f"{DAY} (2 of 2 days): 2 regions to make up for",
     ]
@@ -225,10 +225,10 @@ def test_a_backfill_says_how_far_it_is(here: Path) -> None:
 def test_a_day_that_has_ended_waits_for_no_other(busy: Days) -> None:
     attempt = busy._first_attempt(DAY)
     busy.journal.end(attempt, NOON)
-    said: list[str] = []
-    busy._say = said.append
+    messages: list[str] = []
+    busy._say = messages.append
     assert busy.run(DAY) == [DAY]
-    assert said == []
+    assert messages == []
     assert outcomes_of(busy, DAY) == {}, "nothing is recorded of it any more"
 
 
@@ -383,9 +383,9 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
 def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
     status = make_run().status()
     reached = replace(status, regions=(replace(status.regions[0], best=0.123456),))
-    said: list[str] = []
-    tell = _Telling(said.append)
+    messages: list[str] = []
+    tell = _Telling(messages.append)
     one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.PUBLISHED)
     for outcomes in ([], [one], [one, replace(one, region="B", ending=Ending.FAILED)]):
         tell.of(outcomes, reached)
-    assert said == ["A: published, best loss 0.12346", "B: failed"]
+    assert messages == ["A: published, best loss 0.12346", "B: failed"]

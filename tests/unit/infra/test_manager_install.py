@@ -96,10 +96,10 @@ class Computer:
 
     def go(self, settings: ManagerSettings, *, dry_run: bool = False) -> list[str]:
         """Perform what an installation does here and return what it says."""
-        said: list[str] = []
+        messages: list[str] = []
         steps = install.actions(settings, self.target, ME.pw_gid)
-        actions.go_through(steps, said.append, dry_run=dry_run)
-        return said
+        actions.go_through(steps, messages.append, dry_run=dry_run)
+        return messages
 
     def files(self) -> set[str]:
         return {str(f.relative_to(self.root)) for f in self.root.rglob("*") if f.is_file()}
@@ -250,8 +250,8 @@ def test_the_timer_renews_by_htcondors_tool_alone(computer: Computer) -> None:
 
 def test_a_machine_with_htcondor_keeps_it(tmp_path: Path, computer: Computer) -> None:
     computer.installed = True
-    said = computer.go(SETTINGS)
-    assert not [line for line in said if "apt" in line]
+    output = computer.go(SETTINGS)
+    assert not [line for line in output if "apt" in line]
 
 
 def test_an_apt_that_brings_an_old_htcondor_is_told(computer: Computer) -> None:

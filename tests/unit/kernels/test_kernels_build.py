@@ -153,11 +153,11 @@ def test_processes_build_once_and_one_of_them_may_be_killed(
     go = tmp_path / "go"
     compiler(f"while [ ! -e {go} ]; do sleep 0.1; done")
     program = "from trialfleet.nodes.kernels import build; print(build.find_or_build())"
-    said = [tmp_path / f"said{i}" for i in range(3)]
-    builders = [start(program, path) for path in said]
-    wait_until(lambda: sum("waiting" in path.read_text() for path in said) == 2)
+    outputs = [tmp_path / f"said{i}" for i in range(3)]
+    builders = [start(program, path) for path in outputs]
+    wait_until(lambda: sum("waiting" in path.read_text() for path in outputs) == 2)
     wait_until(calls.exists)
-    for builder, path in zip(builders, said, strict=True):
+    for builder, path in zip(builders, outputs, strict=True):
         if "compiling" in path.read_text():
             builder.kill()
     go.touch()
@@ -169,8 +169,8 @@ def test_processes_build_once_and_one_of_them_may_be_killed(
     assert not list(place.glob(".*"))
 
 
-def start(program: str, said: Path) -> subprocess.Popen[str]:
-    with said.open("w") as stderr:
+def start(program: str, errors_file: Path) -> subprocess.Popen[str]:
+    with errors_file.open("w") as stderr:
         words = [sys.executable, "-c", program]
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
 

@@ -335,7 +335,7 @@ def test_the_probe_is_told_once_the_node_has_joined_and_then_every_five_minutes(
     node.condor.known = True
     for node.time in (1, 2, 299, 302, 303):
         agent.step()
-    assert [said.pool for said in node.readings] == [{"NVIDIA L4": (250.0,)}] * 2
+    assert [reading.pool for reading in node.readings] == [{"NVIDIA L4": (250.0,)}] * 2
 
 
 def test_a_fence_that_is_gone_is_raised_again_and_told(

@@ -117,9 +117,9 @@ def test_a_long_wait_is_explained_once_while_it_goes_on(
 ) -> None:
     monkeypatch.setattr(join, "PATIENCE", 0.05)
     bench.program("condor_status", "echo no route >&2; exit 1")
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(StepError):
-        join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.3, said.append)
-    assert len(said) == 1
-    assert said[0].startswith("not in the pool yet: `condor_status")
-    assert said[0].endswith("no route")
+        join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.3, messages.append)
+    assert len(messages) == 1
+    assert messages[0].startswith("not in the pool yet: `condor_status")
+    assert messages[0].endswith("no route")

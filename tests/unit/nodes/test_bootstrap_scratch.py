@@ -89,8 +89,8 @@ def test_a_disk_that_cannot_be_formatted_is_an_error(bench: Bench) -> None:
 
 
 def test_the_folder_for_jobs_is_made_with_the_parents_it_needs(bench: Bench) -> None:
-    said: list[str] = []
-    scratch.make_folder(Host(bench.root, said.append), "/mnt/trialfleet/execute")
+    messages: list[str] = []
+    scratch.make_folder(Host(bench.root, messages.append), "/mnt/trialfleet/execute")
     folder = bench.root / "mnt/trialfleet/execute"
     assert folder.stat().st_mode & 0o777 == 0o755
 

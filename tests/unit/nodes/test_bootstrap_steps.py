@@ -28,15 +28,15 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def node(bench: Bench, said: list[str]) -> steps.Node:
-    host = Host(bench.root, said.append)
+def node(bench: Bench, messages: list[str]) -> steps.Node:
+    host = Host(bench.root, messages.append)
     settings = Settings.of(TOLD)
-    node = steps.Node(host, settings, SPOT, Aws(Imds(), "eu-west-1"), said.append)
+    node = steps.Node(host, settings, SPOT, Aws(Imds(), "eu-west-1"), messages.append)
     node.driver = driver.NO_LONGER
     return node
 
@@ -115,7 +115,7 @@ def test_a_node_compiles_the_kernels_beside_everything_else(bench: Bench, node: 
     ("body", "outcome"), [("exit 0", "compiled"), ("", "trials compile their own")]
 )
 def test_an_image_is_made_with_the_kernels_compiled(
-    bench: Bench, node: steps.Node, said: list[str], body: str, outcome: str
+    bench: Bench, node: steps.Node, messages: list[str], body: str, outcome: str
 ) -> None:
     node.settings = Settings.of({**TOLD, "image": True})
     jobs_python(bench, body or 'test "$1" = -c || { echo "needs an nvcc" >&2; exit 1; }')
@@ -124,7 +124,7 @@ def test_an_image_is_made_with_the_kernels_compiled(
         bench.calls[-1]
         == f"python -m trialfleet.nodes.kernels build --into {bench.root}{cuda_kernels.PLACE}"
     )
-    assert any("needs an nvcc" in line for line in said) is (outcome != "compiled")
+    assert any("needs an nvcc" in line for line in messages) is (outcome != "compiled")
 
 
 def test_whether_torch_has_cuda_is_asked_of_a_real_python() -> None:

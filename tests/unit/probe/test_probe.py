@@ -373,14 +373,14 @@ def test_every_threshold_is_an_option(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_what_root_tells_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "privileged.json"
-    for said in (
+    for readings in (
         privileged_readings.PrivilegedReadings(
             xids=(kernel_log.Xid("0000:00:1e", 79),), pool={"NVIDIA L4": (1.0, 2.0)}
         ),
         privileged_readings.PrivilegedReadings(),
     ):
-        file.write_text(said.text())
-        assert privileged_readings.read(file) == said
+        file.write_text(readings.text())
+        assert privileged_readings.read(file) == readings
     for text in ("", "[]", '{"xids": 3}', '{"xids": [[1]], "pool": {}}', '{"xids": [], "pool": 1}'):
         file.write_text(text)
         assert privileged_readings.read(file) == privileged_readings.PrivilegedReadings()

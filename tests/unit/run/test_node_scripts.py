@@ -254,8 +254,8 @@ def test_csv_has_the_same_columns_whichever_trial_comes_first(make_run: MakeRun)
     ]  # fmt: skip
 
 
-def fail(scripts: Scripts, node: str, *, retry: int, code: int = 1, said: str = "no") -> Reply:
-    scripts.trial(node).err.write_text(said)
+def fail(scripts: Scripts, node: str, *, retry: int, code: int = 1, message: str = "no") -> Reply:
+    scripts.trial(node).err.write_text(message)
     return scripts.call("tell", "A", node, str(code), str(retry), "2", "0")
 
 
@@ -287,7 +287,7 @@ def test_while_all_attempts_fail_alike_that_is_said_first(make_run: MakeRun) -> 
         assert reply.exit_code == EXITS["retry"]
     notice = str(Run(scripts.folder.root).status().notice)
     assert "no trial has completed: all attempts so far failed alike" in notice
-    fail(scripts, "A.l1.t01", retry=3, said="something else")
+    fail(scripts, "A.l1.t01", retry=3, message="something else")
     assert "alike" not in str(Run(scripts.folder.root).status().notice)
 
 
@@ -302,7 +302,7 @@ def test_a_trainer_that_cant_be_started_stops_its_region_after_three_trials(
             f"A.l1.t00{number}" if scripts.trial("A.l1.t001").root.exists() else f"A.l1.t0{number}"
         )
         scripts.ask(node)
-        answers.append(fail(scripts, node, retry=0, code=127, said=words).exit_code)
+        answers.append(fail(scripts, node, retry=0, code=127, message=words).exit_code)
     assert answers == [EXITS["done"], EXITS["done"], EXITS["stop"]]
     reason = json.loads(scripts.folder.region("A").stopped.read_text())["reason"]
     assert reason.startswith(f"the trainer can't be started: exit code 127: {words}; see ")
@@ -339,7 +339,7 @@ def test_a_full_training_that_is_tried_again_tells_why(scripts: Scripts) -> None
 
 def test_the_report_tells_the_cause_and_where_to_look(scripts: Scripts) -> None:
     scripts.ask("A.l1.t01")
-    fail(scripts, "A.l1.t01", retry=0, said="ModuleNotFoundError: No module named 'x'")
+    fail(scripts, "A.l1.t01", retry=0, message="ModuleNotFoundError: No module named 'x'")
     report = read_report(scripts.folder)
     (region,) = report.regions
     assert region.cause is not None

@@ -88,10 +88,10 @@ def test_an_exit_code_is_tried_again_and_told_with_the_last_words(folder: TrialF
     )
 
 
-@pytest.mark.parametrize(("code", "said"), [(126, "Permission denied"), (127, "not found")])
-def test_a_command_that_cant_be_run_is_final(folder: TrialFolder, code: int, said: str) -> None:
-    folder.err.write_text(f"condor_exec.exe: 6: exec: fit: {said}\n")
-    words = f"exit code {code}: condor_exec.exe: 6: exec: fit: {said}"
+@pytest.mark.parametrize(("code", "expected"), [(126, "Permission denied"), (127, "not found")])
+def test_a_command_that_cant_be_run_is_final(folder: TrialFolder, code: int, expected: str) -> None:
+    folder.err.write_text(f"condor_exec.exe: 6: exec: fit: {expected}\n")
+    words = f"exit code {code}: condor_exec.exe: 6: exec: fit: {expected}"
     assert outcome_of(folder, code, "auc", {}) == Failed(error=words, final=True, never_began=True)
 
 
