@@ -23,7 +23,7 @@ class Metadata(Protocol):
 
 @dataclass(frozen=True)
 class Notices:
-    """What was told; None for what there isn't, and for what can't be read.
+    """What the metadata say; None for what there isn't, and for what can't be read.
 
     Attributes:
         interruption: what AWS will do, and when.
@@ -39,7 +39,7 @@ class Notices:
 
 
 def read(metadata: Metadata) -> Notices:
-    """Return what the instance is told now; what can't be read hides nothing of the rest."""
+    """Return what the metadata of the instance say; what can't be read hides nothing else."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:

@@ -80,7 +80,7 @@ class Agent:
             time.sleep(STEP)
 
     def step(self) -> bool:
-        """Look, decide and act once; True when the machine has been told to shut down."""
+        """Look, decide and act once; True when the machine has been asked to shut down."""
         decision = decide(self._memory, self._look(), self._rules)
         decision = self._take_offline(self._cancel(decision))
         for line in changes(self._memory, decision.memory):

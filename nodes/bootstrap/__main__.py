@@ -2,7 +2,7 @@
 
 Needs the bundle and `settings.json` that the user data has left, and the switch that it has set:
 the machine ends itself when its time to boot is over. Until then systemd tries again what failed,
-and each failure is told in the log and in the fleet's bucket.
+and each failure is written to the log and to the fleet's bucket.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def take_steps(node: steps.Node) -> int:
         return reboot(node)
     except (StepError, AwsError) as error:
         return failed(node, str(error))
-    except Exception:  # noqa: BLE001  our own mistakes are told like the others'
+    except Exception:  # noqa: BLE001  our own mistakes are reported like the others'
         return failed(node, traceback.format_exc())
     else:
         node.tell(f"done ({time.monotonic() - node.began:.1f} s)")

@@ -13,7 +13,7 @@ PRICE_TAG = "meta-data/tags/instance/trialfleet:price"
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """What the pool is told about the instance.
+    """What the pool is to know about the instance.
 
     Attributes:
         id: for instance `i-0123456789abcdef0`.

@@ -53,7 +53,7 @@ def wait(
         instance: its id.
         manager: HOST:PORT of the collector.
         seconds: how long to wait.
-        tell: is told, once, why it takes so long.
+        tell: is called once, with why it takes so long.
 
     Raises:
         StepError: it hasn't after so long; says why, as far as the node can see.
@@ -73,7 +73,7 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot in the collector, or why that can't be told."""
+    """Return the name of the instance's slot in the collector, or why that isn't known."""
     condition = f'TrialfleetInstance == "{instance}"'
     try:
         names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)

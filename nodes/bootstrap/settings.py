@@ -1,4 +1,4 @@
-"""What a node is told: the settings that its user data carries."""
+"""A node's settings, which its user data carries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = f"{HOME}/settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a node is told; nothing of it is secret.
+    """A node's settings; nothing of them is secret.
 
     Attributes:
         fleet: the fleet's name.

@@ -39,7 +39,7 @@ class Node:
 
     Attributes:
         host: where it begins.
-        settings: what it is told.
+        settings: what its user data says.
         instance: which it is.
         aws: whom to ask for its token.
         tell: takes a line for the log, here and in the bucket: others see where the node is.
@@ -118,7 +118,7 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Leave for the probe what only root learns; a manager out of reach is told of at the end."""
+    """Leave for the probe what only root learns; a manager out of reach is reported at the end."""
     if node.driver == driver.NONE:
         return
     try:

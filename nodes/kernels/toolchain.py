@@ -28,7 +28,7 @@ DEFINES = (
     f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
 )
 FLAGS = (*CXX_FLAGS, *HOST_FLAGS, *KERNEL_FLAGS, *DEFINES)
-ERROR_LINES = 6  # of a compiler's errors are told
+ERROR_LINES = 6  # of a compiler's errors are shown
 # A machine that was short of something says nothing about the next time.
 PASSING = re.compile(
     r"[Kk]illed|[Kk]ill signal|No space left|[Oo]ut of memory|[Cc]annot allocate memory|"

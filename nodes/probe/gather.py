@@ -146,7 +146,7 @@ def with_measurements(
         gpu: what is known of it.
         output_lines: what the measurement said.
         ended: it did so by itself, rather than being killed.
-        hung: it was killed over a thing that took longer than it may. That is a sickness, while a
+        hung: it was killed over a step that took longer than it may. That is a sickness, while a
             machine that is slow to start is only not measured.
     """
     reported = list(output_lines)
@@ -166,7 +166,7 @@ def with_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether trialfleet's kernels are built and load; None if that can't be told."""
+    """Return whether trialfleet's kernels are built and load; None if that is unknown."""
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

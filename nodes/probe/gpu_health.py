@@ -54,7 +54,7 @@ class Verdict:
 
     Attributes:
         healthy: some GPU is, nothing is wrong with the machine as a whole, and the sick GPUs, if
-            there are any, can be told from the others.
+            there are any, can be distinguished from the others.
         reason: everything that is wrong; empty if nothing is.
         sick: what HTCondor calls the GPUs that are sick.
     """

@@ -2,8 +2,8 @@
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-It prints a line of JSON for each thing that it does, before doing it (`{"doing": …}`; with the
-`seconds` that a healthy GPU never takes for it), and each thing that it finds: so whoever watches
+It prints a line of JSON for each step that it takes, before doing it (`{"doing": …}`; with the
+`seconds` that a healthy GPU never takes for it), and each value that it finds: so whoever watches
 it knows when it hangs, and where.
 """
 

@@ -46,7 +46,7 @@ class PrivilegedReadings:
 
 
 def read(file: Path = Path(FILE)) -> PrivilegedReadings:
-    """Return what root has told; nothing where it hasn't, or not in this form."""
+    """Return what root has written; nothing where it hasn't, or not in this form."""
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
         listed = table["xids"]

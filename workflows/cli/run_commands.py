@@ -171,7 +171,7 @@ def _resumed(before: str | None, now: str) -> str:
     help="Folder to keep its list of runs in (default: in your state folder).",
 )
 def supervise(state: Path | None) -> None:
-    """Mend runs that stand still, until told to stop.
+    """Mend runs that stand still, until asked to stop.
 
     The pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this by
     themselves; with an HTCondor that you installed yourself, have systemd run it.

@@ -5,7 +5,7 @@ minutes nothing that isn't asked of them: no job is matched or started, no DAGMa
 A new schedd keeps none of the former's appointments and starts the DAGMans anew, and a new
 negotiator matches at once; running jobs go on meanwhile. The other daemons make their appointments
 anew when they read their configuration again. One that had just died has an appointment with the
-master to be started; being told, the master starts it now.
+master to be started; asked to, the master starts it now.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Work:
         file: the study's.
         folder: the folder of its runs.
         clock: returns the time, aware.
-        say: told what happens, a line each.
+        say: takes a line for each event.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
-# What the nodes' scripts answer with; DAGMan is told in region.dag what each means.
+# What the nodes' scripts answer with; region.dag says to DAGMan what each means.
 EXITS = {
     "done": 0,
     "retry": 1,

@@ -168,7 +168,7 @@ def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
 
 @dataclass(frozen=True)
 class _Demand:
-    """One thing that a job asks, and which slots have it."""
+    """One requirement of a job, and which slots meet it."""
 
     what: str
     met: tuple[bool, ...]

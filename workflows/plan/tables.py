@@ -1,4 +1,4 @@
-"""The tables of all regions, examined before any job: each mistake is told at once.
+"""The tables of all regions, examined before any job: all mistakes are reported together.
 
 The data of each region is read whole, once. What a CSV or Parquet file holds is written into the
 run's folder as the arrays that trials read, so all of them train on the same rows with the same

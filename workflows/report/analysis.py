@@ -80,7 +80,7 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
 
 
 def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
-    """Say that no completed trial told the metric of the comparison; empty where one did."""
+    """Say that no completed trial reported the metric of the comparison; empty where one did."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)

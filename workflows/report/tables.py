@@ -194,7 +194,7 @@ def _setting_note(item: Setting) -> str:
 
 
 def trial_columns(report: Report, row: RegionReport) -> list[tuple[str, str]]:
-    """The trials table's columns: title and kind. What no trial's job told has none."""
+    """The trials table's columns: title and kind. What no trial's job reported has none."""
     report_metric = [(report.report_metric, "number")] if is_apart(report) else []
     return [
         ("Trial", "number"),
@@ -258,7 +258,7 @@ def _trial_row(
 
 
 def _job_columns(row: RegionReport) -> list[tuple[str, str, Callable[[Trial], Cell]]]:
-    """Title, kind and cells of what jobs told; columns that all would leave empty are left out."""
+    """Title, kind and cells of what jobs reported; columns without any are left out."""
     columns: list[tuple[str, str, Callable[[Trial], Any], Callable[[Any], str]]] = [
         ("Started (UTC)", "number", lambda trial: trial.started, _clock),
         ("Time", "number", lambda trial: trial.compute_seconds, f.duration),

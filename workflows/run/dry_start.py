@@ -108,7 +108,7 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 
 
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
-    """Return what is doubtful of the study's metrics by what a trial told; empty: nothing.
+    """Return what is doubtful of the study's metrics by what a trial reported; empty: nothing.
 
     Raises:
         InputError: regions are to be compared by a metric that trials don't tell.

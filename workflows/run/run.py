@@ -298,7 +298,7 @@ def plan(
         run: the run's id; default: the name of `out`, else the time; with a number behind it where
             another run has that.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
-        notice: told, a line each, what else was done: the models of an earlier release moved.
+        notice: takes a line on what else was done: the models of an earlier release moved.
         day: the day that the run is of; default: none, or today where the data of a study file is
             of a day.
 

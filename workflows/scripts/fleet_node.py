@@ -44,7 +44,7 @@ def loop(
         folder: the run's folder, where it is known: for the report, and to tell runs of one name
             apart.
         graph: the graph whose provisioner this is, if it is one.
-        progress: told what is done, a line each.
+        progress: takes a line for each action.
     """
     own = str(folder.root) if folder else ""
     connections = Connections(

@@ -154,7 +154,7 @@ class NodeScripts:
 
 
 def main() -> None:
-    """Serve a run's scripts until told to stop."""
+    """Serve a run's scripts until asked to stop."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
     parser.add_argument("--wait", action="store_true", help="wait for a service that runs already")

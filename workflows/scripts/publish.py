@@ -169,8 +169,8 @@ def _check_link(link: Path, model: Path) -> None:
 def _same(new: Path, old: Path) -> bool:
     """Whether two published folders tell the same training; versions may differ between attempts.
 
-    A seeded training of another run may be told by the same parameters and metrics: the model's
-    own bytes decide.
+    A seeded training of another run may have the same parameters and metrics: the model's own bytes
+    decide.
     """
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
@@ -202,7 +202,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
 
     Raises:
         InputError: there is no complete result in `best`.
-        OSError: what the full training was told, or left, can't be read.
+        OSError: the order of the full training, or what it left, can't be read.
     """
     trial, result = read_json(best.trial_json), _result(frozen.study, best)
     return {

@@ -1,7 +1,7 @@
 """The program of a region's publish node: copying and hashing a model takes no time of others'.
 
 `python -m trialfleet.workflows.scripts.publish_node RUN SLUG`, a job of HTCondor's local universe.
-Doing it twice is doing it once. Exits 0, or as the region's graph is told to stop.
+Doing it twice is doing it once. Exits 0, or with what stops the region's graph.
 """
 
 from __future__ import annotations

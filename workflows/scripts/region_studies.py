@@ -137,7 +137,7 @@ def without_job(node: str, return_code: int, asked: int) -> Reply | None:
     """The answer for a node that had no job; None for one that had.
 
     `asked` counts for a node without a job alone: a DAGMan that was started again does not know
-    what the PRE scripts of running nodes said. Where HTCondor did not take the job, DAGMan has
+    what the PRE scripts of running nodes printed. Where HTCondor did not take the job, DAGMan has
     tried for half a minute and retries such a node no more: that says nothing of the trial's
     parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
     """

@@ -1,7 +1,7 @@
 """A run's money: what its fleet has cost so far, and whether it pays for anything more.
 
 The fleet's autoscaler decides that, and says so by the reason with which it removes trials' jobs
-from the queue. The first that is told is noted in the run's folder, so that no other is begun.
+from the queue. The first that is found is noted in the run's folder, so that no other is begun.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Spending:
 
 
 def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending | None:
-    """Return what a run's fleet costs; None while no autoscaler has told anything of it."""
+    """Return what a run's fleet costs; None while no autoscaler has reported anything of it."""
     report = _autoscaler_report(folder, run, fleet) if fleet else None
     if fleet is None or report is None:
         return None

@@ -1,4 +1,4 @@
-"""What is wrong with a study file, told with file, line, key, value and choices."""
+"""What is wrong with a study file, with file, line, key, value and choices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = {  # for what pydantic says in Python's words
     "float_type": "must be a number",
     "bool_type": "must be true or false",
 }
-_MOST_PROBLEMS = 20  # that are told of one file
+_MOST_PROBLEMS = 20  # that are shown of one file
 _LONGEST = 500  # characters
 
 _UNSHOWN = {
@@ -37,7 +37,7 @@ _UNSHOWN = {
     "unknown_key",
     "storage_url",
     "secret_url",
-}  # errors told without the value given
+}  # errors shown without the value given
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def check_publish(value: str) -> str:
 
 
 def _server(value: Any) -> str:
-    """Errors of type `secret_url` are told without the value, which may hold a password."""
+    """Errors of type `secret_url` are shown without the value, which may hold a password."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
         problem = "holds a password; give user, and password_file or password_env"

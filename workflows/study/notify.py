@@ -38,7 +38,7 @@ _PORTS = {465: "tls", 587: "starttls"}
 
 
 def _url(value: Any) -> str:
-    """Errors of type `secret_url` are told without the value, which may be a password."""
+    """Errors of type `secret_url` are shown without the value, which may be a password."""
     if problem := url_problem(value):
         raise PydanticCustomError("secret_url", "{text}", {"text": problem})
     return str(value)

@@ -71,7 +71,7 @@ def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _storage(value: Any) -> str:
-    """Errors of type `storage_url` are told without the value: it may hold a password."""
+    """Errors of type `storage_url` are shown without the value: it may hold a password."""
     try:
         return check_storage(str(value))
     except ValueError as error:

@@ -129,7 +129,7 @@ class Answer:
         return replace(self, evidence=tuple(dict.fromkeys([*self.evidence, *filter(None, lines)])))
 
     def of(self, subject: str) -> Answer:
-        """The same, told of something else that it explains."""
+        """The same answer, for another subject that it explains."""
         return replace(self, subject=subject)
 
     def lines(self) -> list[str]:

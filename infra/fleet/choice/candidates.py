@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Lifecycle
 
-MOST_REASONS = 20  # told in an error; a study over all regions would drop hundreds
+MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
 
 
 @dataclass(frozen=True, kw_only=True)

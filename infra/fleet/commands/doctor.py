@@ -1,7 +1,7 @@
-"""`fleet doctor`: what would keep a fleet from coming up, told before it is asked for.
+"""`fleet doctor`: what would keep a fleet from coming up, found before it is asked for.
 
 Nothing is changed: EC2 is asked by dry run, the other services by reading. What AWS lets nobody
-try beforehand (writing to IAM, S3 and SSM) is said to be so.
+try beforehand (writing to IAM, S3 and SSM) is named as such.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SKEW = timedelta(minutes=1)  # AWS takes 5, and tokens that begin in the future 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
     """Check all that a fleet needs, in AWS and on this machine; changes nothing.
 
-    What is found wrong is told in the findings and never raised.
+    What is found wrong is in the findings and never raised.
     """
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]

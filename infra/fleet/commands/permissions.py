@@ -29,7 +29,7 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Try what can be tried; what is denied is told in the findings and never raised."""
+    """Try what can be tried; what is denied is in the findings and never raised."""
     probes, places = _reading(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)

@@ -182,7 +182,7 @@ def describe(
     Args:
         instance: as AWS has it.
         pool: as the pool has it; None if it hasn't.
-        words: the last that it told of its boot, if that was asked for.
+        words: the last line that it logged of its boot, if that was asked for.
         record: what was spent.
         now: the moment.
     """

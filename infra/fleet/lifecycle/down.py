@@ -36,7 +36,7 @@ def down(
         fleet: which.
         drain: lets the nodes finish or checkpoint what they run; what it can't do is reported
             and doesn't keep the nodes alive.
-        progress: told what happens, a line each.
+        progress: takes a line for each step.
 
     Returns:
         What is left and why, a line each; empty when nothing is.

@@ -148,7 +148,7 @@ class Autoscaler:
                 trials, and from now on.
             planned: when it was planned, where that is known: what the record knows of a run that
                 began earlier is another's of the same id.
-            progress: told what is done, a line each.
+            progress: takes a line for each action.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)

@@ -87,7 +87,7 @@ def drain_instances(
     Args:
         instances: which.
         reason: why, for the nodes' ads.
-        progress: told what is waited for.
+        progress: takes a line on what is waited for.
         seconds: how long trials may take.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The autoscaler as a process: step after step until it is told to end, or its graph is done.
+"""The autoscaler as a process: step after step until it is asked to end, or its graph is done.
 
 It is a SERVICE node of a graph, its PROVISIONER, or a command that somebody runs on the manager.
 What it does is written to a file for people. One autoscaler scales a fleet at a time on a machine;
@@ -87,7 +87,7 @@ class Loop:
             report: the file to report to; default: `default_report(fleet)`.
             lock: the file that makes autoscalers take turns; default: this user's for the fleet.
             graph: the graph whose provisioner this is; None: this is a service.
-            progress: told of errors, a line each.
+            progress: takes a line for each error.
             pause: seconds between steps.
             longest_pause: … after several that failed: each step renews the nodes' leases.
         """
@@ -117,7 +117,7 @@ class Loop:
                 self._tell("ended")
 
     def _opened(self) -> IO[str] | None:
-        """Return the open lock, which may need a disk with room again; None if told to end."""
+        """Return the open lock, which may need a disk with room again; None if asked to end."""
         reported = False
         while not self._stop.is_set():
             try:
@@ -132,7 +132,7 @@ class Loop:
         return None
 
     def _alone(self, lock: IO[str]) -> bool:
-        """Wait until no other autoscaler scales this fleet here; False if told to end first."""
+        """Wait until no other autoscaler scales this fleet here; False if asked to end first."""
         reported = False
         while not self._stop.is_set():
             try:

@@ -1,4 +1,4 @@
-"""The end of trials that nothing pays for: their jobs are removed from the queue, and told why."""
+"""The end of trials that nothing pays for: their jobs leave the queue, with the reason."""
 
 from __future__ import annotations
 

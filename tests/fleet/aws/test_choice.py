@@ -153,7 +153,7 @@ def test_a_fleet_of_spot_alone_asks_for_no_other_price(cloud: Account) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 99)), min_size=2, max_size=9))
-def test_the_order_hangs_on_nothing_but_the_candidates(
+def test_the_order_depends_on_nothing_but_the_candidates(
     offers: list[tuple[int, float]],
 ) -> None:
     fleet, way = moto_account.fleet(), moto_account.candidate()

@@ -307,7 +307,7 @@ def test_the_key_hangs_on(change: dict[str, Any], recipe: build.Recipe) -> None:
     assert replace(recipe, **change).key != recipe.key
 
 
-def test_the_sources_hash_hangs_on_names_and_contents(
+def test_the_sources_hash_depends_on_names_and_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "SOURCES", tmp_path)
