@@ -164,7 +164,7 @@ def watched(command: Sequence[str], packages: Path, display: Display) -> int:
                     display.placed(len(_installed(packages) - before))
                     display.tick()
             code = process.wait()
-        except KeyboardInterrupt:  # pip was told, too, and ends by itself
+        except KeyboardInterrupt:  # pip got it, too, and ends by itself
             code = process.wait()
     display.end(code)
     return code

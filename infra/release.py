@@ -48,7 +48,7 @@ def main() -> None:
     try:
         release(demo=options.demo, tag=options.tag, borrow=options.borrow)
     except ReleaseError as error:
-        sys.exit(_said(f"error: {error}", 2))
+        sys.exit(_print(f"error: {error}", 2))
 
 
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
@@ -66,7 +66,7 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
         wheel, sdist = build(out)
         check_wheel(wheel)
         check_sdist(sdist)
-        _said(f"{wheel.name} holds all that it should, and nothing else")
+        _print(f"{wheel.name} holds all that it should, and nothing else")
         python = install(wheel, Path(folder) / "environment", borrow=borrow)
         with scratch() as place:
             try_out(python, version, place)
@@ -74,10 +74,10 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
                 try_demo(python, place)
         made = [_into_dist(path) for path in (wheel, sdist)]
     for path in made:
-        _said(f"made {path.relative_to(ROOT)}")
+        _print(f"made {path.relative_to(ROOT)}")
     if tag:
         _run("git", "tag", "--annotate", f"v{version}", "--message", f"trialfleet {version}")
-        _said(f"tagged v{version}; next: git push origin v{version}")
+        _print(f"tagged v{version}; next: git push origin v{version}")
 
 
 # -- what it is that is released -------------------------------------------------------------------
@@ -186,8 +186,8 @@ def check_sdist(sdist: Path) -> None:
     """
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
-    if wrong := [name for name in names if name.startswith("tests")]:
-        raise ReleaseError(f"{sdist.name} holds {', '.join(wrong)}")
+    if unwanted := [name for name in names if name.startswith("tests")]:
+        raise ReleaseError(f"{sdist.name} holds {', '.join(unwanted)}")
 
 
 def _below_src(names: list[str]) -> set[str]:
@@ -259,12 +259,12 @@ def try_out(python: Path, version: str, folder: str) -> None:
     if not where.startswith(str(python.parents[1])):
         raise ReleaseError(f"the environment uses {where}, not the wheel")
     trialfleet = python.with_name("trialfleet")
-    told = _run(trialfleet, "--version", folder=folder)
-    if not told.endswith(version):
-        raise ReleaseError(f"trialfleet --version says {told!r}, not {version}")
+    printed = _run(trialfleet, "--version", folder=folder)
+    if not printed.endswith(version):
+        raise ReleaseError(f"trialfleet --version says {printed!r}, not {version}")
     for words in (("--help",), ("init", "first"), ("plan", "first/study.yaml")):
         _run(trialfleet, *words, folder=folder)
-    _said("the wheel alone: --help, init and plan work")
+    _print("the wheel alone: --help, init and plan work")
 
 
 def try_demo(python: Path, folder: str) -> None:
@@ -283,7 +283,7 @@ def try_demo(python: Path, folder: str) -> None:
         _run(trialfleet, "pool", "down", "--yes", folder=folder, more=pool)
     if not list(Path(folder).glob("flights/models/flights/*/latest/provenance.json")):
         raise ReleaseError("the demo's study left no model")
-    _said("the wheel alone: the demo's study is trained and published")
+    _print("the wheel alone: the demo's study is trained and published")
 
 
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
@@ -310,12 +310,12 @@ def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] 
     except OSError as error:
         raise ReleaseError(f"{words[0]} can't be run: {error.strerror}") from error
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])
-        raise ReleaseError(f"{' '.join(map(str, words))} failed:\n{said}")
+        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])
+        raise ReleaseError(f"{' '.join(map(str, words))} failed:\n{output}")
     return done.stdout.strip()
 
 
-def _said(text: str, code: int = 0) -> int:
+def _print(text: str, code: int = 0) -> int:
     print(text, file=sys.stderr if code else sys.stdout, flush=True)
     return code
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 EXIT_CHECKPOINTED = 85  # HTCondor takes the checkpoint to the access point and starts us again
-EXIT_REJECTED = 64  # these parameters can't be trained: told as failed, no retry
+EXIT_REJECTED = 64  # these parameters can't be trained: a failed trial, no retry
 NEWS_SECONDS = 5.0  # between two reports that HTCondor carries, which looks as often at a job
 CHECKPOINT_SECONDS = 300.0  # unless the study has a constant `checkpoint_seconds`
 

@@ -135,7 +135,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
         if service is None and time.monotonic() >= next_start:
             service = _start(folder, start)
         elif service is not None and service.poll() is not None:
-            failed += service.returncode != 0  # 0: it was told to end before it listened
+            failed += service.returncode != 0  # 0: it was asked to end before it listened
             if failed == FAILED_STARTS:
                 code = service.returncode
                 message = f"the service ends with exit code {code}{_log_tail(folder)}"

@@ -12,21 +12,25 @@ several machines use one storage.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import optuna
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.optimizer.samplers import OWN, Sampler
+from trialfleet.errors import TrialfleetError
+from trialfleet.optimizer.region_types import (
+    AlreadyTold,
+    Assignment,
+    RegionSettings,
+    Spent,
+    Stopped,
+)
 from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.optimizer.space import Scalar, SearchSpace
 from trialfleet.optimizer.storage import storage_errors
@@ -36,64 +40,6 @@ from trialfleet.optimizer.trial_execution import TrialExecution, store_reports
 
 # the attributes that a tell writes
 TELL_KEYS = ("metrics", "seconds", "device", "attempts", "error", "job")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegionSettings:
-    """What a region's study needs to know besides its search space.
-
-    Attributes:
-        metric: name of the metric that decides.
-        direction: whether a small or a large value of it is good.
-        region: the region's name: with the seed it decides the suggestions, whatever the run.
-        seed: of the whole study.
-        trials: budget of trials, failed ones included.
-        startup_trials: trials before the model proposes, the default settings among them.
-        max_failures: so many trials may fail for good; one more stops the region.
-        hours: budget of time from the first ask on, None for none.
-        sampler: what proposes after the start-up trials.
-    """
-
-    metric: str
-    direction: Literal["minimize", "maximize"]
-    region: str
-    seed: int
-    trials: int
-    startup_trials: int
-    max_failures: int
-    hours: float | None
-    sampler: Sampler = OWN
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a node is to train: complete parameters (active ones and constants) and a seed."""
-
-    number: int
-    params: dict[str, Any]
-    seed: int
-    baseline: bool
-
-
-@dataclass(frozen=True)
-class AlreadyTold:
-    """The node's trial is finished and told: there is nothing left to train."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Spent:
-    """The region's budget of trials or hours is used up: no new node gets a trial."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """More trials failed for good than the study allows."""
-
-    reason: str
 
 
 class RegionStudy:
@@ -181,9 +127,9 @@ class RegionStudy:
             InputError: the study's metric is missing, or a metric is not a finite number.
             OptimizerError: the node was never asked, or the storage can't be used.
         """
-        value = self._value(node, metrics)
-        told = {"metrics": dict(metrics), "seconds": seconds, "device": device}
-        self._tell(node, TrialState.COMPLETE, value, told, execution)
+        value = self._settings.objective_value(node, metrics)
+        attributes = {"metrics": dict(metrics), "seconds": seconds, "device": device}
+        self._tell(node, TrialState.COMPLETE, value, attributes, execution)
 
     def tell_failed(
         self,
@@ -404,24 +350,12 @@ class RegionStudy:
             self._ahead = (self._history_key(), point)
         return self._ahead[1]
 
-    def _value(self, node: str, metrics: Mapping[str, float]) -> float:
-        metric = self._settings.metric
-        if metric not in metrics:
-            given = ", ".join(metrics) or "none"
-            raise InputError(f"{node}: no metric {metric!r} in the result; metrics: {given}")
-        for name, value in metrics.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(f"{node}: metric {name!r} is {value!r}, not a number")
-            if not math.isfinite(value):
-                raise InputError(f"{node}: metric {name!r} is {value}, not a finite number")
-        return float(metrics[metric])
-
     def _tell(
         self,
         node: str,
         state: TrialState,
         value: float | None,
-        told: Mapping[str, Any],
+        attributes: Mapping[str, Any],
         execution: TrialExecution,
     ) -> None:
         with self._storage_errors():
@@ -433,7 +367,7 @@ class RegionStudy:
             # a tell that crashed midway with another outcome may have left attributes behind
             left = dict.fromkeys(key for key in TELL_KEYS if key in trial.user_attrs)
             ran = {key: content for key, content in execution.items() if key in TELL_KEYS}
-            for key, content in {**left, **told, **ran}.items():
+            for key, content in {**left, **attributes, **ran}.items():
                 self._storage.set_trial_user_attr(trial._trial_id, key, content)
             store_reports(self._storage, trial, execution.get("reports", {}))
             values = None if value is None else [value]

@@ -204,7 +204,7 @@ class _Loop:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """Serve until told to stop, idle for too long, or out of reach."""
+        """Serve until asked to stop, idle for too long, or out of reach."""
         with self._selector:
             self._selector.register(self._listener, selectors.EVENT_READ)
             while self._turn():
@@ -365,7 +365,7 @@ def _parse(received: bytes) -> list[str] | None:
 def _has_left(connection: socket.socket) -> bool:
     """Return whether the client has closed its end, and not only stopped sending."""
     poll = select.poll()
-    poll.register(connection, 0)  # a hang-up is told unasked
+    poll.register(connection, 0)  # a hang-up is always reported
     return bool(poll.poll(0))
 
 

@@ -150,10 +150,10 @@ def _reason(error: BaseException, secrets: Iterable[str]) -> str:
     if isinstance(error, optuna.exceptions.StorageInternalError) and error.__cause__:
         error = error.__cause__
     original = getattr(error, "orig", None) or error
-    said = str(original).strip()
+    message = str(original).strip()
     for secret in sorted(secrets, key=len, reverse=True):
-        said = said.replace(secret, "***")
-    return (said or type(original).__name__).splitlines()[0]
+        message = message.replace(secret, "***")
+    return (message or type(original).__name__).splitlines()[0]
 
 
 def _parsed(url: str) -> URL:

@@ -103,12 +103,12 @@ def stored_trial(
         "machine": machine,
         "slot": f"slot1_1@{machine}",
     }
-    told: dict[str, Any] = {"job": job} if state.is_finished() else {}
+    attributes: dict[str, Any] = {"job": job} if state.is_finished() else {}
     if state is TrialState.FAIL:
         failure = {"time": f"{start.isoformat()}+00:00", "error": "exit code 64: can't be trained"}
-        told |= {"error": failure["error"], "failures": {"1": failure}}
+        attributes |= {"error": failure["error"], "failures": {"1": failure}}
     if value is not None:
-        told |= {"metrics": {"loss": value, "test": value + 0.01}, "seconds": 50.0}
+        attributes |= {"metrics": {"loss": value, "test": value + 0.01}, "seconds": 50.0}
     steps = {step: value + 0.3 / step for step in range(1, 11)} if value is not None else {}
     made = create_trial(
         state=state,
@@ -117,7 +117,8 @@ def stored_trial(
         value=value,
         intermediate_values=steps,
         user_attrs={
-            "node": node, "params": params, "baseline": baseline, "attempts": 1, **told, **notes
+            "node": node, "params": params, "baseline": baseline, "attempts": 1,
+            **attributes, **notes
         },
     )  # fmt: skip
     made.datetime_start = start

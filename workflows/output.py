@@ -57,7 +57,7 @@ class Fitting:
     """A table with all of its columns where the terminal has room for them; else the other one."""
 
     def __init__(self, table: Callable[[bool], Table]) -> None:
-        """Name what makes the table: told whether all of its columns have room."""
+        """Name what makes the table, given whether all of its columns have room."""
         self._table = table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:

@@ -107,8 +107,8 @@ def run_command(arguments: list[str]) -> str:
     except OSError as error:
         raise PoolError(f"{arguments[0]} can't be run: {error.strerror}") from error
     if done.returncode != 0:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
-        raise PoolError(f"{shlex.join(arguments)} exits {done.returncode}:\n{said}")
+        output = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
+        raise PoolError(f"{shlex.join(arguments)} exits {done.returncode}:\n{output}")
     return done.stdout
 
 

@@ -34,8 +34,8 @@ def distribution(os_release: Path) -> Distribution:
         text = os_release.read_text()
     except OSError:
         text = ""
-    said = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
-    return Distribution(said.get("ID", ""), said.get("VERSION_CODENAME", ""))
+    fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
+    return Distribution(fields.get("ID", ""), fields.get("VERSION_CODENAME", ""))
 
 
 def refuse_unsupported(found: Distribution, machine: str = "") -> None:

@@ -33,7 +33,7 @@ from trialfleet.infra.manager.actions import (
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.versions import LEAST, usable_installation
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.environment import surroundings
+from trialfleet.infra.pool.environment import inherited_environment
 from trialfleet.infra.pool.htcondor_package import Progress
 from trialfleet.infra.pool.joining import PORT
 from trialfleet.infra.pool.processes import wait_until
@@ -52,7 +52,7 @@ ANSWER_SECONDS = 60.0  # for the daemons to answer after a start
 
 
 @dataclass(frozen=True)
-class Machine:
+class InstallTarget:
     """The machine to change; a test names another root folder and another way to run commands."""
 
     root: Path = Path("/")
@@ -102,7 +102,7 @@ def install(
     *,
     dry_run: bool = False,
     progress: Progress = print,
-    machine: Machine | None = None,
+    target: InstallTarget | None = None,
 ) -> None:
     """Make this machine a manager; harmless when it is one.
 
@@ -110,19 +110,19 @@ def install(
         settings: what it is configured by.
         dry_run: only say what would be done.
         progress: called with a line of text for each step.
-        machine: another machine than this one, for tests.
+        target: another machine than this one, for tests.
 
     Raises:
         InputError: the user has no account here.
         PoolError: this isn't root, the machine can't be a manager, or a step fails.
     """
-    machine = machine or Machine()
+    target = target or InstallTarget()
     group = group_of(settings.user)
     if not dry_run:
-        refuse_where_impossible(machine)
-    go_through(actions(settings, machine, group), progress, dry_run=dry_run)
+        refuse_where_impossible(target)
+    go_through(actions(settings, target, group), progress, dry_run=dry_run)
     if not dry_run:
-        wait_for_answer(machine)
+        wait_for_answer(target)
         where = settings.address or "this machine's address"
         progress(f"the manager is up: {settings.user} runs studies, nodes join at {where}")
 
@@ -139,44 +139,42 @@ def group_of(user: str) -> int:
         raise InputError(f"there is no account {user!r} here; name one by --user") from None
 
 
-def refuse_where_impossible(machine: Machine) -> None:
+def refuse_where_impossible(target: InstallTarget) -> None:
     """Raise PoolError before anything is changed, where something would fail later."""
     if os.geteuid() != 0:
         raise PoolError("only root can make a manager: `sudo trialfleet manager install`")
     if shutil.which("systemctl") is None:
         raise PoolError("a manager needs systemd, and this machine has no systemctl")
-    if machine.installed() is None:
-        apt_repository.refuse_unsupported(
-            apt_repository.distribution(machine.at("/etc/os-release"))
-        )
+    if target.installed() is None:
+        apt_repository.refuse_unsupported(apt_repository.distribution(target.at("/etc/os-release")))
 
 
-def actions(settings: ManagerSettings, machine: Machine, group: int) -> Iterator[Action]:
+def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Iterator[Action]:
     """Yield what makes a machine a manager, in order."""
-    yield from packages(machine)
-    yield from configuration(settings, machine)
-    yield from token(machine, group)
-    yield supervisor(settings, machine)
-    yield from services(machine)
+    yield from packages(target)
+    yield from configuration(settings, target)
+    yield from token(target, group)
+    yield supervisor(settings, target)
+    yield from services(target)
 
 
-def packages(machine: Machine) -> Iterator[Action]:
+def packages(target: InstallTarget) -> Iterator[Action]:
     """Yield what installs HTCondor from its own repository, where there is none."""
-    if machine.installed() is not None:
+    if target.installed() is not None:
         return
-    found = apt_repository.distribution(machine.at("/etc/os-release"))
-    keyring = machine.at("/etc/apt/keyrings/htcondor.asc")
+    found = apt_repository.distribution(target.at("/etc/os-release"))
+    keyring = target.at("/etc/apt/keyrings/htcondor.asc")
     yield Action(
         f"fetch the key {apt_repository.KEY_URL} into {keyring}",
         keyring.is_file,
-        lambda: store_key(keyring, machine.key()),
+        lambda: store_key(keyring, target.key()),
     )
-    sources = machine.at("/etc/apt/sources.list.d/htcondor.list")
+    sources = target.at("/etc/apt/sources.list.d/htcondor.list")
     yield file(sources, apt_repository.source(found, Path("/etc/apt/keyrings/htcondor.asc")))
-    yield command(["apt-get", "-qq", "update"], machine.run)
-    yield command(["apt-get", "-qq", "-y", "install", "condor"], machine.run)
+    yield command(["apt-get", "-qq", "update"], target.run)
+    yield command(["apt-get", "-qq", "-y", "install", "condor"], target.run)
     yield Action(
-        f"check that this is HTCondor {LEAST} or newer", lambda: False, lambda: refuse_old(machine)
+        f"check that this is HTCondor {LEAST} or newer", lambda: False, lambda: refuse_old(target)
     )
 
 
@@ -187,34 +185,34 @@ def store_key(path: Path, key: bytes) -> None:
     path.chmod(0o644)
 
 
-def refuse_old(machine: Machine) -> None:
+def refuse_old(target: InstallTarget) -> None:
     """Raise PoolError unless the HTCondor that apt chose is new enough."""
-    if machine.installed() is None:
+    if target.installed() is None:
         raise PoolError(
             f"apt installed no HTCondor {LEAST} or newer: `apt-cache policy condor` tells why"
             " (another source may be preferred)"
         )
 
 
-def configuration(settings: ManagerSettings, machine: Machine) -> Iterator[Action]:
+def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[Action]:
     """Yield what configures HTCondor and the kernel's keep-alive probes."""
-    keys = machine.at("/etc/condor/passwords.d")
+    keys = target.at("/etc/condor/passwords.d")
     yield folder(keys, mode=0o700, group=ROOT_GROUP)
     key = keys / config.KEY
     yield Action(f"make the key that signs tokens, {key}", key.is_file, lambda: make_key(key))
-    yield file(machine.at("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
-    sysctl = machine.at("/etc/sysctl.d/60-trialfleet.conf")
+    yield file(target.at("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
+    sysctl = target.at("/etc/sysctl.d/60-trialfleet.conf")
     yield file(sysctl, render_template("manager/sysctl.conf.j2", values=KEEPALIVE))
     yield command(
         ["sysctl", "--quiet", f"--load={sysctl}"],
-        machine.run,
-        is_done=lambda: probes_often(machine),
+        target.run,
+        is_done=lambda: probes_often(target),
     )
 
 
-def probes_often(machine: Machine) -> bool:
+def probes_often(target: InstallTarget) -> bool:
     """Tell whether the kernel has the values of `KEEPALIVE` already."""
-    places = ((machine.at("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items())
+    places = ((target.at("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items())
     return all(place.is_file() and place.read_text().strip() == value for place, value in places)
 
 
@@ -223,17 +221,17 @@ def make_key(path: Path) -> None:
     write_atomic(path, tokens.new_key(), mode=0o600)
 
 
-def token(machine: Machine, group: int) -> Iterator[Action]:
+def token(target: InstallTarget, group: int) -> Iterator[Action]:
     """Yield what makes the nodes' token, and its renewal each week."""
-    path = machine.at(tokens.TOKEN_FILE)
-    key = machine.at("/etc/condor/passwords.d") / config.KEY
+    path = target.at(tokens.TOKEN_FILE)
+    key = target.at("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
     yield Action(
         f"make the nodes' token, {path}, for {tokens.LIFETIME_DAYS} days",
         lambda: is_fresh(path, key, group),
-        lambda: tokens.write(machine.run(tokens.command()).strip(), path),
+        lambda: tokens.write(target.run(tokens.command()).strip(), path),
     )
-    units = machine.at("/etc/systemd/system")
+    units = target.at("/etc/systemd/system")
     service = render_template("manager/trialfleet-token.service.j2", **renewal())
     yield file(units / RENEWAL, service)
     yield file(
@@ -242,12 +240,12 @@ def token(machine: Machine, group: int) -> Iterator[Action]:
     )
 
 
-def supervisor(settings: ManagerSettings, machine: Machine) -> Action:
+def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
     """Return what has systemd run the supervisor of the user's runs."""
     program = shlex.join([sys.executable, "-I", "-m", "trialfleet.workflows.dagman.supervisor"])
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = render_template("manager/trialfleet-supervisor.service.j2", **values)
-    return file(machine.at("/etc/systemd/system") / SUPERVISOR, text)
+    return file(target.at("/etc/systemd/system") / SUPERVISOR, text)
 
 
 def renewal() -> dict[str, str]:
@@ -274,45 +272,43 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
     return readable and lasts and made.st_mtime >= signer.st_mtime
 
 
-def services(machine: Machine) -> Iterator[Action]:
+def services(target: InstallTarget) -> Iterator[Action]:
     """Yield what starts HTCondor and the timer, now and at each start of the machine."""
-    written = machine.at("/etc/condor/config.d") / CONFIG_NAME
-    yield command(["systemctl", "daemon-reload"], machine.run, is_done=lambda: are_loaded(machine))
-    timer_is_on = is_enabled(machine, TIMER)
-    yield command(["systemctl", "enable", "--now", TIMER], machine.run, is_done=timer_is_on)
-    yield command(
-        ["systemctl", "enable", SERVICE], machine.run, is_done=is_enabled(machine, SERVICE)
-    )
+    written = target.at("/etc/condor/config.d") / CONFIG_NAME
+    yield command(["systemctl", "daemon-reload"], target.run, is_done=lambda: are_loaded(target))
+    timer_is_on = is_enabled(target, TIMER)
+    yield command(["systemctl", "enable", "--now", TIMER], target.run, is_done=timer_is_on)
+    yield command(["systemctl", "enable", SERVICE], target.run, is_done=is_enabled(target, SERVICE))
     yield command(
         ["systemctl", "restart", SERVICE],
-        machine.run,
-        is_done=lambda: runs_since(machine, written),
+        target.run,
+        is_done=lambda: runs_since(target, written),
     )
-    is_supervised = is_enabled(machine, SUPERVISOR)
-    yield command(["systemctl", "enable", "--now", SUPERVISOR], machine.run, is_done=is_supervised)
+    is_supervised = is_enabled(target, SUPERVISOR)
+    yield command(["systemctl", "enable", "--now", SUPERVISOR], target.run, is_done=is_supervised)
 
 
-def is_enabled(machine: Machine, unit: str) -> Callable[[], bool]:
+def is_enabled(target: InstallTarget, unit: str) -> Callable[[], bool]:
     """Return a question: will systemd start the unit with the machine?"""
 
     def ask() -> bool:
-        return output_of(machine, ["systemctl", "is-enabled", unit]) == "enabled"
+        return output_of(target, ["systemctl", "is-enabled", unit]) == "enabled"
 
     return ask
 
 
-def are_loaded(machine: Machine) -> bool:
+def are_loaded(target: InstallTarget) -> bool:
     """Tell whether systemd knows our units as they are on the disk."""
     units = [TIMER, RENEWAL, SUPERVISOR]
     asked = ["systemctl", "show", "--property=NeedDaemonReload", "--value", *units]
-    return output_of(machine, asked).split() == ["no"] * len(units)
+    return output_of(target, asked).split() == ["no"] * len(units)
 
 
-def runs_since(machine: Machine, configuration: Path) -> bool:
+def runs_since(target: InstallTarget, configuration: Path) -> bool:
     """Tell whether HTCondor was started after its configuration was written."""
     asked = ["systemctl", "show", SERVICE, "--property=ActiveState,ActiveEnterTimestampMonotonic"]
     answers = dict(
-        line.split("=", 1) for line in output_of(machine, asked).splitlines() if "=" in line
+        line.split("=", 1) for line in output_of(target, asked).splitlines() if "=" in line
     )
     if answers.get("ActiveState") != "active" or not configuration.is_file():
         return False
@@ -321,21 +317,21 @@ def runs_since(machine: Machine, configuration: Path) -> bool:
     return started >= configuration.stat().st_mtime
 
 
-def output_of(machine: Machine, asked: list[str]) -> str:
+def output_of(target: InstallTarget, asked: list[str]) -> str:
     """Return what a command prints; nothing where it fails."""
     try:
-        return machine.run(asked).strip()
+        return target.run(asked).strip()
     except PoolError:
         return ""
 
 
-def wait_for_answer(machine: Machine) -> None:
+def wait_for_answer(target: InstallTarget) -> None:
     """Return once all daemons answer.
 
     Raises:
         PoolError: they don't in time.
     """
-    environment = surroundings()
+    environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     silent: set[str] = set()
 
@@ -344,8 +340,8 @@ def wait_for_answer(machine: Machine) -> None:
         silent = DAEMONS - set(pool_status.daemons_and_slots(environment)[0])
         return not silent and pool_status.look_at_queue(environment) is not None
 
-    if not wait_until(answer, seconds=machine.seconds, poll=0.5):
+    if not wait_until(answer, seconds=target.seconds, poll=0.5):
         raise PoolError(
             f"{', '.join(sorted(silent)) or 'the job queue'} doesn't answer within"
-            f" {machine.seconds:.0f} s: look at `journalctl -u {SERVICE}` and into /var/log/condor"
+            f" {target.seconds:.0f} s: look at `journalctl -u {SERVICE}` and into /var/log/condor"
         )

@@ -18,7 +18,7 @@ from trialfleet.infra.pool.htcondor_package import Installation
 from trialfleet.render import render_template
 
 KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-# A job has this variable, so that the pool's processes can be told from others (see `processes`).
+# A job has this variable, which marks the pool's processes among others (see `processes`).
 MARK = "TRIALFLEET_POOL_PROCESS"
 LEAST_CPUS = 2  # two lanes make sense on the smallest machine
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"

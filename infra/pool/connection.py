@@ -12,7 +12,7 @@ from pathlib import Path
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE, Pool, default_folder
-from trialfleet.infra.pool.environment import surroundings
+from trialfleet.infra.pool.environment import inherited_environment
 
 _kept_seconds = 0.0  # how long what was found stands; see `keep_for`
 _found: tuple[float, dict[str, str] | PoolError] | None = None
@@ -85,7 +85,7 @@ def named_by_environment(configured: str) -> dict[str, str]:
 
 def machines_own() -> dict[str, str] | None:
     """Return PATH for the machine's own HTCondor, or None if no schedd of it answers."""
-    environment = surroundings()
+    environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     if pool_status.look_at_queue(environment) is None:
         return None

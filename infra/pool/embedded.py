@@ -22,7 +22,7 @@ from trialfleet.files import read_json, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.environment import extended_path, surroundings, tail
+from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
 from trialfleet.infra.pool.htcondor_package import (
     MASTER,
     Installation,
@@ -144,7 +144,7 @@ class Pool:
         members = self.processes()
         if not members:
             return known
-        environment = surroundings() | self.environment()
+        environment = inherited_environment() | self.environment()
         daemons, slots = pool_status.daemons_and_slots(environment)
         queue = pool_status.look_at_queue(environment) if daemons else None
         answers = len(daemons) == len(DAEMON_ADS) and bool(slots) and queue is not None
@@ -250,12 +250,12 @@ class Pool:
     def _start(self, installation: Installation) -> None:
         """Start condor_master; it leaves the terminal's session and goes on by itself."""
         environment = {
-            **surroundings(),
+            **inherited_environment(),
             **self.environment(),
             pool_config.MARK: str(self.condor_config),
         }
-        said = self.folder / "log" / "start.out"
-        with said.open("w") as output:
+        output_file = self.folder / "log" / "start.out"
+        with output_file.open("w") as output:
             done = subprocess.run(
                 [*identity().prefix, installation.sbin / MASTER],
                 env=environment,
@@ -267,7 +267,7 @@ class Pool:
                 check=False,
             )
         if done.returncode != 0:
-            raise PoolError(f"{MASTER} exits {done.returncode}; {tail(said)}")
+            raise PoolError(f"{MASTER} exits {done.returncode}; {tail(output_file)}")
 
     def _running(self, seconds: float) -> PoolStatus | None:
         """Return the status if the pool is up; None if it has no master or doesn't answer."""

@@ -10,7 +10,7 @@ from trialfleet.infra.pool.htcondor_package import Installation
 TAIL = 15  # lines of a log in an error
 
 
-def surroundings() -> dict[str, str]:
+def inherited_environment() -> dict[str, str]:
     """Return this process's environment without settings of another pool that it runs in."""
     names = (name for name in os.environ if not name.upper().startswith("_CONDOR_"))
     return {name: os.environ[name] for name in names if name != "CONDOR_INHERIT"}

@@ -279,6 +279,6 @@ def refuse_incomplete(usr: Path, version: str) -> None:
         if missing or listing.returncode != 0:
             what = ", ".join(missing) or listing.stderr.strip()
             raise PoolError(f"HTCondor {version} was unpacked, but {daemon} lacks {what}")
-    said = elf.run_from(folders, [usr / "bin" / "condor_version"], loader=loader)
-    if f"$CondorVersion: {version} " not in said.stdout:
-        raise PoolError(f"HTCondor {version} was unpacked, but doesn't run: {said.stderr.strip()}")
+    tried = elf.run_from(folders, [usr / "bin" / "condor_version"], loader=loader)
+    if f"$CondorVersion: {version} " not in tried.stdout:
+        raise PoolError(f"HTCondor {version} was unpacked, but doesn't run: {tried.stderr.strip()}")

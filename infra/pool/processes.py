@@ -1,4 +1,4 @@
-"""Which processes of this machine belong to a pool: told by their environment.
+"""Which processes of this machine belong to a pool, by their environment.
 
 A pid file alone lies after a reboot, and says nothing about orphans of a master that was killed.
 The environment of a process can't be mistaken for another's:

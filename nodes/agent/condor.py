@@ -179,8 +179,8 @@ def run(command: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CondorError(f"{command[0]}: {error}") from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise CondorError(f"{command[0]} exits {done.returncode}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())
+        raise CondorError(f"{command[0]} exits {done.returncode}: {output}")
     return done.stdout
 
 

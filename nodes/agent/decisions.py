@@ -230,8 +230,8 @@ def lease_reason(memory: Memory, seen: Seen) -> str | None:
 
 def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
     """Return which jobs failed, and how."""
-    told = ", ".join(f"{one.job} {one.how}" for one in failed)
-    return f"{len(failed)} jobs failed here within {rules.failure_seconds:.0f} s: {told}"
+    listed = ", ".join(f"{one.job} {one.how}" for one in failed)
+    return f"{len(failed)} jobs failed here within {rules.failure_seconds:.0f} s: {listed}"
 
 
 def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from trialfleet.nodes.bootstrap import metadata_fence
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 
 class MachineError(Exception):
@@ -15,7 +15,7 @@ class MachineError(Exception):
 def raise_fence() -> bool:
     """Keep jobs from the instance's metadata; True if the fence was gone; MachineError."""
     try:
-        return metadata_fence.raise_fence(Machine())
+        return metadata_fence.raise_fence(Host())
     except StepError as error:
         raise MachineError(str(error)) from error
 
@@ -48,5 +48,5 @@ def run(*command: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MachineError(f"{name}: {error}") from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise MachineError(f"{name} exits {done.returncode}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())
+        raise MachineError(f"{name} exits {done.returncode}: {output}")

@@ -23,7 +23,7 @@ class Metadata(Protocol):
 
 @dataclass(frozen=True)
 class Notices:
-    """What was told; None for what there isn't, and for what can't be read.
+    """What the metadata say; None for what there isn't, and for what can't be read.
 
     Attributes:
         interruption: what AWS will do, and when.
@@ -39,7 +39,7 @@ class Notices:
 
 
 def read(metadata: Metadata) -> Notices:
-    """Return what the instance is told now; what can't be read hides nothing of the rest."""
+    """Return what the metadata of the instance say; what can't be read hides nothing else."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:
@@ -56,14 +56,14 @@ def read(metadata: Metadata) -> Notices:
     if lease and expires is None:
         problems.append(f"the tag trialfleet:expires is no time: {lease!r}")
     return Notices(
-        interruption=action and told(action, "{action} at {time}"),
-        rebalance=rebalance and told(rebalance, "{noticeTime}"),
+        interruption=action and formatted(action, "{action} at {time}"),
+        rebalance=rebalance and formatted(rebalance, "{noticeTime}"),
         expires=expires,
         problem=problems[0] if problems else None,
     )
 
 
-def told(notice: str, words: str) -> str:
+def formatted(notice: str, words: str) -> str:
     """Return a notice in words; one that isn't understood as it is: it is a notice all the same."""
     try:
         return words.format_map(json.loads(notice))

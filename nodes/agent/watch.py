@@ -68,7 +68,7 @@ class Agent:
         self._clock = clock or Clock()
         self._wall = WallClock(self._time, self._clock.uptime)  # set ahead, it ends no lease
         self._cancel_switch, self._power_off = cancel_switch, power_off
-        self._tell_probe, self._told = tell_probe, float("-inf")
+        self._tell_probe, self._last_tell = tell_probe, float("-inf")
         self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
         self._memory = saved_state.load(state)
         self._answers, self._problem, self._offline_problem = True, "", ""
@@ -80,7 +80,7 @@ class Agent:
             time.sleep(STEP)
 
     def step(self) -> bool:
-        """Look, decide and act once; True when the machine has been told to shut down."""
+        """Look, decide and act once; True when the machine has been asked to shut down."""
         decision = decide(self._memory, self._look(), self._rules)
         decision = self._take_offline(self._cancel(decision))
         for line in changes(self._memory, decision.memory):
@@ -91,18 +91,18 @@ class Agent:
         return self._leave(decision)
 
     def _look(self) -> Seen:
-        told = notices.read(self._metadata)
+        current = notices.read(self._metadata)
         startd = self._pool.look()
-        self._log_silence(told, startd)
+        self._log_silence(current, startd)
         return Seen(
             now=self._wall.now().timestamp(),
             uptime=self._clock.uptime(),
             startd=startd,
             busy=self._pool.starter_lives() if startd is None else startd.claimed > 0,
             in_collector=self._memory.joined or (startd is not None and self._pool.in_collector()),
-            expires=told.expires,
-            interruption=told.interruption,
-            rebalance=told.rebalance,
+            expires=current.expires,
+            interruption=current.interruption,
+            rebalance=current.rebalance,
             failures=self._pool.failures(),
             unfenced=self._look_at_fence() or None,
         )
@@ -123,10 +123,10 @@ class Agent:
             self._unfenced = str(error)
         return self._unfenced
 
-    def _log_silence(self, told: Notices, startd: Startd | None) -> None:
+    def _log_silence(self, current: Notices, startd: Startd | None) -> None:
         """Say once when metadata or startd fall silent, and once when they are back."""
-        if (told.problem or "") != self._problem:
-            self._problem = told.problem or ""
+        if (current.problem or "") != self._problem:
+            self._problem = current.problem or ""
             log.info("%s", self._problem or "the instance's metadata is readable again")
         if (startd is not None) != self._answers:
             self._answers = startd is not None
@@ -161,9 +161,9 @@ class Agent:
 
     def _tell(self) -> None:
         """Now and then leave for the probe, which isn't root, what it can't see."""
-        if not self._memory.joined or self._clock.uptime() - self._told < TELL:
+        if not self._memory.joined or self._clock.uptime() - self._last_tell < TELL:
             return
-        self._told = self._clock.uptime()
+        self._last_tell = self._clock.uptime()
         try:
             self._tell_probe(PrivilegedReadings(kernel_log.read_xids(), self._pool.bandwidths()))
         except OSError as error:

@@ -2,7 +2,7 @@
 
 Needs the bundle and `settings.json` that the user data has left, and the switch that it has set:
 the machine ends itself when its time to boot is over. Until then systemd tries again what failed,
-and each failure is told in the log and in the fleet's bucket.
+and each failure is written to the log and to the fleet's bucket.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import traceback
 
 from trialfleet.instance_aws import WAITS, Aws, AwsError, Imds
 from trialfleet.nodes.bootstrap import driver, settings, steps
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import identify
 from trialfleet.nodes.bootstrap.log import FILE, Log
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
 UPLOAD_WAITS, UPLOAD_SECONDS = (1,), 5  # the log is no reason to be late
 AGAIN, OVER = 1, 3  # exit codes: systemd tries again but for the latter
@@ -23,19 +23,23 @@ AGAIN, OVER = 1, 3  # exit codes: systemd tries again but for the latter
 
 def main() -> int:
     """Take the steps; 0 when the node has joined, or reboots for its driver."""
-    log = Log(Machine().place(FILE))
-    machine = Machine(say=log.say)
+    log = Log(Host().place(FILE))
+    host = Host(say=log.say)
     try:
-        told = settings.read(machine)
+        node_settings = settings.read(host)
         instance = identify(Imds(waits=WAITS))
     except (StepError, AwsError) as error:
         log.say(f"failed: {error}")
         return AGAIN
     log.say(f"{instance.id} ({instance.type}, {instance.zone}), {steps.version()}")
-    briefly = Aws(Imds(), told.home, told.endpoint_url, UPLOAD_WAITS, UPLOAD_SECONDS)
-    tell = log.telling(briefly, told.bucket, f"{told.log_prefix}{instance.id}.log")
-    aws = Aws(Imds(), told.home, told.endpoint_url)
-    return take_steps(steps.Node(machine, told, instance, aws, tell))
+    briefly = Aws(
+        Imds(), node_settings.home, node_settings.endpoint_url, UPLOAD_WAITS, UPLOAD_SECONDS
+    )
+    tell = log.telling(
+        briefly, node_settings.bucket, f"{node_settings.log_prefix}{instance.id}.log"
+    )
+    aws = Aws(Imds(), node_settings.home, node_settings.endpoint_url)
+    return take_steps(steps.Node(host, node_settings, instance, aws, tell))
 
 
 def take_steps(node: steps.Node) -> int:
@@ -46,7 +50,7 @@ def take_steps(node: steps.Node) -> int:
         return reboot(node)
     except (StepError, AwsError) as error:
         return failed(node, str(error))
-    except Exception:  # noqa: BLE001  our own mistakes are told like the others'
+    except Exception:  # noqa: BLE001  our own mistakes are reported like the others'
         return failed(node, traceback.format_exc())
     else:
         node.tell(f"done ({time.monotonic() - node.began:.1f} s)")
@@ -57,7 +61,7 @@ def reboot(node: steps.Node) -> int:
     """Start the machine anew for its driver; the next attempt goes on without where that fails."""
     node.tell(f"driver: {driver.STILL}; reboots, this once")
     try:
-        node.machine.run("systemctl", "reboot")
+        node.host.run("systemctl", "reboot")
     except StepError as error:
         return failed(node, str(error))
     return 0
@@ -68,7 +72,7 @@ def failed(node: steps.Node, why: str) -> int:
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:
         return OVER
-    node.machine.write(steps.FAILED, " ".join(why.split()))
+    node.host.write(steps.FAILED, " ".join(why.split()))
     return AGAIN
 
 

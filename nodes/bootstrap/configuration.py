@@ -7,8 +7,8 @@ import re
 import shutil
 import sys
 
+from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
-from trialfleet.nodes.bootstrap.machine import HOME, Machine, StepError
 
 FOLDER = "/etc/condor/config.d"
 SHARED = f"{FOLDER}/50-trialfleet-node.conf"  # as the bundle has it
@@ -32,29 +32,29 @@ _HAS_TORCH = (
 )
 
 
-def write_token(machine: Machine, token: str) -> None:
+def write_token(host: Host, token: str) -> None:
     """Put the pool's token where only root reads it."""
-    folder = machine.place(TOKENS)
+    folder = host.place(TOKENS)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    machine.write(TOKEN, token.strip() + "\n", mode=0o600)
+    host.write(TOKEN, token.strip() + "\n", mode=0o600)
 
 
-def write(machine: Machine, instance: Instance, driver: str, execute: str) -> None:
+def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
     """Write all but the probe's verdict; StepError when the bundle lacks the shared part."""
-    shared = machine.read(f"{HOME}/node.conf")
+    shared = host.read(f"{HOME}/node.conf")
     if not shared:
         raise StepError(f"there is no {HOME}/node.conf: the bundle is broken")
-    machine.write(SHARED, shared)
-    machine.write(INSTANCE, text(instance, driver, execute, jobs_python(machine)))
-    make_home(machine)
-    machine.write(SYSCTL, KERNEL)
-    machine.succeeds("sysctl", "-q", "-p", str(machine.place(SYSCTL)))
+    host.write(SHARED, shared)
+    host.write(INSTANCE, text(instance, driver, execute, jobs_python(host)))
+    make_home(host)
+    host.write(SYSCTL, KERNEL)
+    host.succeeds("sysctl", "-q", "-p", str(host.place(SYSCTL)))
 
 
-def make_home(machine: Machine) -> None:
+def make_home(host: Host) -> None:
     """Make the folder that jobs have as HOME: compilers keep their caches below it."""
-    home = machine.place(JOB_HOME)
+    home = host.place(JOB_HOME)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.geteuid() == 0:
         shutil.chown(home, JOB_ACCOUNT)
@@ -78,26 +78,26 @@ TrialfleetDriverOption = "{driver}"
 """
 
 
-def jobs_python(machine: Machine) -> str:
+def jobs_python(host: Host) -> str:
     """Return the Python that jobs find with torch in it; this one where none has it."""
     for folder in JOB_PATH:
-        python = str(machine.place(f"{folder}/python3"))
-        if machine.ask(python, "-c", _HAS_TORCH) is not None:
+        python = str(host.place(f"{folder}/python3"))
+        if host.ask(python, "-c", _HAS_TORCH) is not None:
             return python
     return sys.executable
 
 
-def probe_options(machine: Machine) -> list[str]:
+def probe_options(host: Host) -> list[str]:
     """Return the probe's options that the fleet has set, as the shared configuration says."""
-    found = re.search(r"^TRIALFLEET_PROBE_OPTIONS *= *(.*)$", machine.read(SHARED), re.MULTILINE)
+    found = re.search(r"^TRIALFLEET_PROBE_OPTIONS *= *(.*)$", host.read(SHARED), re.MULTILINE)
     return found[1].split() if found else []
 
 
-def write_verdict(machine: Machine, ad: str) -> None:
+def write_verdict(host: Host, ad: str) -> None:
     """Advertise what the probe said from the first ad on, until the startd has run it itself."""
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]
     names = " ".join(name for name, _ in found)
     lines.append(f"STARTD_ATTRS = $(STARTD_ATTRS) {names}")
-    machine.write(PROBED, "\n".join(lines) + "\n")
-    machine.place(OFFLINE).unlink(missing_ok=True)
+    host.write(PROBED, "\n".join(lines) + "\n")
+    host.place(OFFLINE).unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trialfleet.nodes.bootstrap import configuration
-from trialfleet.nodes.bootstrap.machine import HOME, Machine
+from trialfleet.nodes.bootstrap.host import HOME, Host
 
 PLACE = "/var/lib/trialfleet/kernels"  # where nodes/kernels/build.py looks first
 UNIT = "trialfleet-kernels.service"
@@ -29,22 +29,22 @@ StandardOutput=journal+console
 """
 
 
-def python(machine: Machine) -> str | None:
+def python(host: Host) -> str | None:
     """Return the jobs' Python if its torch has CUDA; else there is nothing to compile for."""
-    found = configuration.jobs_python(machine)
-    return found if machine.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
+    found = configuration.jobs_python(host)
+    return found if host.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
 
 
-def build(machine: Machine, jobs_python: str) -> bool:
+def build(host: Host, jobs_python: str) -> bool:
     """Compile now, and say whether it went well; if not, the log says why."""
-    into = str(machine.place(PLACE))
-    return machine.succeeds(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
+    into = str(host.place(PLACE))
+    return host.succeeds(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
 
 
-def build_in_background(machine: Machine, jobs_python: str) -> None:
+def build_in_background(host: Host, jobs_python: str) -> None:
     """Compile beside everything else, at the lowest priority; the journal has how it went."""
-    home, place = machine.place(HOME), machine.place(PLACE)
+    home, place = host.place(HOME), host.place(PLACE)
     text = _SERVICE.format(home=home, python=jobs_python, place=place)
-    machine.write(f"/etc/systemd/system/{UNIT}", text)
-    machine.run("systemctl", "daemon-reload")
-    machine.run("systemctl", "start", "--no-block", UNIT)
+    host.write(f"/etc/systemd/system/{UNIT}", text)
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "start", "--no-block", UNIT)

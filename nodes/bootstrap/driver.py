@@ -13,7 +13,7 @@ import re
 from pathlib import PurePath
 
 from trialfleet.nodes.bootstrap import packages
-from trialfleet.nodes.bootstrap.machine import HOME, Machine, StepError
+from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 
 OPTION = "NVreg_CheckPCIConfigSpace"
 FILE = "/etc/modprobe.d/trialfleet-nvidia.conf"
@@ -37,7 +37,7 @@ class RebootError(Exception):
     """The machine must be started anew, once, for the option to act."""
 
 
-def prepare(machine: Machine) -> str:
+def prepare(host: Host) -> str:
     """Make the driver ready and return what became of its option.
 
     Returns:
@@ -47,29 +47,29 @@ def prepare(machine: Machine) -> str:
         RebootError: the option acts only after a reboot, and there was none for it yet.
         StepError: there is an NVIDIA GPU, and its driver can't be installed.
     """
-    module = find_module(machine)
-    if module is None and has_gpu(machine):
-        install(machine)
-        module = find_module(machine)
+    module = find_module(host)
+    if module is None and has_gpu(host):
+        install(host)
+        module = find_module(host)
     if module is None:
         return NONE
-    verdict = set_option(machine, module)
-    if verdict == STILL and machine.write(REBOOTED, ""):
+    verdict = set_option(host, module)
+    if verdict == STILL and host.write(REBOOTED, ""):
         raise RebootError
-    if machine.has("nvidia-smi"):
+    if host.has("nvidia-smi"):
         # The driver stays loaded between jobs.
-        machine.succeeds("nvidia-smi", "-pm", "1", seconds=PATIENCE)
+        host.succeeds("nvidia-smi", "-pm", "1", seconds=PATIENCE)
     return verdict
 
 
-def find_module(machine: Machine) -> str | None:
+def find_module(host: Host) -> str | None:
     """Return the name that options of the driver's module go by; None without a driver.
 
     It is the one of the file that modprobe would load. On Debian that is nvidia-current,
     nvidia-current-open, nvidia-tesla-535 …: an `install` line of /etc/modprobe.d, which the chosen
     package brings, leads there.
     """
-    steps = (machine.ask("modprobe", "-D", MODULE) or "").splitlines()
+    steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
     action, *words = steps[-1].split() if steps else [""]  # before it: what it depends on
     if action == "insmod":
         return PurePath(words[0]).name.partition(".ko")[0]
@@ -77,99 +77,99 @@ def find_module(machine: Machine) -> str | None:
     if action != "install" or called[:1] != ["modprobe"] or len(called) == 1:
         return None
     # The line is there as soon as the package is, the module when it has been compiled.
-    return called[1] if machine.ask("modinfo", "-F", "filename", called[1]) is not None else None
+    return called[1] if host.ask("modinfo", "-F", "filename", called[1]) is not None else None
 
 
-def has_gpu(machine: Machine) -> bool:
+def has_gpu(host: Host) -> bool:
     """Say whether a device of NVIDIA's is on the PCI bus."""
-    vendors = machine.place("/sys/bus/pci/devices").glob("*/vendor")
+    vendors = host.place("/sys/bus/pci/devices").glob("*/vendor")
     return any(vendor.read_text().strip() == NVIDIA for vendor in vendors)
 
 
-def install(machine: Machine) -> None:
+def install(host: Host) -> None:
     """Install the distribution's driver; StepError when it can't be had."""
-    machine.say("no NVIDIA driver yet: installing the distribution's")
+    host.say("no NVIDIA driver yet: installing the distribution's")
     kernel = os.uname().release
-    if not packages.uses_apt(machine):
-        packages.install(machine, "nvidia-release")
-        packages.install(machine, f"kernel-devel-{kernel}", "nvidia-driver-cuda")
+    if not packages.uses_apt(host):
+        packages.install(host, "nvidia-release")
+        packages.install(host, f"kernel-devel-{kernel}", "nvidia-driver-cuda")
         return
-    packages.refresh(machine)
-    if packages.distribution(machine).get("ID") == "ubuntu":
-        install_ubuntus(machine, kernel)
+    packages.refresh(host)
+    if packages.distribution(host).get("ID") == "ubuntu":
+        install_ubuntus(host, kernel)
     else:
-        install_debians(machine, kernel)
+        install_debians(host, kernel)
 
 
-def install_debians(machine: Machine, kernel: str) -> None:
+def install_debians(host: Host, kernel: str) -> None:
     """Install Debian's driver, which is compiled here; its cloud images' sources don't have it."""
-    found = packages.components(machine)
+    found = packages.components(host)
     if not set(DEBIANS) <= set(found):
         raise StepError(
             f"Debian's NVIDIA driver is in {' and '.join(DEBIANS)}, and this machine's sources"
             f" have {', '.join(found)}: add them to the sources in /etc/apt, or use an image that"
             " has the driver (the fleet's `ami:`)"
         )
-    packages.install(machine, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
+    packages.install(host, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
 
 
-def install_ubuntus(machine: Machine, kernel: str) -> None:
+def install_ubuntus(host: Host, kernel: str) -> None:
     """Install Ubuntu's newest server driver that was built for this kernel, else compile one."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
-        if packages.installs(machine, f"linux-modules-nvidia-{branch}-{kernel}", *names):
+        if packages.installs(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
             return
     branch = UBUNTU_BRANCHES[-1]
     names = (f"nvidia-headless-{branch}", f"nvidia-utils-{branch}")
-    packages.install(machine, f"linux-headers-{kernel}", *names)
+    packages.install(host, f"linux-headers-{kernel}", *names)
 
 
-def set_option(machine: Machine, module: str) -> str:
+def set_option(host: Host, module: str) -> str:
     """Write the option, make it act where that is possible now, and return what is so."""
-    found = value(machine)
-    fresh = machine.write(FILE, f"options {module} {OPTION}=0\n")
+    found = value(host)
+    fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:
-        machine.succeeds("modprobe", MODULE, seconds=PATIENCE)
-    if not knows_option(machine, module):
+        host.succeeds("modprobe", MODULE, seconds=PATIENCE)
+    if not knows_option(host, module):
         return NO_LONGER
     if fresh:
-        update_initramfs(machine)
+        update_initramfs(host)
     if found == 0 and fresh:
         return ALREADY
-    if value(machine) != 0:
-        reload(machine)
-    return SET if value(machine) == 0 else STILL
+    if value(host) != 0:
+        reload(host)
+    return SET if value(host) == 0 else STILL
 
 
-def knows_option(machine: Machine, module: str) -> bool:
+def knows_option(host: Host, module: str) -> bool:
     """Say whether this driver has the option at all."""
-    return re.search(rf"^{OPTION}\b", machine.run("modinfo", "-p", module), re.M) is not None
+    return re.search(rf"^{OPTION}\b", host.run("modinfo", "-p", module), re.M) is not None
 
 
-def value(machine: Machine) -> int | None:
+def value(host: Host) -> int | None:
     """Return the option's value in the driver that runs; None when none runs or it has none."""
     name = OPTION.partition("_")[2]
-    found = re.search(rf"^{name}: *(\d+)", machine.read(PARAMS), re.M)
+    found = re.search(rf"^{name}: *(\d+)", host.read(PARAMS), re.M)
     return int(found[1]) if found else None
 
 
-def reload(machine: Machine) -> None:
+def reload(host: Host) -> None:
     """Load the driver anew; where something uses it, it stays as it is."""
-    loaded = {line.split()[0] for line in machine.read("/proc/modules").splitlines() if line}
+    loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     kept = [name for name in USERS if name in loaded]
-    if machine.has("nvidia-persistenced"):
-        machine.succeeds("systemctl", "stop", "nvidia-persistenced.service")
-    machine.succeeds("modprobe", "-r", *kept, MODULE, seconds=PATIENCE)
-    machine.succeeds("modprobe", MODULE, seconds=PATIENCE)
+    if host.has("nvidia-persistenced"):
+        host.succeeds("systemctl", "stop", "nvidia-persistenced.service")
+    host.succeeds("modprobe", "-r", *kept, MODULE, seconds=PATIENCE)
+    host.succeeds("modprobe", MODULE, seconds=PATIENCE)
     if "nvidia_uvm" in kept:  # what CUDA needs; the others are for screens
-        machine.succeeds("modprobe", f"{MODULE}-uvm", seconds=PATIENCE)
-    if machine.has("nvidia-persistenced"):
-        machine.succeeds("systemctl", "start", "nvidia-persistenced.service")
+        host.succeeds("modprobe", f"{MODULE}-uvm", seconds=PATIENCE)
+    if host.has("nvidia-persistenced"):
+        host.succeeds("systemctl", "start", "nvidia-persistenced.service")
 
 
-def update_initramfs(machine: Machine) -> None:
+def update_initramfs(host: Host) -> None:
     """Take the option into the image from which the kernel starts, which may hold the driver."""
-    if machine.has("update-initramfs"):
-        machine.succeeds("update-initramfs", "-u")
-    elif machine.has("dracut"):
-        machine.succeeds("dracut", "--force")
+    if host.has("update-initramfs"):
+        host.succeeds("update-initramfs", "-u")
+    elif host.has("dracut"):
+        host.succeeds("dracut", "--force")

@@ -8,36 +8,36 @@ import urllib.request
 
 from trialfleet.instance_aws import NO_ANSWER
 from trialfleet.nodes.bootstrap import packages
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 REPOSITORY = "https://htcss-downloads.chtc.wisc.edu/repo"
 KEY = "/etc/apt/keyrings/htcondor.asc"
 SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
-def prepare(machine: Machine, version: str) -> str:
+def prepare(host: Host, version: str) -> str:
     """Make HTCondor of this version be there; return where it came from.
 
     Raises:
         StepError: no repository has it; says which version is wanted and which is there.
     """
-    before = installed(machine)
+    before = installed(host)
     if before == version:
         return "present"
-    source = install_by_apt if packages.uses_apt(machine) else install_by_dnf
-    came_from = source(machine, version)
-    if installed(machine) != version:
+    source = install_by_apt if packages.uses_apt(host) else install_by_dnf
+    came_from = source(host, version)
+    if installed(host) != version:
         raise StepError(
-            f"HTCondor {version} is the manager's, but this machine has {installed(machine)} after"
+            f"HTCondor {version} is the manager's, but this machine has {installed(host)} after"
             f" it was installed from {came_from}"
         )
     return came_from
 
 
-def installed(machine: Machine) -> str:
+def installed(host: Host) -> str:
     """Return the version of the machine's HTCondor; `none` without one."""
-    told = machine.ask("condor_version") or ""
-    found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", told, re.M)
+    output = host.ask("condor_version") or ""
+    found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", output, re.M)
     return found[1] if found else "none"
 
 
@@ -47,39 +47,39 @@ def channel(version: str) -> str:
     return f"{major}.0" if minor == "0" else f"{major}.x"
 
 
-def install_by_apt(machine: Machine, version: str) -> str:
+def install_by_apt(host: Host, version: str) -> str:
     """Install from a repository that the machine knows, else from HTCondor's own."""
     wanted = f"condor={version}*"
-    packages.refresh(machine)
-    if packages.installs(machine, "--allow-downgrades", wanted):
+    packages.refresh(host)
+    if packages.installs(host, "--allow-downgrades", wanted):
         return "the machine's repositories"
-    add_apt_repository(machine, version)
-    packages.refresh(machine)
-    packages.install(machine, "--allow-downgrades", wanted)
+    add_apt_repository(host, version)
+    packages.refresh(host)
+    packages.install(host, "--allow-downgrades", wanted)
     return REPOSITORY
 
 
-def add_apt_repository(machine: Machine, version: str) -> None:
+def add_apt_repository(host: Host, version: str) -> None:
     """Make apt know HTCondor's own repository of this version, and whose signature to trust."""
-    system = packages.distribution(machine)
+    system = packages.distribution(host)
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
     if name not in {"ubuntu", "debian"} or platform.machine() != "x86_64":
         raise StepError(
             f"HTCondor {version} is in no repository of {system.get('PRETTY_NAME')}, and HTCondor's"
             f" own has nothing for {name} on {platform.machine()}: use an AMI that has it"
         )
-    machine.write(KEY, download(f"{REPOSITORY}/keys/HTCondor-{channel(version)}-Key"))
+    host.write(KEY, download(f"{REPOSITORY}/keys/HTCondor-{channel(version)}-Key"))
     place = f"{REPOSITORY}/{name}/{channel(version)}"
-    machine.write(SOURCES, f"deb [signed-by={machine.place(KEY)}] {place} {release} main\n")
+    host.write(SOURCES, f"deb [signed-by={host.place(KEY)}] {place} {release} main\n")
 
 
-def install_by_dnf(machine: Machine, version: str) -> str:
+def install_by_dnf(host: Host, version: str) -> str:
     """Install on Amazon Linux from HTCondor's own repository."""
-    system = packages.distribution(machine)
+    system = packages.distribution(host)
     release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"
-    if machine.ask("rpm", "-q", "htcondor-release") is None:
-        packages.install(machine, f"{REPOSITORY}/{channel(version)}/{release}")
-    packages.install(machine, f"condor-{version}")
+    if host.ask("rpm", "-q", "htcondor-release") is None:
+        packages.install(host, f"{REPOSITORY}/{channel(version)}/{release}")
+    packages.install(host, f"condor-{version}")
     return REPOSITORY
 
 

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 
 from trialfleet.instance_aws import Imds
-from trialfleet.nodes.bootstrap.machine import StepError
+from trialfleet.nodes.bootstrap.host import StepError
 
 PRICE_TAG = "meta-data/tags/instance/trialfleet:price"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """What the pool is told about the instance.
+    """What the pool is to know about the instance.
 
     Attributes:
         id: for instance `i-0123456789abcdef0`.

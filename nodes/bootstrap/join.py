@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from trialfleet.nodes.bootstrap import configuration, services
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 STARTED = "/run/trialfleet/condor-started-with"  # gone after a reboot, as the daemons are
 PATIENCE = 30  # seconds after which the log says why it takes so long
@@ -16,67 +16,67 @@ UNPROVEN = "AUTHENTICATE:1003"  # HTCondor's number for a proof that the other s
 INTERVAL = 1
 
 
-def was_started(machine: Machine) -> bool:
+def was_started(host: Host) -> bool:
     """Say whether the bootstrap has started HTCondor since the machine booted."""
-    return machine.read(STARTED) != ""
+    return host.read(STARTED) != ""
 
 
-def start(machine: Machine) -> str:
+def start(host: Host) -> str:
     """Start the agent and HTCondor; both go on as they are where nothing has changed.
 
     The agent first: no job runs where nobody watches for spot notices.
     """
-    machine.run("systemctl", "start", services.AGENT)
-    digest = written(machine)
-    same = machine.read(STARTED) == digest and services.runs(machine, services.CONDOR)
+    host.run("systemctl", "start", services.AGENT)
+    digest = written(host)
+    same = host.read(STARTED) == digest and services.runs(host, services.CONDOR)
     if not same:
         # A machine that boots anew is looked at before it takes jobs.
-        machine.succeeds("systemctl", "disable", services.CONDOR)
-        machine.run("systemctl", "restart", services.CONDOR)
-        machine.write(STARTED, digest, mode=0o600)
+        host.succeeds("systemctl", "disable", services.CONDOR)
+        host.run("systemctl", "restart", services.CONDOR)
+        host.write(STARTED, digest, mode=0o600)
     return "HTCondor runs already" if same else "HTCondor is started"
 
 
-def written(machine: Machine) -> str:
+def written(host: Host) -> str:
     """Return what tells this configuration and token from any other."""
     files = (configuration.SHARED, configuration.INSTANCE, configuration.TOKEN)
-    return hashlib.sha256("\0".join(machine.read(file) for file in files).encode()).hexdigest()
+    return hashlib.sha256("\0".join(host.read(file) for file in files).encode()).hexdigest()
 
 
 def wait(
-    machine: Machine, instance: str, manager: str, seconds: float, tell: Callable[[str], None]
+    host: Host, instance: str, manager: str, seconds: float, tell: Callable[[str], None]
 ) -> str:
     """Wait until the pool's collector has this instance's ad; return the name of its slot.
 
     Args:
-        machine: the node.
+        host: the node.
         instance: its id.
         manager: HOST:PORT of the collector.
         seconds: how long to wait.
-        tell: is told, once, why it takes so long.
+        tell: is called once, with why it takes so long.
 
     Raises:
         StepError: it hasn't after so long; says why, as far as the node can see.
     """
-    asked, told = time.monotonic(), False
+    asked, explained = time.monotonic(), False
     while True:
-        name, why = in_pool(machine, instance)
+        name, why = in_pool(host, instance)
         waited = time.monotonic() - asked
         if name:
             return name
         if waited >= seconds:
             raise StepError(f"not in the pool after {waited:.0f} s: {why or reachable(manager)}")
-        if waited >= PATIENCE and not told:
-            told = True
+        if waited >= PATIENCE and not explained:
+            explained = True
             tell(f"not in the pool yet: {why or reachable(manager)}")
         time.sleep(INTERVAL)
 
 
-def in_pool(machine: Machine, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot in the collector, or why that can't be told."""
+def in_pool(host: Host, instance: str) -> tuple[str, str]:
+    """Return the name of the instance's slot in the collector, or why that isn't known."""
     condition = f'TrialfleetInstance == "{instance}"'
     try:
-        names = machine.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
+        names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
     except StepError as error:
         return "", explained(str(error))
     return (names.split() or [""])[0], ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 METADATA = "169.254.169.254"
 NOBODY = 65_534  # the account of jobs
@@ -25,28 +25,28 @@ REFUSED = "answers: Permission denied"  # the kernel's word for what a rule proh
 SECONDS = 5  # for `ip`, which takes some milliseconds
 
 
-def raise_fence(machine: Machine) -> bool:
+def raise_fence(host: Host) -> bool:
     """Make the fence stand; True if it didn't before.
 
     Raises:
         StepError: it can't be raised: jobs would get at the keys of the node's role.
     """
-    if stands(machine):
+    if stands(host):
         return False
     try:
-        machine.run("ip", "rule", "add", *RULE, seconds=SECONDS)
+        host.run("ip", "rule", "add", *RULE, seconds=SECONDS)
         why = "the rule is there, and has no effect"
     except StepError as error:
         why = str(error)
-    if not stands(machine):
+    if not stands(host):
         raise StepError(f"jobs can't be kept from the instance's metadata: {why}")
     return True
 
 
-def stands(machine: Machine) -> bool:
+def stands(host: Host) -> bool:
     """Say whether the kernel refuses the jobs' account the way to the metadata."""
     try:
-        machine.run("ip", "route", "get", METADATA, "uid", str(NOBODY), seconds=SECONDS)
+        host.run("ip", "route", "get", METADATA, "uid", str(NOBODY), seconds=SECONDS)
     except StepError as error:
         return str(error).endswith(REFUSED)
     return False
@@ -55,7 +55,7 @@ def stands(machine: Machine) -> bool:
 def main() -> int:
     """Raise the fence; 0 when it stands."""
     try:
-        raise_fence(Machine())
+        raise_fence(Host())
     except StepError as error:
         print(error, file=sys.stderr)
         return 1

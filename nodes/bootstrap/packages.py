@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 # A fresh machine's own timers hold apt's locks for a while. This makes apt wait for dpkg's alone …
 _APT = (
@@ -20,71 +20,71 @@ INTERRUPTED = "dpkg was interrupted"
 _KEEP = ("-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Options::=--force-confdef")
 
 
-def distribution(machine: Machine) -> dict[str, str]:
+def distribution(host: Host) -> dict[str, str]:
     """Return what /etc/os-release says, such as ID and VERSION_CODENAME."""
-    words = shlex.split(machine.read("/etc/os-release"), comments=True)
+    words = shlex.split(host.read("/etc/os-release"), comments=True)
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def uses_apt(machine: Machine) -> bool:
+def uses_apt(host: Host) -> bool:
     """Say whether packages come by apt; else by dnf.
 
     Raises:
         StepError: the machine has neither.
     """
-    if machine.has("apt-get"):
+    if host.has("apt-get"):
         return True
-    if machine.has("dnf"):
+    if host.has("dnf"):
         return False
-    name = distribution(machine).get("PRETTY_NAME", "this machine")
+    name = distribution(host).get("PRETTY_NAME", "this machine")
     raise StepError(f"{name} has neither apt-get nor dnf; Ubuntu, Debian and Amazon Linux do")
 
 
-def refresh(machine: Machine) -> None:
+def refresh(host: Host) -> None:
     """Ask apt's repositories what they have; StepError when none answers."""
-    _apt(machine, "update")
+    _apt(host, "update")
 
 
-def components(machine: Machine) -> list[str]:
+def components(host: Host) -> list[str]:
     """Return the components of apt's repositories, such as main and non-free, in their order."""
-    told = machine.run(
+    printed = host.run(
         "apt-get", "indextargets", "--format", "$(COMPONENT)", "Created-By: Packages"
     )
-    return list(dict.fromkeys(told.split()))
+    return list(dict.fromkeys(printed.split()))
 
 
-def install(machine: Machine, *packages: str) -> None:
+def install(host: Host, *packages: str) -> None:
     """Install packages, without the recommended ones, keeping configuration that is there.
 
     Raises:
         StepError: one can't be had.
     """
-    if uses_apt(machine):
-        _apt(machine, *_KEEP, "install", "--no-install-recommends", *packages)
+    if uses_apt(host):
+        _apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
     else:
-        machine.run("dnf", "install", "-q", "-y", *packages)
+        host.run("dnf", "install", "-q", "-y", *packages)
 
 
-def installs(machine: Machine, *packages: str) -> bool:
+def installs(host: Host, *packages: str) -> bool:
     """Install packages and say whether it went well; if not, the log says why."""
     try:
-        install(machine, *packages)
+        install(host, *packages)
     except StepError as error:
-        machine.say(str(error))
+        host.say(str(error))
         return False
     return True
 
 
-def _apt(machine: Machine, *arguments: str) -> None:
+def _apt(host: Host, *arguments: str) -> None:
     """Run apt-get, again and again while another one is at work; StepError when it fails."""
     end, mended = time.monotonic() + PATIENCE, False
     while True:
         try:
-            machine.run(*_APT, *arguments)
+            host.run(*_APT, *arguments)
         except StepError as error:
             if INTERRUPTED in str(error) and not mended:
                 mended = True
-                machine.succeeds("dpkg", "--force-confold", "--force-confdef", "--configure", "-a")
+                host.succeeds("dpkg", "--force-confold", "--force-confdef", "--configure", "-a")
                 continue
             if BUSY not in str(error) or time.monotonic() >= end:
                 raise

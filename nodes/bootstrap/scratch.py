@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 DEFAULT = "/var/lib/condor/execute"
 MOUNT = "/mnt/trialfleet"
@@ -13,7 +13,7 @@ LOCAL_DISK = "Amazon EC2 NVMe Instance Storage"
 OWNER = "condor"
 
 
-def prepare(machine: Machine) -> str:
+def prepare(host: Host) -> str:
     """Make the folder for jobs and return its path.
 
     Of several free local disks the first is used.
@@ -21,53 +21,53 @@ def prepare(machine: Machine) -> str:
     Raises:
         StepError: a local disk can't be used.
     """
-    disk = local_disk(machine)
-    if mounted(machine, DEEP_LEARNING_AMI):
+    disk = local_disk(host)
+    if mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
-    if disk is None and not mounted(machine, MOUNT):
+    if disk is None and not mounted(host, MOUNT):
         return DEFAULT
-    if not mounted(machine, MOUNT):
-        mount(machine, str(disk))
+    if not mounted(host, MOUNT):
+        mount(host, str(disk))
     return f"{MOUNT}/execute"
 
 
-def local_disk(machine: Machine) -> str | None:
+def local_disk(host: Host) -> str | None:
     """Return the device of the first local disk that nothing uses; None without one."""
-    for model in sorted(machine.place("/sys/block").glob("nvme*/device/model")):
+    for model in sorted(host.place("/sys/block").glob("nvme*/device/model")):
         block = model.parent.parent
         device = f"/dev/{block.name}"
         used = any(block.glob(f"{block.name}p*")) or any(block.glob("holders/*"))
-        if model.read_text().strip() == LOCAL_DISK and not used and not in_mounts(machine, device):
+        if model.read_text().strip() == LOCAL_DISK and not used and not in_mounts(host, device):
             return device
     return None
 
 
-def mounted(machine: Machine, folder: str) -> bool:
+def mounted(host: Host, folder: str) -> bool:
     """Say whether a file system is mounted at a folder."""
-    return any(line.split()[1:2] == [folder] for line in machine.read("/proc/mounts").splitlines())
+    return any(line.split()[1:2] == [folder] for line in host.read("/proc/mounts").splitlines())
 
 
-def in_mounts(machine: Machine, device: str) -> bool:
+def in_mounts(host: Host, device: str) -> bool:
     """Say whether a device is mounted anywhere."""
-    return any(line.split()[:1] == [device] for line in machine.read("/proc/mounts").splitlines())
+    return any(line.split()[:1] == [device] for line in host.read("/proc/mounts").splitlines())
 
 
-def mount(machine: Machine, device: str) -> None:
+def mount(host: Host, device: str) -> None:
     """Mount a local disk; it is empty after a start, and as it was after a reboot."""
-    machine.place(MOUNT).mkdir(parents=True, exist_ok=True)
+    host.place(MOUNT).mkdir(parents=True, exist_ok=True)
     command = ("mount", "-o", "noatime,discard", device, MOUNT)
-    if machine.ask(*command) is None:
-        machine.run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,nodiscard", device)
-        machine.run(*command)
+    if host.ask(*command) is None:
+        host.run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,nodiscard", device)
+        host.run(*command)
 
 
-def make_folder(machine: Machine, path: str) -> None:
+def make_folder(host: Host, path: str) -> None:
     """Make the folder for jobs, owned as HTCondor wants it; StepError if it can't be made."""
-    folder = machine.place(path)
+    folder = host.place(path)
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         shutil.chown(folder, OWNER, OWNER)
     except LookupError:
-        machine.say(f"there is no account {OWNER}: {path} stays root's")
+        host.say(f"there is no account {OWNER}: {path} stays root's")
     except OSError as error:
         raise StepError(f"{path} can't be the folder for jobs: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from trialfleet.nodes.bootstrap import metadata_fence
-from trialfleet.nodes.bootstrap.machine import HOME, Machine
+from trialfleet.nodes.bootstrap.host import HOME, Host
 
 UNITS = "/etc/systemd/system"
 CONDOR = "condor.service"
@@ -32,20 +32,20 @@ ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 """
 
 
-def write(machine: Machine) -> None:
+def write(host: Host) -> None:
     """Make systemd know the agent and the fence; at a boot it starts neither."""
     fill = {
-        "home": machine.place(HOME),
+        "home": host.place(HOME),
         "python": sys.executable,
         "condor": CONDOR,
         "fence": metadata_fence.__name__,
     }
     for file, text in ((f"{UNITS}/{AGENT}", _AGENT), (FENCE, _FENCE)):
-        machine.write(file, text.format(**fill))
+        host.write(file, text.format(**fill))
     # Even if they were there: whoever wrote them may have been killed before systemd read them.
-    machine.run("systemctl", "daemon-reload")
+    host.run("systemctl", "daemon-reload")
 
 
-def runs(machine: Machine, unit: str) -> bool:
+def runs(host: Host, unit: str) -> bool:
     """Say whether a service is up."""
-    return machine.ask("systemctl", "is-active", "--quiet", unit) is not None
+    return host.ask("systemctl", "is-active", "--quiet", unit) is not None

@@ -1,4 +1,4 @@
-"""What a node is told: the settings that its user data carries."""
+"""A node's settings, which its user data carries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trialfleet.nodes.bootstrap.machine import HOME, Machine, StepError
+from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 
 SCHEMA = 1
 FILE = f"{HOME}/settings.json"
@@ -14,7 +14,7 @@ FILE = f"{HOME}/settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a node is told; nothing of it is secret.
+    """A node's settings; nothing of them is secret.
 
     Attributes:
         fleet: the fleet's name.
@@ -64,9 +64,9 @@ class Settings:
         return cls(**{name: table[name] for name in names & set(table)})
 
 
-def read(machine: Machine) -> Settings:
+def read(host: Host) -> Settings:
     """Return the settings that the user data left on this machine; StepError without them."""
-    text = machine.read(FILE)
+    text = host.read(FILE)
     if not text:
         raise StepError(f"there are no settings at {FILE}: did the user data run?")
     try:

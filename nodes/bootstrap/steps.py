@@ -21,8 +21,8 @@ from trialfleet.nodes.bootstrap import (
     services,
     settings,
 )
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
 from trialfleet.nodes.probe import kernel_log, privileged_readings
 
@@ -38,8 +38,8 @@ class Node:
     """A node in the making.
 
     Attributes:
-        machine: where it begins.
-        settings: what it is told.
+        host: where it begins.
+        settings: what its user data says.
         instance: which it is.
         aws: whom to ask for its token.
         tell: takes a line for the log, here and in the bucket: others see where the node is.
@@ -48,7 +48,7 @@ class Node:
         execute: the folder for jobs.
     """
 
-    machine: Machine
+    host: Host
     settings: Settings
     instance: Instance
     aws: Aws
@@ -60,21 +60,21 @@ class Node:
 
 def write_services(node: Node) -> str:
     """Make systemd know the agent, and that HTCondor starts only behind its fence."""
-    services.write(node.machine)
+    services.write(node.host)
     return f"{services.AGENT}, {services.FENCE}"
 
 
 def time_left(node: Node) -> float:
     """Return the seconds until the machine ends itself, but for those of its last words."""
-    told = node.machine.read(ENDS)
-    ends = float(told) if told else node.began + 60 * node.settings.boot_minutes
+    recorded = node.host.read(ENDS)
+    ends = float(recorded) if recorded else node.began + 60 * node.settings.boot_minutes
     return ends - time.monotonic() - LAST_WORDS
 
 
 def prepare_driver(node: Node) -> str:
     """Make NVIDIA's driver ready."""
     try:
-        node.driver = driver.prepare(node.machine)
+        node.driver = driver.prepare(node.host)
     except driver.RebootError:
         if not node.settings.image:
             raise
@@ -84,49 +84,49 @@ def prepare_driver(node: Node) -> str:
 
 def prepare_htcondor(node: Node) -> str:
     """Make HTCondor be there in the manager's version."""
-    came_from = htcondor.prepare(node.machine, node.settings.condor_version)
+    came_from = htcondor.prepare(node.host, node.settings.condor_version)
     return f"{node.settings.condor_version}: {came_from}"
 
 
 def prepare_scratch(node: Node) -> str:
     """Find the disk for jobs."""
-    node.execute = scratch.prepare(node.machine)
-    scratch.make_folder(node.machine, node.execute)
+    node.execute = scratch.prepare(node.host)
+    scratch.make_folder(node.host, node.execute)
     return node.execute
 
 
 def fetch_token(node: Node) -> str:
     """Take the pool's token from SSM; it is never part of a line."""
-    configuration.write_token(node.machine, node.aws.parameter(node.settings.token_parameter))
+    configuration.write_token(node.host, node.aws.parameter(node.settings.token_parameter))
     return f"from {node.settings.token_parameter}"
 
 
 def probe(node: Node) -> str:
     """Run the GPU's probe; its verdict is what the node advertises at first."""
-    if join.was_started(node.machine):
+    if join.was_started(node.host):
         return "left to the startd, which may have jobs"
-    python = configuration.jobs_python(node.machine)
-    options = configuration.probe_options(node.machine)
+    python = configuration.jobs_python(node.host)
+    options = configuration.probe_options(node.host)
     tell_probe(node)
     try:
         command = (python, "-m", "trialfleet.nodes.probe", "--classad", *options)
-        ad = node.machine.run(*command, seconds=PROBE_SECONDS)
+        ad = node.host.run(*command, seconds=PROBE_SECONDS)
     except StepError as error:
         ad = f'TrialfleetGpuHealthy = false\nTrialfleetGpuReason = "{plain(str(error))}"\n'
-    configuration.write_verdict(node.machine, ad)
+    configuration.write_verdict(node.host, ad)
     return "; ".join(line for line in ad.splitlines() if "=" in line and "undefined" not in line)
 
 
 def tell_probe(node: Node) -> None:
-    """Leave for the probe what only root learns; a manager out of reach is told of at the end."""
+    """Leave for the probe what only root learns; a manager out of reach is reported at the end."""
     if node.driver == driver.NONE:
         return
     try:
-        ads = json.loads(node.machine.run(*privileged_readings.QUERY, seconds=POOL_SECONDS) or "[]")
+        ads = json.loads(node.host.run(*privileged_readings.QUERY, seconds=POOL_SECONDS) or "[]")
     except (StepError, ValueError):
         ads = []
     pool = privileged_readings.bandwidths(ads, besides=node.instance.id)
-    node.machine.write(
+    node.host.write(
         privileged_readings.FILE,
         privileged_readings.PrivilegedReadings(kernel_log.read_xids(), pool).text(),
     )
@@ -139,61 +139,61 @@ def plain(text: str) -> str:
 
 def configure(node: Node) -> str:
     """Write HTCondor's configuration."""
-    configuration.write(node.machine, node.instance, node.driver, node.execute)
+    configuration.write(node.host, node.instance, node.driver, node.execute)
     return configuration.SHARED
 
 
 def raise_fence(node: Node) -> str:
     """Keep jobs from the instance's metadata; a node on which that fails takes none."""
-    raised = metadata_fence.raise_fence(node.machine)
+    raised = metadata_fence.raise_fence(node.host)
     return "raised" if raised else "stands"
 
 
 def start(node: Node) -> str:
     """Start HTCondor and the agent."""
-    return join.start(node.machine)
+    return join.start(node.host)
 
 
 def build_kernels(node: Node) -> str:
     """Have the CUDA kernels compiled: in an image now, else while the node already takes trials."""
-    python = None if node.driver == driver.NONE else cuda_kernels.python(node.machine)
+    python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
         return "no GPU, or no torch with CUDA: nothing to compile for"
     if not node.settings.image:
-        cuda_kernels.build_in_background(node.machine, python)
+        cuda_kernels.build_in_background(node.host, python)
         return f"in the background, see `journalctl -u {cuda_kernels.UNIT}`"
-    return "compiled" if cuda_kernels.build(node.machine, python) else "trials compile their own"
+    return "compiled" if cuda_kernels.build(node.host, python) else "trials compile their own"
 
 
 def join_pool(node: Node) -> str:
     """Wait for this node in the pool's collector, until shortly before the machine ends itself."""
     instance, manager = node.instance.id, node.settings.manager
-    name = join.wait(node.machine, instance, manager, time_left(node), node.tell)
+    name = join.wait(node.host, instance, manager, time_left(node), node.tell)
     return f"joined as {name}"
 
 
 def seal(node: Node) -> str:
     """Leave nothing of this machine's own behind: what boots from its image is another."""
-    machine = node.machine
-    machine.succeeds("systemctl", "disable", "--now", services.CONDOR)
-    machine.succeeds("shutdown", "-c")
+    host = node.host
+    host.succeeds("systemctl", "disable", "--now", services.CONDOR)
+    host.succeeds("shutdown", "-c")
     for file in (settings.FILE, log.FILE):
-        machine.place(file).unlink(missing_ok=True)
-    machine.run("cloud-init", "clean", "--logs")
-    forget_machine_id(machine)
-    machine.run("sync")  # an image can be made without a shutdown
+        host.place(file).unlink(missing_ok=True)
+    host.run("cloud-init", "clean", "--logs")
+    forget_machine_id(host)
+    host.run("sync")  # an image can be made without a shutdown
     return "ready: make an image of this instance"
 
 
-def forget_machine_id(machine: Machine) -> None:
+def forget_machine_id(host: Host) -> None:
     """Have each machine of the image make an id of its own at its boot, as systemd does for none.
 
     The file stays, empty: without it, or with `uninitialized` in it (`cloud-init clean
     --machine-id`), systemd would take the boot for the system's first and enable what it ships.
     HTCondor would then start before the bootstrap has configured it.
     """
-    machine.write("/etc/machine-id", "", mode=0o444)
-    copy = machine.place("/var/lib/dbus/machine-id")
+    host.write("/etc/machine-id", "", mode=0o444)
+    copy = host.place("/var/lib/dbus/machine-id")
     if not copy.is_symlink():
         copy.unlink(missing_ok=True)  # D-Bus takes the other
 
@@ -227,13 +227,13 @@ def run(node: Node) -> None:
         StepError, AwsError: a step can't be done.
         RebootError: the machine must be started anew first.
     """
-    before = node.machine.read(FAILED)
+    before = node.host.read(FAILED)
     again = f" (once more; failed: {before})" if before else ""  # whoever reads only the last line
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:
         began = time.monotonic()
         node.tell(f"{name} ...{again}")
         outcome = step(node)
-        node.machine.say(f"{name}: {outcome} ({time.monotonic() - began:.1f} s)")
+        node.host.say(f"{name}: {outcome} ({time.monotonic() - began:.1f} s)")
 
 
 def version() -> str:

@@ -46,12 +46,12 @@ def build_now(place: Path, *, as_json: bool) -> int:
         print(json.dumps({"error": str(error)}) if as_json else f"No library: {error}")
         return 1
     recorded = json.loads((library.parent / "build.json").read_text(encoding="utf-8"))
-    told = {"library": str(library), "built": there is None, **recorded}
+    values = {"library": str(library), "built": there is None, **recorded}
     if as_json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(values, indent=1))
     else:
-        how = f"built in {told['seconds']} s" if told["built"] else "built before"
-        print(f"{library}: {how}, for torch {recipe.torch}, {', '.join(told['architectures'])}")
+        how = f"built in {values['seconds']} s" if values["built"] else "built before"
+        print(f"{library}: {how}, for torch {recipe.torch}, {', '.join(values['architectures'])}")
     return 0
 
 
@@ -69,7 +69,7 @@ def status(*, as_json: bool) -> int:
             chosen = toolchain.compilers()
     except (toolchain.BuildError, OSError) as error:
         implementation, reason = "plain", str(error)
-    told: dict[str, str | list[str] | None] = {
+    values: dict[str, str | list[str] | None] = {
         "implementation": implementation,
         "reason": reason,
         "library": str(found) if found else None,
@@ -79,12 +79,12 @@ def status(*, as_json: bool) -> int:
         "cuda": recipe.cuda,
         "architectures": list(recipe.architectures),
     }
-    print(json.dumps(told, indent=1) if as_json else _as_text(told))
+    print(json.dumps(values, indent=1) if as_json else _as_text(values))
     return 0
 
 
-def _as_text(told: dict[str, str | list[str] | None]) -> str:
-    words = {n: ", ".join(filter(None, v)) if isinstance(v, list) else v for n, v in told.items()}
+def _as_text(values: dict[str, str | list[str] | None]) -> str:
+    words = {n: ", ".join(filter(None, v)) if isinstance(v, list) else v for n, v in values.items()}
     return "\n".join(f"{name:19}{value}" for name, value in words.items() if value)
 
 

@@ -284,7 +284,7 @@ def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
     say(f"compiling for torch {recipe.torch}, {', '.join(recipe.architectures)}")
     with tempfile.TemporaryDirectory(dir=work) as objects:
         units = toolchain.compile_commands(recipe.architectures, chosen, Path(objects))
-        with ThreadPoolExecutor(toolchain.compilers_at_once()) as pool:
+        with ThreadPoolExecutor(toolchain.parallel_compilers()) as pool:
             running = [pool.submit(toolchain.run, unit, command) for unit, command in units.items()]
             for done, finished in enumerate(as_completed(running), 1):
                 unit, seconds = finished.result()
@@ -294,8 +294,8 @@ def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
         link = [chosen.cxx, "-shared", *made, *libraries, "-o", str(work / LIBRARY)]
         toolchain.run(LIBRARY, link)
     seconds = round(time.monotonic() - start, 1)
-    told = {**asdict(recipe), **asdict(chosen), "seconds": seconds}
-    (work / "build.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    record = {**asdict(recipe), **asdict(chosen), "seconds": seconds}
+    (work / "build.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _publish(work: Path, folder: Path) -> Path:

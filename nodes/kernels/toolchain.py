@@ -28,7 +28,7 @@ DEFINES = (
     f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
 )
 FLAGS = (*CXX_FLAGS, *HOST_FLAGS, *KERNEL_FLAGS, *DEFINES)
-ERROR_LINES = 6  # of a compiler's errors are told
+ERROR_LINES = 6  # of a compiler's errors are shown
 # A machine that was short of something says nothing about the next time.
 PASSING = re.compile(
     r"[Kk]illed|[Kk]ill signal|No space left|[Oo]ut of memory|[Cc]annot allocate memory|"
@@ -72,8 +72,8 @@ def find_nvcc(cuda: str) -> str:
     """
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvccs())):
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        release = re.search(r"release (\d+\.\d+)", said.stdout)
+        output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        release = re.search(r"release (\d+\.\d+)", output.stdout)
         if release and version_of(release[1])[0] == version_of(cuda)[0]:
             return path
         others.append(f"{path} ({release[1] if release else 'of unknown version'})")
@@ -98,7 +98,7 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-def compilers_at_once() -> int:
+def parallel_compilers() -> int:
     """Return how many compilers may run at once: in an HTCondor job one, within its memory."""
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
@@ -121,7 +121,7 @@ def compile_commands(
         # Compiled by nvcc for its include paths; what it does with a .cpp is call the C++ compiler.
         commands["cuda.cpp"] = [*nvcc, *HOST_FLAGS, *DEFINES, *include]
         codes = code_for(architectures, known_to(chosen.nvcc))
-        kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(compilers_at_once()), *codes]
+        kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(parallel_compilers()), *codes]
         commands |= {f"cuda/{path.name}": kernels for path in sorted(SOURCES.glob("cuda/*.cu"))}
     return {
         unit: [*command, "-c", str(SOURCES / unit), "-o", str(objects / f"{Path(unit).name}.o")]
@@ -131,8 +131,8 @@ def compile_commands(
 
 def known_to(nvcc: str) -> list[int]:
     """Return the architectures that an nvcc compiles for: 90 for sm_90."""
-    said = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
-    return [int(number) for number in re.findall(r"compute_(\d+)\b", said.stdout)]
+    output = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
+    return [int(number) for number in re.findall(r"compute_(\d+)\b", output.stdout)]
 
 
 def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
@@ -165,11 +165,11 @@ def run(unit: str, command: list[str]) -> tuple[str, float]:
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
-        said = ended.stderr + ended.stdout
-        lines = said.splitlines() or [f"exit code {ended.returncode}"]
+        output = ended.stderr + ended.stdout
+        lines = output.splitlines() or [f"exit code {ended.returncode}"]
         errors = [line for line in lines if re.search(r"\berror\b", line)] or lines
-        told = "\n".join(f"    {line}" for line in errors[:ERROR_LINES])
-        passing = ended.returncode < 0 or PASSING.search(said)
+        shown = "\n".join(f"    {line}" for line in errors[:ERROR_LINES])
+        passing = ended.returncode < 0 or PASSING.search(output)
         kind = BuildError if passing else CompileError
-        raise kind(f"{command[0]} can't compile {unit}:\n{told}")
+        raise kind(f"{command[0]} can't compile {unit}:\n{shown}")
     return unit, time.monotonic() - start

@@ -43,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **{each.name: getattr(chosen, each.name) for each in fields(Thresholds)}
     )
     readings = recorded(os.environ[STAND_IN]) if STAND_IN in os.environ else gather(SECONDS)
-    judged = verdict(readings, thresholds)
+    health = verdict(readings, thresholds)
     if chosen.json:
-        print(json.dumps({**asdict(judged), "readings": readings.as_json()}, indent=1))
+        print(json.dumps({**asdict(health), "readings": readings.as_json()}, indent=1))
     else:
-        print(classad(readings, judged), end="")
+        print(classad(readings, health), end="")
     return 0
 
 

@@ -13,16 +13,16 @@ END = "-"  # what ends an ad for STARTD_CRON: it is published at once
 Value = bool | int | float | str | None
 
 
-def classad(readings: Readings, judged: Verdict) -> str:
+def classad(readings: Readings, health: Verdict) -> str:
     """Return the attributes that the package's table describes, and the line that ends the ad.
 
     What is unknown is written as undefined: a value of the former probe must not stay.
     """
-    gpus = usable(readings, judged)
+    gpus = usable(readings, health)
     attributes: dict[str, Value] = {
-        "TrialfleetGpuHealthy": judged.healthy,
-        "TrialfleetGpuReason": judged.reason,
-        "TrialfleetSickGpus": ",".join(judged.sick),
+        "TrialfleetGpuHealthy": health.healthy,
+        "TrialfleetGpuReason": health.reason,
+        "TrialfleetSickGpus": ",".join(health.sick),
         "TrialfleetGpuName": ", ".join(dict.fromkeys(gpu.name for gpu in gpus if gpu.name)) or None,
         "TrialfleetGpuDriver": readings.driver or None,
         "TrialfleetGpuCuda": readings.cuda or None,
@@ -45,9 +45,9 @@ def classad(readings: Readings, judged: Verdict) -> str:
     return "\n".join([*lines, END, ""])
 
 
-def usable(readings: Readings, judged: Verdict) -> list[Gpu]:
+def usable(readings: Readings, health: Verdict) -> list[Gpu]:
     """Return the GPUs that trials get; all of them where none gets any."""
-    return [gpu for gpu in readings.gpus if not (judged.healthy and gpu.id in judged.sick)]
+    return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
 
 def of(

@@ -64,13 +64,13 @@ def driver_readings(seconds: float) -> Readings:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
         return nvml.read() or Readings(problems=without_driver())
-    ((code, said, _),) = finish([program], time.monotonic() + seconds)
+    ((code, output, _),) = finish([program], time.monotonic() + seconds)
     if code is None:
         return Readings(problems=(f"nvidia-smi hangs: no answer in {seconds:g} s",))
     if code != 0:
-        return Readings(problems=(f"nvidia-smi exits {code}: {' '.join(said.split())[:200]}",))
+        return Readings(problems=(f"nvidia-smi exits {code}: {' '.join(output.split())[:200]}",))
     try:
-        return nvidia_smi.parse(said)
+        return nvidia_smi.parse(output)
     except ValueError as error:
         return Readings(problems=(str(error),))
 
@@ -109,27 +109,27 @@ def measured(readings: Readings, ends: float) -> Readings:
         ]
         *measurements, kernels = finish([*programs, Program(KERNELS, environment)], ends, patience)
     found = [
-        with_measurements(gpu, lines(end.said), ended=end.code is not None, hung=end.silent)
+        with_measurements(gpu, lines(end.output), ended=end.code is not None, hung=end.silent)
         for gpu, end in zip(readings.gpus, measurements, strict=True)
     ]
     return replace(
         readings,
         gpus=tuple(gpu for gpu, _ in found),
-        kernels=kernels_load(kernels.code, kernels.said),
+        kernels=kernels_load(kernels.code, kernels.output),
         not_measured="; ".join(dict.fromkeys(reason for _, reason in found if reason)),
     )
 
 
-def patience(said: str) -> float:
+def patience(output: str) -> float:
     """Return how many seconds a measurement may take for what it has said to be doing."""
-    doing = [line for line in lines(said) if "doing" in line]
+    doing = [line for line in lines(output) if "doing" in line]
     return float(doing[-1].get("seconds", math.inf)) if doing else math.inf
 
 
-def lines(said: str) -> list[Line]:
+def lines(output: str) -> list[Line]:
     """Return the JSON objects in what a program printed, each a line."""
     found = []
-    for line in said.splitlines():
+    for line in output.splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:
@@ -138,20 +138,20 @@ def lines(said: str) -> list[Line]:
 
 
 def with_measurements(
-    gpu: Gpu, told: Iterable[Line], *, ended: bool, hung: bool = False
+    gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
     """Return a GPU with what was measured, and why nothing was, if nothing was.
 
     Args:
         gpu: what is known of it.
-        told: what the measurement said.
+        output_lines: what the measurement said.
         ended: it did so by itself, rather than being killed.
-        hung: it was killed over a thing that took longer than it may. That is a sickness, while a
+        hung: it was killed over a step that took longer than it may. That is a sickness, while a
             machine that is slow to start is only not measured.
     """
-    said = list(told)
-    found = {name: value for line in said for name, value in line.get("found", {}).items()}
-    last = {name: value for line in said for name, value in line.items()}
+    reported = list(output_lines)
+    found = {name: value for line in reported for name, value in line.get("found", {}).items()}
+    last = {name: value for line in reported for name, value in line.items()}
     after = replace(gpu, **{name: found[name] for name in MEASURED if name in found})
     if "not_measured" in last:
         return after, str(last["not_measured"])
@@ -165,10 +165,10 @@ def with_measurements(
     return replace(after, problem=f"{HUNG if hung else 'died'} when about to {doing}"), ""
 
 
-def kernels_load(code: int | None, said: str) -> bool | None:
-    """Return whether trialfleet's kernels are built and load; None if that can't be told."""
+def kernels_load(code: int | None, output: str) -> bool | None:
+    """Return whether trialfleet's kernels are built and load; None if that is unknown."""
     try:
-        told = json.loads(said) if code == 0 else {}
-        return told["implementation"] == "cuda" and bool(told["library"])
+        status = json.loads(output) if code == 0 else {}
+        return status["implementation"] == "cuda" and bool(status["library"])
     except (ValueError, LookupError, TypeError):
         return None

@@ -54,7 +54,7 @@ class Verdict:
 
     Attributes:
         healthy: some GPU is, nothing is wrong with the machine as a whole, and the sick GPUs, if
-            there are any, can be told from the others.
+            there are any, can be distinguished from the others.
         reason: everything that is wrong; empty if nothing is.
         sick: what HTCondor calls the GPUs that are sick.
     """
@@ -69,11 +69,11 @@ def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict
     bounds = thresholds or Thresholds()
     common = list(machine_complaints(readings))
     of_gpus = [list(gpu_complaints(gpu, readings, bounds)) for gpu in readings.gpus]
-    sick = [gpu for gpu, wrong in zip(readings.gpus, of_gpus, strict=True) if wrong]
+    sick = [gpu for gpu, problems in zip(readings.gpus, of_gpus, strict=True) if problems]
     usable = not common and len(sick) < len(readings.gpus) and all(gpu.id for gpu in sick)
     return Verdict(
         healthy=usable,
-        reason="; ".join([*common, *told_once(readings, of_gpus)]),
+        reason="; ".join([*common, *each_once(readings, of_gpus)]),
         sick=tuple(gpu.id for gpu in sick if gpu.id),
     )
 
@@ -87,13 +87,13 @@ def machine_complaints(readings: Readings) -> Iterator[str]:
         yield f"Xid {xid} in the kernel's log, of a GPU that is not listed"
 
 
-def told_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
+def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
     """Yield each complaint once, with the numbers of the GPUs that it is about."""
-    for text in dict.fromkeys(text for wrong in of_gpus for text in wrong):
+    for text in dict.fromkeys(text for problems in of_gpus for text in problems):
         numbers = (
             str(gpu.index)
-            for gpu, wrong in zip(readings.gpus, of_gpus, strict=True)
-            if text in wrong
+            for gpu, problems in zip(readings.gpus, of_gpus, strict=True)
+            if text in problems
         )
         yield f"GPU {', '.join(numbers)}: {text}"
 

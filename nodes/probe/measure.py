@@ -2,8 +2,8 @@
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-It prints a line of JSON for each thing that it does, before doing it (`{"doing": …}`; with the
-`seconds` that a healthy GPU never takes for it), and each thing that it finds: so whoever watches
+It prints a line of JSON for each step that it takes, before doing it (`{"doing": …}`; with the
+`seconds` that a healthy GPU never takes for it), and each value that it finds: so whoever watches
 it knows when it hangs, and where.
 """
 
@@ -147,14 +147,14 @@ def bandwidth(torch: Any, device: Any) -> float:
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     few, many = (
-        at_once(torch, device, lambda: target.copy_(source), copies)
+        repeated(torch, device, lambda: target.copy_(source), copies)
         for copies in (COPIES, 3 * COPIES)
     )
     times = [min(seconds(torch, device, work) for _ in range(TAKES)) for work in (few, many)]
     return 2 * COPY_BYTES * 2 * COPIES / (times[1] - times[0]) / 1e9
 
 
-def at_once(
+def repeated(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
     """Return what launches some work several times: on a GPU by one launch, of a CUDA graph."""

@@ -33,7 +33,7 @@ def read() -> Readings | None:
 def gpu_of(library: Any, index: int, handle: Any) -> Gpu:
     """Return what the library says of one GPU."""
 
-    def told(name: str, *arguments: Any) -> Any:
+    def reading(name: str, *arguments: Any) -> Any:
         """Return what a function of the library says; None where the GPU doesn't tell."""
         try:
             return getattr(library, f"nvmlDeviceGet{name}")(handle, *arguments)
@@ -46,14 +46,14 @@ def gpu_of(library: Any, index: int, handle: Any) -> Gpu:
         name=text(library.nvmlDeviceGetName(handle)),
         uuid=text(library.nvmlDeviceGetUUID(handle)),
         pci=address(text(library.nvmlDeviceGetPciInfo(handle).busId)),
-        ecc_uncorrected=told("TotalEccErrors", *uncorrected),
-        watts=thousandth(told("PowerUsage")),
-        watts_limit=thousandth(told("EnforcedPowerLimit")),
-        celsius=told("Temperature", library.NVML_TEMPERATURE_GPU),
-        pcie_generation=told("CurrPcieLinkGeneration"),
-        pcie_generation_max=told("MaxPcieLinkGeneration"),
-        pcie_width=told("CurrPcieLinkWidth"),
-        pcie_width_max=told("MaxPcieLinkWidth"),
+        ecc_uncorrected=reading("TotalEccErrors", *uncorrected),
+        watts=thousandth(reading("PowerUsage")),
+        watts_limit=thousandth(reading("EnforcedPowerLimit")),
+        celsius=reading("Temperature", library.NVML_TEMPERATURE_GPU),
+        pcie_generation=reading("CurrPcieLinkGeneration"),
+        pcie_generation_max=reading("MaxPcieLinkGeneration"),
+        pcie_width=reading("CurrPcieLinkWidth"),
+        pcie_width_max=reading("MaxPcieLinkWidth"),
         processes=len(library.nvmlDeviceGetComputeRunningProcesses(handle)),
     )
 

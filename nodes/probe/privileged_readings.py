@@ -46,7 +46,7 @@ class PrivilegedReadings:
 
 
 def read(file: Path = Path(FILE)) -> PrivilegedReadings:
-    """Return what root has told; nothing where it hasn't, or not in this form."""
+    """Return what root has written; nothing where it hasn't, or not in this form."""
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
         listed = table["xids"]
@@ -58,18 +58,18 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
         return PrivilegedReadings()
 
 
-def write(said: PrivilegedReadings, file: Path = Path(FILE)) -> None:
+def write(readings: PrivilegedReadings, file: Path = Path(FILE)) -> None:
     """Replace the file whole; OSError if that can't be done."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(".new")
-    beside.write_text(said.text(), encoding="utf-8")
+    beside.write_text(readings.text(), encoding="utf-8")
     beside.replace(file)
 
 
-def xids(told: PrivilegedReadings) -> tuple[Xid, ...] | None:
+def xids(readings: PrivilegedReadings) -> tuple[Xid, ...] | None:
     """Return the driver's errors: from the log itself where this process may read it."""
     own = kernel_log.read_xids()
-    return told.xids if own is None else own
+    return readings.xids if own is None else own
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:

@@ -20,12 +20,12 @@ class End(NamedTuple):
 
     Attributes:
         code: its exit code; None if it was killed.
-        said: what it has printed.
+        output: what it has printed.
         silent: it was killed because it was silent for too long.
     """
 
     code: int | None
-    said: str
+    output: str
     silent: bool = False
 
 
@@ -54,7 +54,7 @@ class Program:
         """Kill it; nothing happens if it has ended."""
         self._process.kill()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return what it has printed so far."""
         # By pread, for where the file is read and where the program writes is one place.
         printed = os.pread(self._output.fileno(), os.fstat(self._output.fileno()).st_size, 0)
@@ -72,7 +72,7 @@ class Program:
         self._output.close()
 
 
-def may_be_silent(_said: str) -> float:
+def may_be_silent(_output: str) -> float:
     """Let a program be silent for ever."""
     return math.inf
 
@@ -98,7 +98,7 @@ def finish(
         if not running or time.monotonic() >= by:
             break
         for program in running:
-            if program.silent() > patience(program.said()):
+            if program.silent() > patience(program.output()):
                 program.kill()
                 silent.append(program)
         time.sleep(LOOK)
@@ -116,7 +116,7 @@ def ends(
     for program in late:
         program.ended(vanished)
     found = [
-        End(code, program.said(), program in silent)
+        End(code, program.output(), program in silent)
         for program, code in zip(programs, codes, strict=True)
     ]
     for program in programs:

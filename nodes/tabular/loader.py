@@ -119,8 +119,10 @@ class Streamed:
         self.order = position // self.chunk % 2 * self.chunk + position % self.chunk
         self.rows = rows.empty(2 * self.chunk, device)
         self._source, self._orders = rows, orders
-        self._lane = CudaLane(device) if device.type == "cuda" else Lane()
-        self._waiting = [rows.empty(self.chunk, HOST, pinned=self._lane.pinned) for _ in range(2)]
+        self._transfer = CudaTransfer(device) if device.type == "cuda" else Transfer()
+        self._waiting = [
+            rows.empty(self.chunk, HOST, pinned=self._transfer.pinned) for _ in range(2)
+        ]
         self._thread = ThreadPoolExecutor(1)
 
     def begin(self, epoch: int) -> None:
@@ -135,14 +137,14 @@ class Streamed:
         if chunk == self._here:
             return
         if self._coming is None:  # the first one of this epoch
-            self._lane.release()
+            self._transfer.release()
             self._bring(chunk)
         else:
             self._coming.result()
-        self._lane.wait(chunk % 2)
+        self._transfer.wait(chunk % 2)
         self._here = chunk
         if (chunk + 1) * self.chunk < len(self._order):
-            self._lane.release()
+            self._transfer.release()
             self._coming = self._thread.submit(self._bring, chunk + 1)
 
     def _bring(self, chunk: int) -> None:
@@ -152,14 +154,14 @@ class Streamed:
         waiting = [tensor[: len(index)] for tensor in self._waiting[turn].tensors]
         begin = turn * self.chunk
         places = [tensor[begin : begin + len(index)] for tensor in self.rows.tensors]
-        self._lane.clear(turn)
+        self._transfer.clear(turn)
         for tensor, source in zip(waiting, self._source.tensors, strict=True):
             torch.index_select(source, 0, index, out=tensor)
-        self._lane.send(waiting, places, turn)
+        self._transfer.send(waiting, places, turn)
 
 
-class Lane:
-    """The way to the halves of the device's rows; on a CPU a copy at once."""
+class Transfer:
+    """Copies to the halves of the device's rows; on a CPU each is done when it is asked for."""
 
     pinned = False
 
@@ -178,8 +180,8 @@ class Lane:
         """Let the device's next work wait until what was sent to this half is there."""
 
 
-class CudaLane(Lane):
-    """A stream of its own, beside the one that trains."""
+class CudaTransfer(Transfer):
+    """Copies on a CUDA stream of their own, beside the one that trains."""
 
     pinned = True
 
@@ -192,15 +194,15 @@ class CudaLane(Lane):
         )
 
     def clear(self, turn: int) -> None:
-        """See `Lane`."""
+        """See `Transfer`."""
         self._there[turn].synchronize()
 
     def release(self) -> None:
-        """See `Lane`."""
+        """See `Transfer`."""
         self._released.record(torch.cuda.current_stream(self._device))
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:
-        """See `Lane`."""
+        """See `Transfer`."""
         # A thread begins on GPU 0, and would go back there to take memory for nothing.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._released)
@@ -208,7 +210,7 @@ class CudaLane(Lane):
             self._there[turn].record(self._stream)
 
     def wait(self, turn: int) -> None:
-        """See `Lane`."""
+        """See `Transfer`."""
         torch.cuda.current_stream(self._device).wait_event(self._there[turn])
 
 

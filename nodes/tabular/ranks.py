@@ -174,8 +174,8 @@ def launch(count: int) -> NoReturn:
             why = blame(codes, count, Path(folder))
         finally:  # the ranks are gone, so there is nothing left to save
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        told = Path(folder) / CODE
-        sys.exit(int(told.read_text()) if told.exists() else why)
+        code_file = Path(folder) / CODE
+        sys.exit(int(code_file.read_text()) if code_file.exists() else why)
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
@@ -186,13 +186,13 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
         count: how many there are.
         folder: by which they meet.
     """
-    said = folder / FIRST
+    first_failure = folder / FIRST
     # Killed from outside, by want of memory for example: such a rank could not say so.
     killed = [rank for rank, code in codes.items() if code < 0 and -code not in _ENDS]
     if killed:
         rank, code = killed[0], codes[killed[0]]
-    elif said.exists():
-        rank, code = map(int, said.read_text().split())
+    elif first_failure.exists():
+        rank, code = map(int, first_failure.read_text().split())
     else:
         rank, code = next(iter(codes.items()))
     return f"rank {rank} of {count} failed with exit code {code}"

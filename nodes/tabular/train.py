@@ -139,7 +139,7 @@ def train(
     torch.manual_seed(t.seed)
     network = Network(data.columns, chosen).to(device)
     with closing(steps_of(t, chosen, network, data, team)) as steps:
-        Run(t, chosen, network, data, steps, team).fit()
+        Training(t, chosen, network, data, steps, team).fit()
     if not team.first:
         sys.exit(0)
     if t.mode == "final":
@@ -187,7 +187,7 @@ def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype
 
 
 @dataclass(kw_only=True)
-class Progress:
+class TrainingProgress:
     """Where the training stands, beside weights, optimiser and random state."""
 
     epoch: int = 0
@@ -202,7 +202,7 @@ class Progress:
         return self.epoch >= chosen.epochs or waited >= chosen.patience
 
 
-class Run:
+class Training:
     """The training of one network: everything that a checkpoint has to hold."""
 
     def __init__(
@@ -217,7 +217,7 @@ class Run:
         self.trial, self.settings, self.network, self.data = t, chosen, network, data
         self.steps, self.team = steps, team or ranks.Ranks()
         self.steps_per_epoch = math.ceil(len(data.train) / chosen.batch_size)
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         self.best_weights: dict[str, Tensor] = copy_weights(network)
 
     def fit(self) -> None:
@@ -282,7 +282,7 @@ class Run:
         state: dict[str, Any] = torch.load(
             folder / "state.pt", map_location="cpu", weights_only=True
         )
-        self.progress = Progress(**state["progress"])
+        self.progress = TrainingProgress(**state["progress"])
         self.network.load_state_dict(state["network"])
         self.best_weights = state["best_weights"]
         self.steps.restore(state["optimizer"])

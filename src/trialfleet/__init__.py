@@ -34,7 +34,8 @@ from trialfleet.errors import (
 )
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.run.run import BestSettings, Run, TrialRecord, plan
+    from trialfleet.workflows.run.records import BestSettings, TrialRecord
+    from trialfleet.workflows.run.run import Run, plan
     from trialfleet.workflows.status.states import RunState, Stage, TrialState
     from trialfleet.workflows.status.status import RegionStatus, RunStatus
     from trialfleet.workflows.study.loading import load_study
@@ -61,7 +62,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "workflows.run.run": ("BestSettings", "Run", "TrialRecord", "plan"),
+    "workflows.run.records": ("BestSettings", "TrialRecord"),
+    "workflows.run.run": ("Run", "plan"),
     "workflows.status.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.status": ("RegionStatus", "RunStatus"),
     "workflows.study.spec": ("Study",),

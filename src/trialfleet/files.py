@@ -84,7 +84,7 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def typed(path: Path) -> str:
+def shell_quoted(path: Path) -> str:
     """Return a path as one would type it in a shell, relative to here where that is shorter."""
     near = os.path.relpath(path)
     return shlex.quote(near if len(near) < len(str(path)) else str(path))

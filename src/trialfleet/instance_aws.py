@@ -126,8 +126,8 @@ def credentials(imds: Imds) -> Credentials:
         keys = json.loads(found)
         return Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
     except (ValueError, KeyError) as error:  # such as {"Code": "AssumeRoleUnauthorizedAccess", …}
-        told = " ".join(found.split())[:200]
-        raise AwsError(f"this instance's role {role} gives no keys: {told}") from error
+        answer = " ".join(found.split())[:200]
+        raise AwsError(f"this instance's role {role} gives no keys: {answer}") from error
 
 
 class Aws:
@@ -223,12 +223,12 @@ def fetch(
 
 def refusal(status: int, text: str) -> RefusedError:
     """Return what AWS's XML (S3) or JSON (SSM) says went wrong."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
-        told = json.loads(text) if text.startswith("{") else {}
-    if told:
-        code = str(told.get("__type", status)).rpartition("#")[2]
-        return RefusedError(code, str(told.get("message") or told.get("Message") or ""))
+        values = json.loads(text) if text.startswith("{") else {}
+    if values:
+        code = str(values.get("__type", status)).rpartition("#")[2]
+        return RefusedError(code, str(values.get("message") or values.get("Message") or ""))
     parts = [text.partition(f"<{tag}>")[2].partition("<")[0] for tag in ("Code", "Message")]
     return RefusedError(parts[0] or f"HTTP {status}", parts[1])
 

@@ -24,7 +24,8 @@ import psutil
 from trialfleet import Run, Study, plan
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.optimizer.region_study import RegionSettings, RegionStudy
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import RegionSettings
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.plan.folder import RunFolder

@@ -123,7 +123,7 @@ def _measure(opened: StoredRun, server: Server) -> None:
     print(f"             {packed / 1000:.0f} kB of that over the wire, compressed")
     outside = re.findall(r'(?:src|href)="(?:https?:)?//', page)
     print(f"from outside {len(outside)} files")
-    delays = [_told_to_screen(opened, server, at) for at in range(5)]
+    delays = [_seconds_to_screen(opened, server, at) for at in range(5)]
     print(
         f"told trial   on screen after {statistics.median(delays):.2f} s,"
         f" at most {max(delays):.2f} s (5 trials)"
@@ -141,15 +141,15 @@ def _first_byte(url: str) -> float:
         return time.perf_counter() - began
 
 
-def _told_to_screen(opened: StoredRun, server: Server, at: int) -> float:
+def _seconds_to_screen(opened: StoredRun, server: Server, at: int) -> float:
     """How long it takes until a page that asks each second shows a trial that is told."""
     time.sleep(3)
     version = server.seen()
     _tell(opened, at)
-    told = time.perf_counter()
+    began = time.perf_counter()
     while server.ask(f"/?seen={version}").status == 204:
         time.sleep(1)
-    return time.perf_counter() - told
+    return time.perf_counter() - began
 
 
 def _tell(opened: StoredRun, at: int) -> None:

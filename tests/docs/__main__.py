@@ -37,11 +37,11 @@ def _is_made(page: Path) -> bool:
 
 
 def _fresh_page(page: Path) -> str:
-    out, said = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(said):
+    out, output = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(output):
         failed = Cog().main(["cog", "-I", str(ROOT), str(page)])
     if failed:
-        raise RuntimeError(f"{page.relative_to(ROOT)}: {said.getvalue()}")
+        raise RuntimeError(f"{page.relative_to(ROOT)}: {output.getvalue()}")
     return out.getvalue()
 
 

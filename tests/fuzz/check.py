@@ -23,7 +23,7 @@ from tests.fuzz import generate
 from trialfleet.errors import TrialfleetError, printable
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.attempts.outcome import Complete, judge
+from trialfleet.workflows.attempts.outcome import Complete, outcome_of
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.daily.day import Work
@@ -146,7 +146,7 @@ def result(random: Random, folder: Path) -> None:
     files.result.write_bytes(generate.result(random))
     files.err.write_bytes(generate.result(random))
     files.log.write_bytes(generate.result(random))
-    outcome = judge(files, random.choice(RETURN_CODES), "auc", {})
+    outcome = outcome_of(files, random.choice(RETURN_CODES), "auc", {})
     if isinstance(outcome, Complete):
         assert "auc" in outcome.metrics
         assert all(math.isfinite(value) for value in outcome.metrics.values())
@@ -163,7 +163,7 @@ def result(random: Random, folder: Path) -> None:
 
 def command_line(random: Random, folder: Path) -> None:
     """A command line, in a folder with a study, a run and other things."""
-    _things(folder, random)
+    _input_files(folder, random)
     arguments = _arguments(random)
     os.chdir(folder / "here")
     done = CliRunner().invoke(main, arguments)
@@ -174,7 +174,7 @@ def command_line(random: Random, folder: Path) -> None:
         assert_clear(done.stderr.removeprefix("error: ") or done.stdout)
 
 
-def _things(folder: Path, random: Random) -> None:
+def _input_files(folder: Path, random: Random) -> None:
     """What the arguments may name; `..` is still in the case's own folder."""
     here = folder / "here"
     (here / "runs" / "demo").mkdir(parents=True)

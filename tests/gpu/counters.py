@@ -29,7 +29,7 @@ def command(part: str, program: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def read(part: Path, _said: str = "") -> dict[str, Any]:
+def read(part: Path, _output: str = "") -> dict[str, Any]:
     """Return the slowest kernels and how many there were.
 
     Raises:

@@ -55,7 +55,7 @@ def describe(torch: Any, index: int) -> dict[str, Any]:
 def nvidia_smi() -> list[dict[str, str]]:
     """Return what the driver says of each GPU; nothing where there is none."""
     words = ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
-    lines = said(words).splitlines()
+    lines = output_of(words).splitlines()
     rows = ([value.strip() for value in line.split(",")] for line in lines)
     return [dict(zip(ASKED, row, strict=True)) for row in rows if len(row) == len(ASKED)]
 
@@ -63,11 +63,11 @@ def nvidia_smi() -> list[dict[str, str]]:
 def nvcc() -> str | None:
     """Return the release of the nvcc that is found first."""
     path = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
-    release = re.search(r"release ([\d.]+)", said([path, "--version"])) if path else None
+    release = re.search(r"release ([\d.]+)", output_of([path, "--version"])) if path else None
     return release[1] if release else None
 
 
-def said(words: list[str]) -> str:
+def output_of(words: list[str]) -> str:
     """Return what a program prints; "" where it can't be asked."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(words, capture_output=True, text=True, timeout=10, check=False).stdout

@@ -23,7 +23,7 @@ class Recorder:
 
     def __init__(self, part: Path) -> None:
         self.part, self.began = part, time.monotonic()
-        self.told: dict[str, Any] = {
+        self.record: dict[str, Any] = {
             "collected": 0,
             "passed": 0,
             "failed": [],
@@ -38,23 +38,23 @@ class Recorder:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Keep how many there are."""
-        self.told["collected"] = len(session.items)
+        self.record["collected"] = len(session.items)
         self.write()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Keep which one runs."""
-        self.told["running"] = nodeid
+        self.record["running"] = nodeid
         self.write()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep how it went."""
         self.take(report)
         if report.when == "call" and report.passed:
-            self.told["passed"] += 1
+            self.record["passed"] += 1
 
     def pytest_sessionfinish(self) -> None:
         """Nothing runs any more."""
-        self.told["running"] = None
+        self.record["running"] = None
         self.write()
 
     def take(self, report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -62,17 +62,17 @@ class Recorder:
         if report.failed:
             causes = [line[2:] for line in report.longreprtext.splitlines() if line[:2] == "E "]
             cause = " ".join(causes[:3]).strip() or report.longreprtext[-300:]
-            self.told["failed"].append({"test": report.nodeid, "cause": cause[:500]})
+            self.record["failed"].append({"test": report.nodeid, "cause": cause[:500]})
         elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-            counts = self.told["skipped"]
+            counts = self.record["skipped"]
             counts[reason] = counts.get(reason, 0) + 1
 
     def write(self) -> None:
         """Put it in the file's place."""
-        self.told["seconds"] = round(time.monotonic() - self.began, 1)
+        self.record["seconds"] = round(time.monotonic() - self.began, 1)
         beside = self.part.with_suffix(".new")
-        beside.write_text(json.dumps(self.told, indent=1), encoding="utf-8")
+        beside.write_text(json.dumps(self.record, indent=1), encoding="utf-8")
         beside.replace(self.part)
 
 

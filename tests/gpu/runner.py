@@ -64,30 +64,37 @@ class Runner:
 
     def step(self, step: Step, limit: float) -> dict[str, Any]:
         """Run one step; return how it ended and what it found."""
-        told = {"name": step.name, "title": step.title, "limit": round(limit, 1), "seconds": 0.0}
+        record = {"name": step.name, "title": step.title, "limit": round(limit, 1), "seconds": 0.0}
         part, log = (self.folder / f"{step.name}.{kind}" for kind in ("json", "log"))
         for left in (part, log):
             left.unlink(missing_ok=True)
         tool = find_tool(step.needs) if step.needs else ""
         if tool is None:
-            return told | {"state": ABSENT, "found": None, "said": f"no {step.needs} here"}
+            return record | {"state": ABSENT, "found": None, "said": f"no {step.needs} here"}
         words = [word.replace(PART, str(part)) for word in step.command]
         began = time.monotonic()
-        with log.open("wb") as said, part.open("wb") if step.prints else log.open("ab") as out:
+        with (
+            log.open("wb") as output_file,
+            part.open("wb") if step.prints else log.open("ab") as out,
+        ):
             code = finish(
-                [tool or words[0], *words[1:]], self.environment(step, part), limit, out, said
+                [tool or words[0], *words[1:]],
+                self.environment(step, part),
+                limit,
+                out,
+                output_file,
             )
-        told["seconds"] = round(time.monotonic() - began, 1)
-        words_said = log.read_text(encoding="utf-8", errors="replace")
+        record["seconds"] = round(time.monotonic() - began, 1)
+        log_text = log.read_text(encoding="utf-8", errors="replace")
         state = LATE if code is None else FAILED if code else DONE
         found = None
         try:
-            found = step.read(part, words_said)
+            found = step.read(part, log_text)
         except (OSError, ValueError, LookupError, NothingFoundError) as error:
-            words_said += f"\nnothing to read: {error}"
+            log_text += f"\nnothing to read: {error}"
             state = FAILED if state == DONE else state
-        told |= {"state": state, "exit_code": code, "found": found}
-        return told | ({} if state == DONE else {"said": words_said[-KEPT:]})
+        record |= {"state": state, "exit_code": code, "found": found}
+        return record | ({} if state == DONE else {"said": log_text[-KEPT:]})
 
     def environment(self, step: Step, part: Path) -> dict[str, str]:
         """Return a step's environment: the tree itself is the library, and the kernels lie here."""
@@ -116,7 +123,7 @@ def finish(
     environment: dict[str, str],
     limit: float,
     out: IO[bytes],
-    said: IO[bytes],
+    errors: IO[bytes],
 ) -> int | None:
     """Run a program and all that it starts to the end, or to its limit; return its exit code.
 
@@ -127,7 +134,7 @@ def finish(
         words,
         stdin=subprocess.DEVNULL,
         stdout=out,
-        stderr=said,
+        stderr=errors,
         env=environment,
         cwd=ROOT,
         start_new_session=True,

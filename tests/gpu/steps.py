@@ -48,7 +48,7 @@ class Step:
     prints: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
-    read: Callable[[Path, str], Any] = lambda part, _said: json.loads(part.read_text("utf-8"))
+    read: Callable[[Path, str], Any] = lambda part, _output: json.loads(part.read_text("utf-8"))
 
 
 def steps(*, dry: bool) -> Iterator[Step]:
@@ -168,14 +168,14 @@ def find_tool(name: str) -> str | None:
     )
 
 
-def summary(_part: Path, said: str) -> dict[str, str]:
+def summary(_part: Path, output: str) -> dict[str, str]:
     """Return the sanitizer's last word."""
-    found = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", said)
+    found = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", output)
     if not found:
         raise NothingFoundError("the sanitizer came to no summary")
     return {"summary": found[-1]}
 
 
-def not_watched(_part: Path, _said: str) -> dict[str, str]:
+def not_watched(_part: Path, _output: str) -> dict[str, str]:
     """Return that the program ran without the tool that watches a GPU."""
     return {"summary": "it ran on the processor, watched by nothing"}

@@ -213,8 +213,8 @@ def sandbox_with_kernels(folder: Path) -> Path:
 def run(folder: Path) -> tuple[int, str]:
     """Run the trainer as a node does; return its exit code and what it said."""
     trainer = start(folder)
-    _, said = trainer.communicate(timeout=300)
-    return trainer.returncode, said
+    _, output = trainer.communicate(timeout=300)
+    return trainer.returncode, output
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -224,8 +224,8 @@ def test_two_gpus_come_to_what_one_comes_to(tmp_path: Path) -> None:
     for folder, gpus in ((alone, 1), (both, 2)):
         params = {"precision": "float32", "batch_size": 33}
         write_order(folder, accelerator="gpu", gpus=gpus, params=params)
-        code, said = run(folder)
-        assert code == 0, said
+        code, output = run(folder)
+        assert code == 0, output
     for ours, theirs in zip(progress(both), progress(alone), strict=True):
         assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-4)
     assert json.loads((both / "result.json").read_text())["device"].endswith(" x 2")
@@ -239,8 +239,8 @@ def test_two_gpus_that_are_interrupted_come_to_the_same_bits(tmp_path: Path) -> 
     write_order(whole, accelerator="gpu", gpus=2, mode="final", params=params)
     params["checkpoint_seconds"] = 0.0
     write_order(broken, accelerator="gpu", gpus=2, mode="final", params=params)
-    code, said = run(whole)
-    assert code == 0, said
+    code, output = run(whole)
+    assert code == 0, output
     codes = [run(broken)[0]]
     while codes[-1] == 85:
         codes.append(run(broken)[0])

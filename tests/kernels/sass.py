@@ -122,8 +122,8 @@ def demangled(name: str) -> str:
     """Return a kernel's name without namespaces and arguments."""
     if not shutil.which("c++filt"):
         return name
-    said = subprocess.run(["c++filt", name], capture_output=True, text=True, check=False).stdout
-    plain = re.sub(r"(?:\w+|\(anonymous namespace\))::|^void ", "", said.strip())
+    output = subprocess.run(["c++filt", name], capture_output=True, text=True, check=False).stdout
+    plain = re.sub(r"(?:\w+|\(anonymous namespace\))::|^void ", "", output.strip())
     return re.sub(r"(?<!<|,| )\((?!\w+\)\d).*", "", plain)
 
 

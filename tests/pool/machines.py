@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trialfleet.infra.manager import tokens
 from trialfleet.infra.manager.config import KEY
-from trialfleet.infra.pool.environment import extended_path, surroundings
+from trialfleet.infra.pool.environment import extended_path, inherited_environment
 from trialfleet.infra.pool.htcondor_package import find_htcondor
 from trialfleet.infra.pool.user_namespace import identity
 
@@ -84,7 +84,11 @@ class Machine:
     def environment(self) -> dict[str, str]:
         path = extended_path(os.environ.get("PATH", os.defpath), self._installation)
         config = {"CONDOR_CONFIG": str(self.folder / "condor_config"), "PATH": path}
-        return {**surroundings(), **config, "HOME": str(self.folder)}  # no tokens of the user's
+        return {
+            **inherited_environment(),
+            **config,
+            "HOME": str(self.folder),
+        }  # no tokens of the user's
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a tool as a user of this machine would."""

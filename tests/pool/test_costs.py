@@ -22,7 +22,7 @@ STARTD_ATTRS = $(STARTD_ATTRS) TrialfleetPricePerHour
 """
 
 
-def told(*words: str) -> str:
+def output_of(*words: str) -> str:
     """What a command prints."""
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -31,7 +31,7 @@ def told(*words: str) -> str:
 
 def costs(run: Run, by: str) -> dict[str, dict[str, float]]:
     """What `trialfleet cost` says, by one key."""
-    found = json.loads(told("cost", str(run.folder), "--by", by, "--json"))
+    found = json.loads(output_of("cost", str(run.folder), "--by", by, "--json"))
     assert found["notices"] == []
     return {row[by]: row for row in found["rows"]}
 
@@ -60,11 +60,11 @@ def test_a_trials_cost_is_its_nodes_price_for_its_share_and_time(
         assert by_kind["failed"]["lost"] == pytest.approx(bad.usd, abs=1e-5)
         (region,) = status.regions
         assert costs(run, "region")["A"]["usd"] == pytest.approx(region.usd, abs=1e-5)
-        rows = list(csv.DictReader(io.StringIO(told("trials", str(run.folder), "--csv"))))
+        rows = list(csv.DictReader(io.StringIO(output_of("trials", str(run.folder), "--csv"))))
         assert float(rows[0]["usd"]) == good.usd
         report = json.loads((run.folder / "report.json").read_text())
         assert report["usd"] == pytest.approx(region.usd, abs=1e-5)
-        assert "full trainings" in told("cost", str(run.folder), "--by", "kind")
+        assert "full trainings" in output_of("cost", str(run.folder), "--by", "kind")
 
 
 @pytest.mark.usefixtures("pool")
@@ -80,5 +80,5 @@ def test_a_region_whose_money_is_spent_publishes_what_is_best_so_far(make_run: M
     assert region.published
     assert region.spent
     assert region.spent.startswith("budget.usd of 1e-06 USD is used up")
-    assert f"no more trials: {region.spent}" in told("status", str(run.folder))
+    assert f"no more trials: {region.spent}" in output_of("status", str(run.folder))
     assert costs(run, "kind").keys() == {"trials", "full trainings"}

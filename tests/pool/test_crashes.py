@@ -19,9 +19,9 @@ from tests.pool.watching import (
     active,
     assert_exactly_once,
     dagmans,
+    finished_trials,
     kill_all,
     processes_with,
-    told,
 )
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
@@ -50,7 +50,7 @@ class Gated:
         if phase == "trials":
             return
         self.open(TRIALS[0])
-        self._wait_for(lambda: told(self.run) == 1 and self._skipped() == 1)
+        self._wait_for(lambda: finished_trials(self.run) == 1 and self._skipped() == 1)
         if phase == "last trial":
             return
         self.open(TRIALS[1])

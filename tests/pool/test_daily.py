@@ -115,10 +115,10 @@ def test_htcondor_is_the_clock_where_systemd_does_not_run(
     soon = datetime.now(UTC) + timedelta(minutes=1)
     daily = {"at": f"{soon:%H:%M}", "zone": "UTC"}
     file = write_study(here, data=[], daily=daily)
-    said: list[str] = []
-    install(file, said.append)
-    install(file, said.append)  # twice is once
-    assert said.count(said[0]) == 2
+    messages: list[str] = []
+    install(file, messages.append)
+    install(file, messages.append)  # twice is once
+    assert messages.count(messages[0]) == 2
     folder = DailyFolder.of("demo")
     (ad,) = job_queue.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
     assert ad["CronMinute"] == str(soon.minute)
@@ -128,6 +128,6 @@ def test_htcondor_is_the_clock_where_systemd_does_not_run(
     wait_for(lambda: len(days.journal.outcomes()) == 2, 300)
     assert set(endings(days, days.journal.outcomes()[0].date).values()) == {Ending.PUBLISHED}
     wait_for(lambda: [a.ended for a in days.journal.attempts()] != [None])
-    remove(file, said.append)
+    remove(file, messages.append)
     assert clock_of("demo", folder) is None
     assert not folder.start.exists()

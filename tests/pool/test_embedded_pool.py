@@ -97,9 +97,9 @@ def test_a_pool_that_is_up_says_so(pool: Pool) -> None:
 
 def test_up_again_changes_nothing(pool: Pool) -> None:
     before = pool.status().master
-    said: list[str] = []
-    assert pool.up(said.append).master == before
-    assert said == [f"the pool in {pool.folder} is up already"]
+    messages: list[str] = []
+    assert pool.up(messages.append).master == before
+    assert messages == [f"the pool in {pool.folder} is up already"]
 
 
 def test_the_daemons_have_left_the_callers_session(pool: Pool) -> None:
@@ -236,9 +236,9 @@ def test_a_pool_whose_master_was_killed_is_cleaned_and_restarted(
     assert wait_until(lambda: private.status().state == "failing", seconds=60)
     with pytest.raises(PoolError, match="trialfleet pool up"):
         connect(private.folder)
-    said: list[str] = []
-    status = private.up(said.append)
-    assert said[0] == "ending what a pool that died left running"
+    messages: list[str] = []
+    status = private.up(messages.append)
+    assert messages[0] == "ending what a pool that died left running"
     assert status.state == "up"
     assert status.master != first
     assert status.jobs == {"held": 1}  # the queue was kept
@@ -284,10 +284,10 @@ def test_a_pool_killed_as_by_a_power_cut_comes_up_with_its_queue(
 
 def test_two_ups_at_once_make_one_pool(make_pool: MakePool) -> None:
     private = make_pool()
-    said: list[str] = []
+    messages: list[str] = []
     with ThreadPoolExecutor() as threads:
-        first, second = threads.map(lambda _: private.up(said.append), range(2))
-    assert [line.split(" ")[0] for line in said] == ["starting", "the"]  # "… is up already"
+        first, second = threads.map(lambda _: private.up(messages.append), range(2))
+    assert [line.split(" ")[0] for line in messages] == ["starting", "the"]  # "… is up already"
     assert first.master == second.master
     masters = [each for each in alive(str(private.folder)) if each.name() == "condor_master"]
     assert len(masters) == 1

@@ -36,8 +36,8 @@ def test_each_trainer_runs_as_it_stands(name: str, work: Path) -> None:
     assert "trials: 12, lanes: 2, startup_trials: 5" in text
     few = text.replace("trials: 12, lanes: 2, startup_trials: 5", "trials: 3, lanes: 2")
     study.write_text(few)
-    said = call(work, "run", "mine/study.yaml")
-    assert "report  " in said
+    output = call(work, "run", "mine/study.yaml")
+    assert "report  " in output
     (listed,) = json.loads(call(work, "runs", "--json"))
     assert (listed["state"], listed["published"], listed["regions"]) == ("done", 2, 2)
     assert listed["seconds"] > 0

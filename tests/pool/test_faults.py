@@ -16,9 +16,9 @@ from tests.pool.watching import (
     active,
     assert_exactly_once,
     dagmans,
+    finished_trials,
     kill_all,
     processes_with,
-    told,
 )
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.pool.embedded import Pool
@@ -35,7 +35,7 @@ def test_killing_the_service_again_and_again_loses_nothing(
     run = make_run(SLOW, budget={"trials": 6, "lanes": 2})
     run.submit()
     for finished in (1, 3):
-        wait_for(lambda finished=finished: told(run) >= finished)
+        wait_for(lambda finished=finished: finished_trials(run) >= finished)
         services = processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder))
         assert services
         for process in services:
@@ -51,7 +51,7 @@ def begin(make_run: MakeRun, wait_for: WaitFor) -> Callable[..., Run]:
     def begun(**settings: Any) -> Run:
         run = make_run(SLOW, **{"budget": {"trials": 4, "lanes": 2}, **settings})
         run.submit()
-        wait_for(lambda: told(run) >= 1)
+        wait_for(lambda: finished_trials(run) >= 1)
         return run
 
     return begun

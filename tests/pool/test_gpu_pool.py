@@ -158,12 +158,12 @@ def test_a_sick_gpu_among_three_gets_no_trial_and_the_others_do(
     manager: Machine, make_node: MakeNode, work: Path, wait_for: WaitFor
 ) -> None:
     node = make_node("three", gpus=3)
-    told = ("TotalGPUs", "HAS_GPU", "OfflineGPUs")
-    wait_for(lambda: ads(manager, "three", *told) == "3 true undefined", 40)
+    attributes = ("TotalGPUs", "HAS_GPU", "OfflineGPUs")
+    wait_for(lambda: ads(manager, "three", *attributes) == "3 true undefined", 40)
     node.probe(1000.0, sick=FIRST)
-    wait_for(lambda: ads(manager, "three", *told) == "3 false undefined", 20)
+    wait_for(lambda: ads(manager, "three", *attributes) == "3 false undefined", 20)
     node.agent_steps()
-    wait_for(lambda: ads(manager, "three", *told) == f"2 true {FIRST}", 20)
+    wait_for(lambda: ads(manager, "three", *attributes) == f"2 true {FIRST}", 20)
     trials = submit(manager, work, 3, "sleep 4", resources=SMALL)
     wait_for(lambda: logged(trials, "Job executing") == 2, 40)
     wait_for(lambda: ads(manager, "three", "GPUs") == "0", 20)

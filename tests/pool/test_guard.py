@@ -34,8 +34,8 @@ def test_a_test_run_that_dies_leaves_no_pool(
     (work / "conftest.py").write_text(
         "from tests.conftest import *\nfrom tests.pool.conftest import *\n"
     )
-    told = work / "told"
-    (work / "test_inner.py").write_text(WAITING.replace("TOLD", repr(str(told))))
+    marker = work / "told"
+    (work / "test_inner.py").write_text(WAITING.replace("TOLD", repr(str(marker))))
     inner = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", work, work],
         cwd=work,
@@ -43,8 +43,8 @@ def test_a_test_run_that_dies_leaves_no_pool(
         stdout=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: told.exists() and told.read_text())
-        folder = told.read_text()
+        wait_for(lambda: marker.exists() and marker.read_text())
+        folder = marker.read_text()
         assert living_in(folder)
         for number in signals:
             inner.send_signal(number)

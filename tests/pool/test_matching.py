@@ -98,10 +98,10 @@ def test_an_access_point_that_runs_no_local_jobs_is_named(
 ) -> None:
     with active(make_pool(knobs={"START_LOCAL_UNIVERSE": "False"})):
         run = make_run(budget={"trials": 1, "lanes": 1})
-        said = "START_LOCAL_UNIVERSE (false) is false"
-        assert any(said in line for line in run.check_pool().lines())
+        expected = "START_LOCAL_UNIVERSE (false) is false"
+        assert any(expected in line for line in run.check_pool().lines())
         run.submit()
-        wait_for(lambda: any(said in trouble for trouble in run.status().troubles), 120)
+        wait_for(lambda: any(expected in trouble for trouble in run.status().troubles), 120)
         run.stop()
 
 
@@ -139,8 +139,8 @@ def test_trials_run_the_studys_python_whoever_calls_it(make_run: MakeRun, work: 
         assert f"python   {python} (3." in plan_text(run)
         run.submit()
         assert run.wait().state is RunState.DONE
-        said = (run.folder / "regions/A/trials/A.l1.t01/err").read_text()
-        assert said == f"called as {python}\n" * times
+        output = (run.folder / "regions/A/trials/A.l1.t01/err").read_text()
+        assert output == f"called as {python}\n" * times
 
 
 @pytest.mark.usefixtures("pool")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeRun
-from tests.pool.watching import WaitFor, told
+from tests.pool.watching import WaitFor, finished_trials
 from trialfleet import Run, RunState
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json
@@ -68,7 +68,7 @@ def test_trials_end_with_their_share_and_the_best_so_far_is_published(
 ) -> None:
     run = make_run(MOODS, budget=BUDGET)
     run.submit()
-    wait_for(lambda: told(run) >= 1 and min(queue(run)) >= 1)
+    wait_for(lambda: finished_trials(run) >= 1 and min(queue(run)) >= 1)
     with ending(run, TRIALS):
         status = run.wait()
     assert status.state is RunState.DONE, status

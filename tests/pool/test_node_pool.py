@@ -12,8 +12,8 @@ from trialfleet.infra.fleet.nodes import configuration as node_config
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.manager import tokens
 from trialfleet.nodes.bootstrap import configuration
+from trialfleet.nodes.bootstrap.host import Host
 from trialfleet.nodes.bootstrap.instance import Instance
-from trialfleet.nodes.bootstrap.machine import Machine as NodesMachine
 
 WaitFor = Callable[..., None]
 FLEET = Fleet.model_validate({"name": "demo", "aws_regions": ["eu-west-1"]})
@@ -50,7 +50,7 @@ def node(session_folder: Path, manager: Machine, port: int) -> Iterator[Machine]
     execute = str(machine.folder / "execute")
     own = configuration.text(INSTANCE, "driver no longer checks", execute, str(probe))
     (machine.folder / "etc/config.d/40-instance.conf").write_text(own)
-    configuration.write_verdict(NodesMachine(machine.folder), SICK)
+    configuration.write_verdict(Host(machine.folder), SICK)
     written = machine.folder / configuration.PROBED.lstrip("/")
     written.rename(machine.folder / "etc/config.d/45-probe.conf")
     machine.give_token(manager.run(*tokens.command()).stdout)
@@ -100,8 +100,8 @@ def test_a_sick_gpu_gets_no_trial_until_the_probe_finds_it_well(
     before = probed(node)
     assert manager.run("condor_wait", "-wait", "60", str(work / "log")).returncode == 0
     assert probed(node) - before <= 2, "the probe ran beside the trial"
-    said = (work / "out").read_text().splitlines()
-    assert said == [":".join(configuration.JOB_PATH), configuration.JOB_HOME]
+    output = (work / "out").read_text().splitlines()
+    assert output == [":".join(configuration.JOB_PATH), configuration.JOB_HOME]
     wait_for((node.folder / "log/startd_history").exists, 20)
     assert node.folder.joinpath("probed").read_text().splitlines()[0] == (
         "-m trialfleet.nodes.probe --classad /opt/trialfleet/lib"

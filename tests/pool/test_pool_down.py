@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.conftest import MakeRun
-from tests.pool.watching import SLOW, WaitFor, active, assert_exactly_once, told
+from tests.pool.watching import SLOW, WaitFor, active, assert_exactly_once, finished_trials
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman.job_queue import runs_in_progress
@@ -46,20 +46,20 @@ def own(make_pool: Callable[..., Pool]) -> Iterator[Pool]:
 def begun(own: Pool, make_run: MakeRun, wait_for: WaitFor) -> Run:
     run = make_run(SLOW, budget={"trials": 4, "lanes": 2})
     run.submit()
-    wait_for(lambda: told(run) >= 1)
+    wait_for(lambda: finished_trials(run) >= 1)
     return run
 
 
 @pytest.mark.thorough
 def test_a_run_in_progress_is_named_and_goes_on_after_no(own: Pool, begun: Run) -> None:
-    code, said = take_down(own)
+    code, output = take_down(own)
     assert code == 2
-    assert str(begun.folder) in said
-    assert "--yes" in said
-    assert "trialfleet stop" in said
-    code, said = take_down(own, answer="n")
+    assert str(begun.folder) in output
+    assert "--yes" in output
+    assert "trialfleet stop" in output
+    code, output = take_down(own, answer="n")
     assert code == 1
-    assert str(begun.folder) in said
+    assert str(begun.folder) in output
     assert own.is_up()
     assert begun.wait().state is RunState.DONE
     assert take_down(own) == (0, f"stopping the pool in {own.folder}\ndown\n")  # nothing to ask
@@ -68,9 +68,9 @@ def test_a_run_in_progress_is_named_and_goes_on_after_no(own: Pool, begun: Run) 
 
 def test_after_yes_it_goes_down_and_the_run_goes_on_later(own: Pool, begun: Run) -> None:
     for options, answer in (["--yes"], None), ([], "y"):
-        code, said = take_down(own, *options, answer=answer)
+        code, output = take_down(own, *options, answer=answer)
         assert code == 0
-        assert str(begun.folder) in said
+        assert str(begun.folder) in output
         assert own.status().state == "down"
         own.up()
     assert begun.wait().state is RunState.DONE

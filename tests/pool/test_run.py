@@ -197,8 +197,8 @@ def test_two_studies_of_one_folder_with_one_run_id_do_not_meet(
         for region in ("A", "B"):
             models_folder = work / "models" / run.study.name / region
             assert (models_folder / "latest").resolve() == (models_folder / "r1").resolve()
-            told = json.loads((models_folder / "latest" / "provenance.json").read_text())
-            assert told["study"] == run.study.name
+            content = json.loads((models_folder / "latest" / "provenance.json").read_text())
+            assert content["study"] == run.study.name
 
 
 @pytest.mark.thorough
@@ -219,9 +219,9 @@ def test_plan_and_run_of_one_study_at_once_both_work(work: Path) -> None:
             ["plan", "--json", str(study)],
         )
     ]
-    told = [process.communicate()[0] for process in commands]
+    outputs = [process.communicate()[0] for process in commands]
     assert [process.returncode for process in commands] == [0, 0, 0]
-    planned = {json.loads(text)["run"] for text in (told[0], told[2])}
+    planned = {json.loads(text)["run"] for text in (outputs[0], outputs[2])}
     folders = {path.name for path in (work / "runs" / "demo").iterdir()}
     assert len(planned) == 2
     assert len(folders) == 3

@@ -33,24 +33,24 @@ COUNTS = {  # the words of trials, and where `status` counts them
 }
 
 
-def said(*words: str) -> str:
+def output_of(*words: str) -> str:
     done = CliRunner().invoke(main, list(words), terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code in ({0, 1} if words[0] == "status" else {0}), done.output
     return done.output
 
 
 def of(run: Run, *words: str) -> Any:
-    return json.loads(said(*words, str(run.folder), "--json"))
+    return json.loads(output_of(*words, str(run.folder), "--json"))
 
 
 def assert_views_agree(run: Run) -> dict[str, tuple[str, Counter[str]]]:
     """Return each region's word and how many trials have which."""
     status, trials = of(run, "status"), of(run, "trials")
-    rows = list(csv.DictReader(io.StringIO(said("trials", "--csv", str(run.folder)))))
+    rows = list(csv.DictReader(io.StringIO(output_of("trials", "--csv", str(run.folder)))))
     assert [row["state"] for row in rows] == [trial["state"] for trial in trials]
     folder = RunFolder(run.folder)
     report = read_report(folder).to_json()
-    page, table = said("status", str(run.folder)), said("trials", str(run.folder))
+    page, table = output_of("status", str(run.folder)), output_of("trials", str(run.folder))
     seen = {}
     for region, reported in zip(status["regions"], report["regions"], strict=True):
         name = region["name"]
@@ -75,7 +75,7 @@ def assert_views_agree(run: Run) -> dict[str, tuple[str, Counter[str]]]:
             [region["stage"]] if words["complete"] else []
         )
         seen[name] = (region["stage"], words)
-    summary = said("report", str(run.folder))
+    summary = output_of("report", str(run.folder))
     assert f"{status['run']}  {status['state']}" in page
     for stage, words in seen.values():
         assert stage in summary
@@ -108,7 +108,7 @@ def test_of_a_run_under_way_and_stopped_midway(
     expected = Counter(complete=2, interrupted=2)
     assert assert_views_agree(run) == {"A": ("stopped", expected)}
     assert CliRunner().invoke(main, ["status", str(run.folder)]).exit_code == 1
-    shown = said("status", str(run.folder))
+    shown = output_of("status", str(run.folder))
     assert "ULOG" not in shown
     assert "DAGMan" not in shown
     run.resume()
@@ -130,7 +130,7 @@ def test_of_a_run_that_failed_in_a_region_and_is_done_in_another(make_run: MakeR
         "A": ("failed", Counter(failed=2)),
         "B": ("published", Counter(complete=1, failed=1)),
     }
-    shown = said("status", str(run.folder))
+    shown = output_of("status", str(run.folder))
     assert "B" in shown
     assert "2/2" in shown
     assert "A failed: " in shown

@@ -51,8 +51,8 @@ def test_installed_alone_it_runs_the_demos_study(python: Path, pool: Pool, work:
     assert "trials: 12" in text
     study.write_text(text.replace("trials: 12", "trials: 4").replace("[EWR, JFK, LGA]", "[LGA]"))
     call(python, "flights/prepare.py")
-    told = call(trialfleet, "run", study)
-    assert "LGA: published: 4/4 trials" in told
-    assert "published" in told
+    output = call(trialfleet, "run", study)
+    assert "LGA: published: 4/4 trials" in output
+    assert "published" in output
     model = next((work / "flights" / "models" / "flights" / "LGA").glob("latest"))
     assert (model / "provenance.json").exists()

@@ -31,7 +31,7 @@ def job_of(run: Run, node: str) -> str:
     return next(str(ad["ClusterId"]) for ad in ads if ad.get("TrialfleetNode") == node)
 
 
-def said(*words: str) -> str:
+def output_of(*words: str) -> str:
     done = CliRunner().invoke(main, ["why", *words])
     assert done.exit_code == 0, done.output
     return done.output
@@ -75,10 +75,10 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
         f"condor_release {held}.0",
     )
 
-    shown = said("A.l1.t02", "--run", str(run.folder)).splitlines()
+    shown = output_of("A.l1.t02", "--run", str(run.folder)).splitlines()
     assert shown == [f"A.l1.t02: {lane.why}", "next: trialfleet why A.l1.t01"]
-    told: dict[str, Any] = json.loads(said("A", "--run", str(run.folder), "--json"))
-    assert (told["schema"], told["kind"], told["blame"]) == (1, "held", "person")
+    content: dict[str, Any] = json.loads(output_of("A", "--run", str(run.folder), "--json"))
+    assert (content["schema"], content["kind"], content["blame"]) == (1, "held", "person")
     run.stop()
     assert asked(run, "A").kind == asked(run, "A.l1.t01").kind == "stopped"
     assert asked(run, f"{held}.0").kind == "stopped"  # the job has left the queue

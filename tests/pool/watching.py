@@ -33,7 +33,7 @@ def active(pool: Pool) -> Iterator[Pool]:
         use(before)
 
 
-def told(run: Run) -> int:
+def finished_trials(run: Run) -> int:
     """How many trials are finished."""
     return sum(r.state.is_finished for r in run.trials())
 

@@ -52,7 +52,7 @@ class LabGround:
         self._run = ""
         self._cut: set[str] = set()
         self._seen = Seen(
-            progress=Progress(), is_done=False, has_ended=False, said="not seen yet", mends=0
+            progress=Progress(), is_done=False, has_ended=False, message="not seen yet", mends=0
         )
         self._missing: list[str] = []
 
@@ -121,12 +121,12 @@ class LabGround:
 
     def look(self, before: Progress) -> Seen:
         try:
-            told = self._on_manager("look")
+            answer = self._on_manager("look")
         except LabError as error:
             self._missing = [str(error)]
-            return replace(self._seen, progress=before, said=str(error))
-        told["seen"]["progress"] = _later(before, told["seen"]["progress"])
-        self._seen, self._missing = Seen(**told["seen"]), told["missing"]
+            return replace(self._seen, progress=before, message=str(error))
+        answer["seen"]["progress"] = _later(before, answer["seen"]["progress"])
+        self._seen, self._missing = Seen(**answer["seen"]), answer["missing"]
         return self._seen
 
     def missing(self) -> list[str]:
@@ -223,5 +223,5 @@ def _processes(machine: Machine) -> dict[str, list[str]]:
     return found
 
 
-def _later(before: Progress, told: dict[str, Any]) -> Progress:
-    return Progress(**{**told, "told": max(before.told, told["told"])})
+def _later(before: Progress, values: dict[str, Any]) -> Progress:
+    return Progress(**{**values, "told": max(before.told, values["told"])})

@@ -22,7 +22,7 @@ LULL_SECONDS = 60.0  # without an event, for a run to go on that stood still
 PERSONS = 3  # times that a run is helped before it is given up
 
 Say = Callable[[str], None]
-NOTHING = Seen(progress=Progress(), is_done=False, has_ended=False, said="", mends=0)
+NOTHING = Seen(progress=Progress(), is_done=False, has_ended=False, message="", mends=0)
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Storm:
         return seconds > (STOPPED_SECONDS if self._seen.has_ended else STILL_SECONDS)
 
     def _help(self) -> None:
-        self.audit.needed(f"run {self.audit.runs + 1}: nothing happened; {self._seen.said}")
+        self.audit.needed(f"run {self.audit.runs + 1}: nothing happened; {self._seen.message}")
         self._tell(self.audit.evidence[-1])
         self._since = time.monotonic()
         with suppress(TrialfleetError):

@@ -89,14 +89,14 @@ def test_a_wrong_clock_is_wrong_for_files_as_a_machines_is(
     after.touch()
     ages = {}
     for place in (before, after):
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", LOOK, place],
             env={**os.environ, "LD_PRELOAD": str(library)},
             capture_output=True,
             text=True,
             check=True,
         )
-        now, ages[place], waited = map(float, told.stdout.split())
+        now, ages[place], waited = map(float, result.stdout.split())
         assert now == pytest.approx(time.time() + 600, abs=60)  # a busy machine
         assert 0.5 <= waited < 60
     assert ages[before] > 600

@@ -28,14 +28,14 @@ class Seen:
         progress: how far it is.
         is_done: whether it has ended as it should.
         has_ended: whether it has ended at all.
-        said: what its status says, in words; of what is out of reach, why.
+        message: what its status says, in words; of what is out of reach, why.
         mends: how often the supervisor has mended it.
     """
 
     progress: Progress
     is_done: bool
     has_ended: bool
-    said: str
+    message: str
     mends: int
 
 
@@ -74,12 +74,12 @@ def seen(run: Run, before: Progress) -> Seen:
     try:
         status = run.status()
     except TrialfleetError as error:
-        return Seen(progress=now, is_done=False, has_ended=False, said=str(error), mends=mended)
+        return Seen(progress=now, is_done=False, has_ended=False, message=str(error), mends=mended)
     return Seen(
         progress=now,
         is_done=now.reported and status.state is RunState.DONE,
         has_ended=status.ended,
-        said=f"{status.state}; {'; '.join(status.troubles) or 'no trouble'}",
+        message=f"{status.state}; {'; '.join(status.troubles) or 'no trouble'}",
         mends=mended,
     )
 

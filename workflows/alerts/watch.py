@@ -1,7 +1,7 @@
 """`python -m trialfleet.workflows.alerts.watch RUN`: tells of a run's events.
 
 The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
-everybody has been told, or can't be.
+everybody has been notified, or can't be.
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ def in_hold(code: int, reason: str) -> bool:
     return True
 
 
-def in_words(said: str) -> bool:
+def in_words(message: str) -> bool:
     """Whether the last words of a trainer tell of a broken machine."""
-    return _WORDS.search(said) is not None
+    return _WORDS.search(message) is not None
 
 
 def word_of(machine: str) -> bool:

@@ -62,7 +62,7 @@ class Unpaid:
     error: str
 
 
-def judge(
+def outcome_of(
     folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
 ) -> Complete | Failed | Unpaid:
     """Return the outcome of a job that ended.
@@ -75,16 +75,16 @@ def judge(
         places: where the study sets a trial's limits, as `FrozenStudy` has them.
     """
     if return_code == 0:
-        return _judge_result(folder.result, metric)
+        return _outcome_of_result(folder.result, metric)
     if return_code == EXIT_UNTRAINABLE:
         return Failed(error=_own_words(folder) or "these parameters can't be trained", final=True)
     if return_code < -999:
-        return _judge_removed(folder.log, places)
+        return _outcome_of_removed(folder.log, places)
     how = f"signal {-return_code}" if return_code < 0 else f"exit code {return_code}"
-    said = _own_words(folder)
+    words = _own_words(folder)
     never_began = return_code in EXITS_NO_COMMAND
-    error = f"{how}: {said}" if said else how
-    by_machine = not never_began and node_faults.in_words(said)
+    error = f"{how}: {words}" if words else how
+    by_machine = not never_began and node_faults.in_words(words)
     return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
 
 
@@ -92,7 +92,7 @@ class _NoResultError(ValueError):
     """JSON of another shape than a result's."""
 
 
-def _judge_result(path: Path, metric: str) -> Complete | Failed:
+def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
     try:
         result = load_result(path)
     except _NoResultError as error:
@@ -100,8 +100,8 @@ def _judge_result(path: Path, metric: str) -> Complete | Failed:
     except ValueError as error:
         return Failed(error=one_line(error), final=False)
     if result.get("status") != "complete":
-        said = one_line(result.get("error") or "") or one_line(_why_not_complete(result, metric))
-        return Failed(error=said, final=True)
+        reason = one_line(result.get("error") or "") or one_line(_why_not_complete(result, metric))
+        return Failed(error=reason, final=True)
     given = result["metrics"]
     if _number(given.get(metric)) is None:
         return Failed(error=one_line(_why_no_objective(result, metric)), final=True)
@@ -216,10 +216,10 @@ def _clean(value: Any) -> str:
 def _own_words(folder: TrialFolder) -> str:
     """What the trainer said of its failure: in its result, or last on standard error."""
     try:
-        said = load_result(folder.result).get("error")
+        error = load_result(folder.result).get("error")
     except ValueError:
-        said = None
-    return one_line(said or "") or last_line(folder.err)
+        error = None
+    return one_line(error or "") or last_line(folder.err)
 
 
 def last_line(path: Path) -> str:
@@ -236,7 +236,7 @@ def last_line(path: Path) -> str:
     return ""
 
 
-def _judge_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
+def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
     """A removed job was held before, as the submit file removes it then; or somebody removed it."""
     import htcondor2
 

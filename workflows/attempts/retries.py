@@ -29,7 +29,7 @@ class Attempts:
         self._machine = (job.machine if job else None) or ""
         self._study, self._retries = study, study.retries
 
-    def judged(self, outcome: Failed, before: Noted) -> Failed:
+    def with_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome with what the pool knows of the machine.
 
         A command that could not be run is not final where that was the only machine so far, and
@@ -56,7 +56,7 @@ class Attempts:
         """Return whether no other attempt follows.
 
         Args:
-            outcome: of this one, as `judged` has it.
+            outcome: of this one, as `with_machine` has it.
             noted: all that failed, this one among them.
             retry: how often DAGMan has tried again.
             most: how often it would.
@@ -68,8 +68,8 @@ class Attempts:
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
         """Answer that an attempt failed and another follows."""
         own = node_faults.own_errors(noted)
-        told = f"attempt {own} of {self._retries + 1} failed"
+        message = f"attempt {own} of {self._retries + 1} failed"
         if outcome.by_machine:
             machine = self._machine or "HTCondor"
-            told = f"attempt {len(noted)} failed by the fault of {machine} and costs no retry"
-        return Reply(EXITS["retry"], f"{node}: {told}: {outcome.error}")
+            message = f"attempt {len(noted)} failed by the fault of {machine} and costs no retry"
+        return Reply(EXITS["retry"], f"{node}: {message}: {outcome.error}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import models_of_runs, run_to_name
 from trialfleet.workflows.cli.export_command import follow
 from trialfleet.workflows.output import say
@@ -49,4 +49,4 @@ def takeover(run: str) -> None:
     folder = open_run(find_run(run))
     former = take_over(folder)
     say(f"taken over from {former}" if former else "nobody else had it")
-    say(f"next: trialfleet submit or resume {typed(folder.root)}")
+    say(f"next: trialfleet submit or resume {shell_quoted(folder.root)}")

@@ -42,12 +42,16 @@ def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -
 def _completed_by(names: Names) -> Complete:
     """What completes a word by names, else by files, whose names the shell knows itself."""
 
-    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            words = [CompletionItem(name) for name in names(ctx, typed) if name.startswith(typed)]
+            words = [
+                CompletionItem(name)
+                for name in names(ctx, incomplete)
+                if name.startswith(incomplete)
+            ]
         except (TrialfleetError, OSError):  # nothing is said into the line that is being typed
             words = []
-        return words or [CompletionItem(typed, type="file")]
+        return words or [CompletionItem(incomplete, type="file")]
 
     return complete
 
@@ -93,12 +97,12 @@ def _published_by(folder: Path) -> list[str]:
         return []
 
 
-def _models_of_runs(_: click.Context, typed: str) -> Iterable[str]:
+def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
     """Runs, and RUN/REGION once there is a slash behind a run."""
     from trialfleet.workflows.run.lookup import find_run
 
     ids = _run_ids()
-    run = typed.rpartition("/")[0]
+    run = incomplete.rpartition("/")[0]
     if run not in ids:
         return ids
     return [f"{run}/{region}" for region in _published_by(find_run(run))]

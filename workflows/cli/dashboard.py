@@ -29,7 +29,7 @@ def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
     Args:
         run: the run.
         port: of 127.0.0.1; 0 for one that is free.
-        tell: told where it is, once it answers.
+        tell: is called with where it is, once it answers.
 
     Raises:
         InputError: optuna-dashboard isn't installed, the port is taken, or the run has no trials.

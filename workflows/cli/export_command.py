@@ -62,8 +62,8 @@ def export(run_or_study: str | None, as_json: bool) -> None:
 def follow(models_folders: Iterable[Path]) -> None:
     """Let the exports of models follow a switch of `latest` that has taken place.
 
-    What is out of reach is told and follows later; where models are being exported at the moment,
-    that sees the switch by itself.
+    What is out of reach is reported and follows later; where models are being exported at the
+    moment, that sees the switch by itself.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # and then nothing of it is imported: a rollback takes no time

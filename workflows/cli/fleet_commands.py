@@ -59,7 +59,7 @@ def fleet_plan(file: Path | None, policy: bool, refresh_prices: bool, as_json: b
         print_json(asdict(result))
     else:
         show(plan_view(result))
-        say(f"next: trialfleet fleet up{_typed(file)}")
+        say(f"next: trialfleet fleet up{_file_argument(file)}")
 
 
 @fleet.command("up")
@@ -82,7 +82,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
         )
     if wait:
         show(status_view(_show_until(aws, spec, run or "", _joined)))
-    say(f"next: trialfleet fleet status{_typed(file)}")
+    say(f"next: trialfleet fleet status{_file_argument(file)}")
 
 
 @fleet.command("status")
@@ -117,7 +117,7 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
     aws, spec = _opened(file)
     for line in scale(aws, spec, nodes, say):
         say(line, err=True)
-    say(f"next: trialfleet fleet status{_typed(file)}")
+    say(f"next: trialfleet fleet status{_file_argument(file)}")
 
 
 @fleet.command("autoscale")
@@ -284,10 +284,10 @@ def _file_here() -> Path:
     raise InputError(f"no file named, and neither {' nor '.join(FILES)} in {str(Path.cwd())!r}")
 
 
-def _typed(file: Path | None) -> str:
-    from trialfleet.files import typed
+def _file_argument(file: Path | None) -> str:
+    from trialfleet.files import shell_quoted
 
-    return f" {typed(file)}" if file else ""
+    return f" {shell_quoted(file)}" if file else ""
 
 
 def _show_until(
@@ -300,14 +300,14 @@ def _show_until(
     from trialfleet.workflows.cli.printing.fleet_tables import status_line, status_view
 
     terminal = console()
-    said = ""
+    last_line = ""
     with Live(console=terminal, refresh_per_second=4, transient=True) as live:
         while True:
             current = status(aws, spec, run=run)
             if terminal.is_terminal:
                 live.update(status_view(current))
-            elif said != (said := status_line(current)):
-                say(said)
+            elif last_line != (last_line := status_line(current)):
+                say(last_line)
             if done(current):
                 return current
             time.sleep(POLL)

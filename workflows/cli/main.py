@@ -31,7 +31,7 @@ from trialfleet.workflows.output import say
 
 
 def _plain(error: click.UsageError) -> str:
-    """What is wrong with a command line, as all other errors are told, and where to look."""
+    """What is wrong with a command line, shown as all other errors are, and where to look."""
     message = error.format_message()
     where = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
     return f"{message[:1].lower()}{message[1:].removesuffix('.')}{where}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _tell_of_runs(named: Pool, yes: bool) -> None:
         return
     say("in progress on this pool:")
     for run in runs:
-        say(f"  {typed(run)}")
+        say(f"  {shell_quoted(run)}")
     say("its trials stop now, and go on at the next `trialfleet pool up`")
     if yes:
         return

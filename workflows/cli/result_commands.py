@@ -122,9 +122,9 @@ def _cost_keys(by: str | None) -> list[str]:
     from trialfleet.workflows.costs.items import BY
 
     keys = [key.strip() for key in by.split(",")] if by is not None else []
-    if wrong := [key for key in keys if key not in BY]:
+    if unknown := [key for key in keys if key not in BY]:
         raise InputError(
-            f"--by {by}: there is no {wrong[0]!r}{did_you_mean(wrong[0], BY)}; choose of "
+            f"--by {by}: there is no {unknown[0]!r}{did_you_mean(unknown[0], BY)}; choose of "
             f"{', '.join(BY)}, with commas between"
         )
     return list(dict.fromkeys(keys))

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import (
     anyway_option,
     completed_by_runs,
@@ -62,7 +62,7 @@ def submit(run: str | None, anyway: bool) -> None:
     """Hand a planned RUN to HTCondor."""
     planned = run_called(run, planned=True)
     say(f"submitted as job {handed_over(planned, partial(planned.submit, anyway=anyway))}")
-    say(f"next: trialfleet status {typed(planned.folder)} --watch")
+    say(f"next: trialfleet status {shell_quoted(planned.folder)} --watch")
 
 
 @click.command(epilog=_EXIT_CODES)
@@ -171,7 +171,7 @@ def _resumed(before: str | None, now: str) -> str:
     help="Folder to keep its list of runs in (default: in your state folder).",
 )
 def supervise(state: Path | None) -> None:
-    """Mend runs that stand still, until told to stop.
+    """Mend runs that stand still, until asked to stop.
 
     The pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this by
     themselves; with an HTCondor that you installed yourself, have systemd run it.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.arguments import Command, anyway_option, date_option
 from trialfleet.workflows.cli.watching import handed_over, show_end, watch_to_the_end
@@ -76,9 +76,9 @@ def init(folder: Path, example: str) -> None:
     say(f"wrote {study}")
     program = folder / PREPARE
     if program.exists():
-        say(f"making its data: {typed(program)}")
+        say(f"making its data: {shell_quoted(program)}")
         if not prepare_example(folder):
-            say(f"then: {typed(Path(sys.executable))} {typed(program)}")
+            say(f"then: {shell_quoted(Path(sys.executable))} {shell_quoted(program)}")
     say(f"next: trialfleet run {study}")
 
 
@@ -102,7 +102,7 @@ def plan(
         checked = planned.check() if checks else None
         print_json({**plan_summary(planned, pool_check), "check": checked and asdict(checked)})
         return
-    here = typed(planned.folder)
+    here = shell_quoted(planned.folder)
     say(plan_text(planned, pool_check))
     if checks:
         _check(planned)
@@ -190,7 +190,7 @@ def _there_already(study: Path, out: Path | None, run_id: str, day: date | None)
 def _show_again(there: Run) -> NoReturn:
     """Watch a run that was submitted before, or show what it found."""
     current = there.status()
-    name = typed(there.folder)
+    name = shell_quoted(there.folder)
     say(f"{name} is there already, and is {current.state}: nothing is planned or trained anew")
     if not current.ended:
         watch_to_the_end(there)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.output import console, say, show
 
@@ -24,7 +24,7 @@ def handed_over(run: Run, hand_over: Callable[[], str]) -> str:
 
 
 def _goes_on(run: Run) -> str:
-    name = typed(run.folder)
+    name = shell_quoted(run.folder)
     return (
         f"the run goes on\n  watch it: trialfleet status {name} --watch\n"
         f"  stop it:  trialfleet stop {name}"

@@ -64,7 +64,7 @@ class Fault:
     Attributes:
         region: the slug of the region whose DAGMan it is; None for the whole graph's.
         job: its cluster id; None where there is none.
-        what: in words, without changing figures: the same fault is told the same at every look.
+        what: in words, without changing figures: the same fault reads the same at every look.
         remedy: what mends it.
         patience: seconds that it may last.
         is_sure: whether one look shows it; else queue and files may only differ by a moment.

@@ -236,10 +236,10 @@ def act(action: str, constraint: str, reason: str) -> int:
     schedd = _schedd()
     import htcondor2
 
-    told: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
+    reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
     try:
         with postponed():
-            done = schedd.act(htcondor2.JobAction[action], constraint, reason=told)
+            done = schedd.act(htcondor2.JobAction[action], constraint, reason=reason_and_code)
         return int(done["TotalSuccess"])
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor refused to {action} {constraint}: {error}") from error

@@ -5,7 +5,7 @@ minutes nothing that isn't asked of them: no job is matched or started, no DAGMa
 A new schedd keeps none of the former's appointments and starts the DAGMans anew, and a new
 negotiator matches at once; running jobs go on meanwhile. The other daemons make their appointments
 anew when they read their configuration again. One that had just died has an appointment with the
-master to be started; being told, the master starts it now.
+master to be started; asked to, the master starts it now.
 """
 
 from __future__ import annotations
@@ -128,5 +128,5 @@ def _run(command: Command) -> None:
     except subprocess.TimeoutExpired as error:
         raise PoolError(f"{command[0]} had no answer in {_ANSWER_SECONDS:.0f} s") from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise PoolError(f"{' '.join(command)} exits {done.returncode}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())
+        raise PoolError(f"{' '.join(command)} exits {done.returncode}: {output}")

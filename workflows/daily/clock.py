@@ -23,7 +23,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
     Args:
         file: the study's.
-        say: told what was done, a line each.
+        say: takes a line for each action.
         system: by the machine's systemd, and not by the user's.
 
     Raises:

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.folder import DailyFolder
@@ -48,7 +48,7 @@ class Work:
         file: the study's.
         folder: the folder of its runs.
         clock: returns the time, aware.
-        say: told what happens, a line each.
+        say: takes a line for each event.
     """
 
     def __init__(
@@ -221,14 +221,14 @@ class _Telling:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def of(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
         """Say what was not said yet."""
         best = {region.name: region.best for region in status.regions}
         for one in outcomes:
-            if one.region not in self._told:
-                self._told.add(one.region)
+            if one.region not in self._reported:
+                self._reported.add(one.region)
                 value = best.get(one.region)
                 reached = "" if value is None else f", best {status.metric} {value:.5g}"
                 self._say(f"{one.region}: {one.ending}{reached}")
@@ -252,7 +252,7 @@ class _GoingOn:
             self._lost_since = time.monotonic()
         if status.state is RunState.PLANNED:
             self._say(f"submitted as job {self._run.submit()}: {self._run.folder}")
-            self._say(f"  watch it: trialfleet status {typed(self._run.folder)} --watch")
+            self._say(f"  watch it: trialfleet status {shell_quoted(self._run.folder)} --watch")
             return False
         has_been_lost = self._lost_since and time.monotonic() - self._lost_since > LOST_SECONDS
         if (status.state is RunState.STOPPED and is_first) or has_been_lost:

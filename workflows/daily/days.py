@@ -61,7 +61,7 @@ class Days:
         Args:
             file: the study's.
             clock: returns the time, aware.
-            say: told what happens, a line each.
+            say: takes a line for each event.
 
         Raises:
             StudyError: the study can't be read, or isn't a daily one.

@@ -59,7 +59,7 @@ def _events(study: str, folder: DailyFolder, journal: Journal, now: datetime) ->
 
 
 def _without_run(study: str, folder: DailyFolder, outcomes: list[Outcome]) -> Iterator[Event]:
-    """The regions that failed before there was a run, which would have told of it."""
+    """The regions that failed before there was a run, which would have reported it."""
     for one in outcomes:
         if one.ending is Ending.FAILED and one.run is None:
             yield Event(

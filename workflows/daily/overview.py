@@ -117,13 +117,13 @@ def reasons_table(shown: Overview) -> Table | None:
     from rich.table import Table
     from rich.text import Text
 
-    told = [one for day in shown.days[1:] for one in day.outcomes if one.why]
+    explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     table = Table(title="on the days before")
     for title in ("day", "region", "ended", "why"):
         table.add_column(title, overflow="fold")
-    for one in told:
+    for one in explained:
         table.add_row(str(one.date), Text(one.region), one.ending.value, Text(one.why))
-    return table if told else None
+    return table if explained else None
 
 
 def _why(one: Outcome) -> str:

@@ -145,9 +145,9 @@ class MlflowServer:
                 for number, entry in enumerate(card.get("data") or [])
             },
         }
-        told = {_key(key): _value(value) for key, value in tags.items() if value is not None}
+        texts = {_key(key): _value(value) for key, value in tags.items() if value is not None}
         name = f"{region} {model.run}"
-        return self._client.create_run(experiment, start_time=begun, tags=told, run_name=name)
+        return self._client.create_run(experiment, start_time=begun, tags=texts, run_name=name)
 
     def _log(self, run_id: str, card: Mapping[str, Any], begun: int | None) -> None:
         """Parameters and metrics; MLflow takes the very same ones again."""
@@ -179,9 +179,9 @@ class MlflowServer:
         from mlflow.exceptions import MlflowException
 
         tags = {"trialfleet.study": card.get("study"), "trialfleet.region": card.get("region")}
-        told = {key: _value(value) for key, value in tags.items() if value is not None}
+        texts = {key: _value(value) for key, value in tags.items() if value is not None}
         try:
-            self._client.create_registered_model(name, told)
+            self._client.create_registered_model(name, texts)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise

@@ -71,7 +71,7 @@ def export_all(
     Args:
         folder: of the exports of a study's models.
         targets: where to.
-        progress: told what is done, a line each.
+        progress: takes a line for each action.
         models_folders: only of these regions; default: of all.
 
     Returns:

@@ -103,8 +103,8 @@ class S3Mirror:
             if model.path.exists():
                 raise
             return False  # `keep` has just removed it
-        told = {"schema": 1, "run": model.run, "as_of": _text(model.as_of), "files": manifest}
-        self._put_bytes(f"{root}{model.run}{_MANIFEST}", _bytes(told))
+        record = {"schema": 1, "run": model.run, "as_of": _text(model.as_of), "files": manifest}
+        self._put_bytes(f"{root}{model.run}{_MANIFEST}", _bytes(record))
         return True
 
     def _claim(self, folder: str, model: LocalModel) -> None:
@@ -227,8 +227,8 @@ class S3Mirror:
         except ClientError as error:
             reason = error.response.get("Error", {}).get("Message", "")
             denied = f"the permission {permission(error)} is denied: "
-            told = denied if code_of(error) in DENIED else f"{code_of(error)}: "
-            text = f"{self.title}: {what}: {told}{_short(reason)}"
+            kind = denied if code_of(error) in DENIED else f"{code_of(error)}: "
+            text = f"{self.title}: {what}: {kind}{_short(reason)}"
             raise ExportError(text, is_of_all=code_of(error) not in _OF_ONE) from error
         except NoCredentialsError as error:
             raise ExportError(f"{self.title}: {_NO_KEYS}", is_of_all=True) from error

@@ -181,8 +181,8 @@ def _decision(
     sure = f"{rule.confidence:.0%} confidence"
     if interval[0] > 0:
         loss = f"its losses per row are higher by at least {interval[0]:.4g} on average with {sure}"
-        told = f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}"
-        return False, told + _how_little(rule, worse, measured[CHAMPION]), interval
+        comparison = f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}"
+        return False, comparison + _how_little(rule, worse, measured[CHAMPION]), interval
     return True, f"{values}; that it is worse may be chance ({sure})", interval
 
 
@@ -262,11 +262,11 @@ def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float,
         groups = np.array_split(random.permutation(values), _MOST_ROWS)
         values = np.array([group.mean() for group in groups])
     count = len(values)
-    at_once = max(1, _NUMBERS // count)
+    block = max(1, _NUMBERS // count)
     means = np.concatenate(
         [
-            values[random.integers(0, count, (min(at_once, RESAMPLES - begin), count))].mean(1)
-            for begin in range(0, RESAMPLES, at_once)
+            values[random.integers(0, count, (min(block, RESAMPLES - begin), count))].mean(1)
+            for begin in range(0, RESAMPLES, block)
         ]
     )
     low, high = np.quantile(means, [1 - confidence, confidence])

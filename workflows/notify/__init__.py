@@ -1,1 +1,1 @@
-"""Telling people of events: the outbox that keeps them, and the ways by which they leave it."""
+"""Telling people of events: the outbox that keeps them, and the channels by which they leave it."""

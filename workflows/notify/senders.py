@@ -175,8 +175,8 @@ def _mail(mail: Mail, events: Sequence[Event]) -> None:
     except smtplib.SMTPAuthenticationError as error:
         raise SendError(f"the server refuses the login of {mail.user}") from error
     except smtplib.SMTPResponseException as error:
-        told = error.smtp_error
-        text = told.decode(errors="replace") if isinstance(told, bytes) else told
+        reply = error.smtp_error
+        text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
         raise SendError(f"the server answered {error.smtp_code} {text}") from error
     except (smtplib.SMTPException, OSError) as error:
         raise SendError(f"{mail.server} can't be reached: {error}") from error

@@ -28,7 +28,7 @@ def when_there_is_space(
 
     Args:
         action: may be repeated after it failed anywhere.
-        progress: told of each failure, in a line.
+        progress: takes a line for each failure.
         pause: seconds between two attempts.
 
     Raises:

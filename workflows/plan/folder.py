@@ -98,7 +98,7 @@ class TrialFolder:
 
     @property
     def trial_json(self) -> Path:
-        """What the trial is told: its contract's input."""
+        """The trial's order: its contract's input."""
         return self.root / nodes.TRIAL
 
     @property

@@ -14,7 +14,7 @@ from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
-# What the nodes' scripts answer with; DAGMan is told in region.dag what each means.
+# What the nodes' scripts answer with; region.dag says to DAGMan what each means.
 EXITS = {
     "done": 0,
     "retry": 1,
@@ -89,7 +89,7 @@ class StudyGraph:
         return 2 + fleet + own
 
     @property
-    def at_once(self) -> int:
+    def concurrency(self) -> int:
         """How many trials run at once where there are slots enough."""
         lanes = sorted((len(region.lanes) for region in self.regions), reverse=True)
         return sum(lanes[: self.parallel_regions])

@@ -36,7 +36,7 @@ class Prospects:
         slots: how many slots the pool has, those cut from others not counted.
         fit: how many of them have all that the job asks.
         willing: how many of those would take it as things stand, by their own START.
-        at_once: how many such jobs those can run at a time, once nothing else runs on them.
+        concurrency: how many such jobs those can run at a time, once nothing else runs on them.
         lacking: what the others lack, in words; what most of them lack comes first.
         has_fleet: nodes of a fleet are in the pool, and others may come.
     """
@@ -44,7 +44,7 @@ class Prospects:
     slots: int
     fit: int
     willing: int
-    at_once: int
+    concurrency: int
     lacking: tuple[str, ...]
     has_fleet: bool
 
@@ -70,7 +70,7 @@ class Prospects:
                 f"{self.fit} of {self.slots} slot(s) have what they ask, and none takes them now: "
                 f"its own START refuses{why}"
             )
-        several = f", {self.at_once} at a time" if self.at_once > self.fit else ""
+        several = f", {self.concurrency} at a time" if self.concurrency > self.fit else ""
         return f"{self.fit} of {self.slots} slot(s) of the pool can run them{several}{why}"
 
 
@@ -160,7 +160,7 @@ def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
         slots=len(slots),
         fit=sum(fit),
         willing=len(willing),
-        at_once=sum(_times(job, slot) for slot in willing),
+        concurrency=sum(_times(job, slot) for slot in willing),
         lacking=tuple(str(demand) for demand in lacking),
         has_fleet=any("TrialfleetFleet" in slot for slot in slots),
     )
@@ -168,7 +168,7 @@ def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
 
 @dataclass(frozen=True)
 class _Demand:
-    """One thing that a job asks, and which slots have it."""
+    """One requirement of a job, and which slots meet it."""
 
     what: str
     met: tuple[bool, ...]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet import nodes
 from trialfleet.errors import InputError
-from trialfleet.files import sync, typed, write_atomic
+from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.render import needs_escape
 from trialfleet.workflows.models.latest import LATEST
@@ -37,7 +37,7 @@ from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
 
 if TYPE_CHECKING:
-    from trialfleet.infra.fleet.aws.account import Surroundings
+    from trialfleet.infra.fleet.aws.account import AwsEnvironment
 
 # Names in a trial's sandbox that are the contract's own.
 _SANDBOX = (
@@ -57,7 +57,7 @@ def write_plan(
     run: str,
     out: Path,
     created: datetime | None = None,
-    aws: Surroundings | None = None,
+    aws: AwsEnvironment | None = None,
     notes: tuple[str, ...] = (),
     places: Mapping[str, str] | None = None,
     day: RunsDay | None = None,
@@ -130,7 +130,7 @@ def _usable_place(out: Path) -> Path:
 def _taken(place: Path) -> InputError:
     return InputError(
         f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
-        f"that run with: trialfleet status {typed(place)}"
+        f"that run with: trialfleet status {shell_quoted(place)}"
     )
 
 
@@ -192,7 +192,7 @@ def _write_beside(
     frozen: FrozenStudy,
     graph: StudyGraph,
     code: list[Path],
-    aws: Surroundings | None,
+    aws: AwsEnvironment | None,
 ) -> None:
     """Write everything into a folder beside the run's, then rename it."""
     parent = folder.root.parent

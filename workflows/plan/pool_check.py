@@ -68,7 +68,7 @@ class PoolCheck:
             "slots": found.slots if found else None,
             "fit": found.fit if found else None,
             "willing": found.willing if found else None,
-            "at_once": found.at_once if found else None,
+            "at_once": found.concurrency if found else None,
             "lacking": list(found.lacking) if found else [],
             "instance_types": self.suitable.types if self.suitable else None,
             "hopeless": bool(self.hopeless),

@@ -129,14 +129,14 @@ def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
         return sys.executable, f"python: {sys.executable} ({_version(sys.executable)})"
     found = shutil.which(study.python, path=pool.job_path)
     if found is None:
-        raise _wrong(
+        raise _unusable(
             f"{study.python!r} {_why_not(study.python, pool)}; name one that is, such as "
             f"{sys.executable}, or leave it out"
         )
     return found, f"python: {found} ({_version(found)})"
 
 
-def _wrong(text: str) -> UnusableStudyError:
+def _unusable(text: str) -> UnusableStudyError:
     return UnusableStudyError(Problem(("python",), text))
 
 
@@ -163,8 +163,8 @@ def _version(python: str) -> str:
         version = done.stdout.strip()
         parts = tuple(int(part) for part in version.split("."))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise _wrong(f"{python!r} does not run as a Python: {error}") from error
+        raise _unusable(f"{python!r} does not run as a Python: {error}") from error
     if parts < OLDEST_PYTHON:
         least = ".".join(map(str, OLDEST_PYTHON))
-        raise _wrong(f"{python!r} is {version}; trials need {least} or newer")
+        raise _unusable(f"{python!r} is {version}; trials need {least} or newer")
     return version

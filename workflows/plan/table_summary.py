@@ -102,8 +102,8 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
     left = {name: count for name, table in tables.items() if (count := table["without_target"])}
     if not left:
         return []
-    told = first_of([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
-    return [f"rows without a target are left out: {told}"]
+    counts = first_of([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
+    return [f"rows without a target are left out: {counts}"]
 
 
 def _roles(tables: dict[str, Table]) -> list[str]:
@@ -119,12 +119,12 @@ def _roles(tables: dict[str, Table]) -> list[str]:
 
 def table_progress() -> Callable[[int, int], None]:
     """Return what tells, every 2 s and where a person looks on, how many tables are read."""
-    told = time.monotonic()
+    last_shown = time.monotonic()
 
     def tell(done: int, regions: int) -> None:
-        nonlocal told
-        if sys.stderr.isatty() and done < regions and time.monotonic() - told >= _SECONDS:
-            told = time.monotonic()
+        nonlocal last_shown
+        if sys.stderr.isatty() and done < regions and time.monotonic() - last_shown >= _SECONDS:
+            last_shown = time.monotonic()
             print(f"tables read: {done} of {regions}", file=sys.stderr, flush=True)
 
     return tell

@@ -1,4 +1,4 @@
-"""The tables of all regions, examined before any job: each mistake is told at once.
+"""The tables of all regions, examined before any job: all mistakes are reported together.
 
 The data of each region is read whole, once. What a CSV or Parquet file holds is written into the
 run's folder as the arrays that trials read, so all of them train on the same rows with the same
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialfleet.errors import first_of
-from trialfleet.files import typed, write_json
+from trialfleet.files import shell_quoted, write_json
 from trialfleet.nodes.tabular.settings import METRICS, metrics_of
 from trialfleet.nodes.tabular.table import read_table, save_table
 from trialfleet.sections import nearest
@@ -81,9 +81,9 @@ def write_tables(study: Study, folder: RunFolder, progress: Progress | None = No
     if found := _by_problem(fault for name in regions for fault in problems[name]):
         more = len(found) - _MOST_PROBLEMS
         rest = [Problem(("data",), f"… and {more} more problems")] if more > 0 else []
-        wrong = {name: [f"{f.file}: {f.text}" for f in problems[name]] for name in regions}
+        by_region = {name: [f"{f.file}: {f.text}" for f in problems[name]] for name in regions}
         raise TablesError(
-            *found[:_MOST_PROBLEMS], *rest, by_region={k: v for k, v in wrong.items() if v}
+            *found[:_MOST_PROBLEMS], *rest, by_region={k: v for k, v in by_region.items() if v}
         )
     if disagreements := list(_disagreements(folder, regions)):
         raise UnusableStudyError(*disagreements)
@@ -122,7 +122,7 @@ def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
     files.root.mkdir(parents=True, exist_ok=True)
     place = places[0]
     is_url = place.startswith(URL_PREFIXES)
-    name = place if is_url else typed(Path(place))
+    name = place if is_url else shell_quoted(Path(place))
     try:
         form = format_of(place)
         with fetched(place, study.s3, files.root) as path:
@@ -225,5 +225,7 @@ def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
         if found:
             tasks.setdefault(found["task"], []).append(region)
     if len(tasks) > 1:
-        told = "; ".join(f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items()))
-        yield Problem(("table", "task"), f"{told}; say which with table: {{task: …}}")
+        conflicting = "; ".join(
+            f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items())
+        )
+        yield Problem(("table", "task"), f"{conflicting}; say which with table: {{task: …}}")

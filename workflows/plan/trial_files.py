@@ -1,4 +1,4 @@
-"""The files of one trial: what it is told, and its submit file."""
+"""The files of one trial: its order, and its submit file."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from trialfleet.workflows.report.model import (
     Failure,
     Importance,
     ParameterRange,
-    Region,
+    RegionReport,
     Setting,
     Trial,
 )
@@ -79,20 +79,20 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
     )
 
 
-def never_told(metric: str, regions: Sequence[Region]) -> str:
-    """Say that no completed trial told the metric of the comparison; empty where one did."""
+def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
+    """Say that no completed trial reported the metric of the comparison; empty where one did."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
-    told = sorted({name for trial in complete for name in trial.metrics})
+    reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)
-    if not complete or is_objective or metric in told:
+    if not complete or is_objective or metric in reported:
         return ""
     return (
         f"Nothing is compared: no trial told the report_metric {metric!r}"
-        f"{did_you_mean(metric, told)}; they told: {', '.join(told) or 'none'}."
+        f"{did_you_mean(metric, reported)}; they told: {', '.join(reported) or 'none'}."
     )
 
 
-def advice_on_worse(source: ReportSource, regions: Sequence[Region]) -> str:
+def advice_on_worse(source: ReportSource, regions: Sequence[RegionReport]) -> str:
     """What to do where tuned settings are worse than default ones; empty if they nowhere are."""
     if all(region.worse is None for region in regions):
         return ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from trialfleet.optimizer.downsampling import thinned
 from trialfleet.workflows.report.formatting import is_finite, setting, shortened
-from trialfleet.workflows.report.model import ParameterRange, Region, Report, Setting, Trial
+from trialfleet.workflows.report.model import ParameterRange, RegionReport, Report, Setting, Trial
 from trialfleet.workflows.report.scales import Scale, scale_of, short
 from trialfleet.workflows.report.timeline import Timeline
 
@@ -100,7 +100,7 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def region_data(region: Region, points: int) -> dict[str, Any]:
+def region_data(region: RegionReport, points: int) -> dict[str, Any]:
     """A region's trials as columns, its parameters, and how to lay out its objective.
 
     Args:
@@ -136,13 +136,13 @@ def region_data(region: Region, points: int) -> dict[str, Any]:
     }
 
 
-def scale_of_region(region: Region) -> Scale | None:
+def scale_of_region(region: RegionReport) -> Scale | None:
     """How the objective is laid out in all pictures of a region; None without any value."""
     values = [trial.objective for trial in region.trials if trial.objective is not None]
     return _anchored(values, region.objective.direction)
 
 
-def scale_of_curves(region: Region) -> Scale | None:
+def scale_of_curves(region: RegionReport) -> Scale | None:
     """How the learning curves are laid out; None without any."""
     curves = [trial.curve for trial in region.trials if len(trial.curve) > 1]
     return _anchored([v for curve in curves for _, v in curve], region.objective.direction)
@@ -161,7 +161,7 @@ def _scale(scale: Scale | None) -> dict[str, Any] | None:
     return {"view": view}
 
 
-def drawn_parameters(region: Region) -> list[str]:
+def drawn_parameters(region: RegionReport) -> list[str]:
     """The parameters that are drawn: searched ones, most important first, up to twelve."""
     having = {name for t in region.trials if t.objective is not None for name in t.params}
     names = [name for name, item in region.ranges.items() if not item.single and name in having]
@@ -169,7 +169,7 @@ def drawn_parameters(region: Region) -> list[str]:
     return sorted(names, key=lambda name: (order.get(name, len(order)), name))[:MOST_PARAMETERS]
 
 
-def pair_of(region: Region) -> Pair:
+def pair_of(region: RegionReport) -> Pair:
     """The two leading parameters that enough trials have, and how to draw them."""
     names = drawn_parameters(region)[:2]
     if len(names) < 2:
@@ -228,12 +228,12 @@ def curve_points(report: Report) -> int:
     return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))
 
 
-def has_curves(region: Region) -> bool:
+def has_curves(region: RegionReport) -> bool:
     """Whether a trial reported at least two steps: less is no curve."""
     return any(len(trial.curve) > 1 for trial in region.trials)
 
 
-def parameters_not_drawn(region: Region) -> int:
+def parameters_not_drawn(region: RegionReport) -> int:
     """How many searched parameters are left out of the pictures."""
     searched: Mapping[str, ParameterRange] = region.ranges
     return sum(not item.single for item in searched.values()) - len(drawn_parameters(region))

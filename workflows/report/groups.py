@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trialfleet.workflows.report.model import Region, Report
+from trialfleet.workflows.report.model import RegionReport, Report
 from trialfleet.workflows.status.states import Stage
 
 TITLES = {
@@ -33,7 +33,7 @@ class Group:
     key: str
     title: str
     tone: str
-    regions: tuple[tuple[int, Region], ...]
+    regions: tuple[tuple[int, RegionReport], ...]
 
 
 def groups_of(report: Report) -> list[Group]:
@@ -46,7 +46,7 @@ def groups_of(report: Report) -> list[Group]:
     return [group for group in groups if group.regions]
 
 
-def group_of(region: Region) -> str:
+def group_of(region: RegionReport) -> str:
     """The region's group: the first of these that holds."""
     if region.status in BROKEN:
         return "failed"
@@ -59,11 +59,11 @@ def group_of(region: Region) -> str:
     return "empty" if region.best_trial is None else "running"
 
 
-def tone_of(region: Region) -> str:
+def tone_of(region: RegionReport) -> str:
     """The tone (a CSS class) of a region's outcome."""
     return TITLES[group_of(region)][1]
 
 
-def outcome(region: Region) -> str:
+def outcome(region: RegionReport) -> str:
     """The region's status, and that its tuned settings are worse where they are."""
     return region.status if region.worse is None else f"{region.status}, worse than default"

@@ -161,7 +161,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Region:
+class RegionReport:
     """One region's outcome.
 
     Attributes:
@@ -289,7 +289,7 @@ class Report:
     complete: int
     failed: int
     budget_trials: int
-    regions: tuple[Region, ...]
+    regions: tuple[RegionReport, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The content of report.json: see the module's text for its schema."""

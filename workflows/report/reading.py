@@ -12,7 +12,7 @@ from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.formatting import is_finite
-from trialfleet.workflows.report.model import Region, Report, Trial
+from trialfleet.workflows.report.model import RegionReport, Report, Trial
 from trialfleet.workflows.report.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.report.source import RegionSource, ReportSource
 from trialfleet.workflows.status.causes import cause_of
@@ -41,7 +41,7 @@ def build_report(source: ReportSource) -> Report:
             _region(source, region, each, pauses)
             for region, each in zip(source.regions, stored, strict=True)
         )
-    notices = [source.notice, analysis.never_told(source.report_metric, regions)]
+    notices = [source.notice, analysis.unreported(source.report_metric, regions)]
     begun, ended = _begun(source), source.finished.timestamp() if source.finished else math.inf
     paused = paused_within(pauses, begun, ended)
     return Report(
@@ -104,7 +104,7 @@ def _begun(source: ReportSource) -> float:
 
 def _region(
     source: ReportSource, region: RegionSource, stored: _Stored, pauses: Sequence[Span]
-) -> Region:
+) -> RegionReport:
     study, frozen = stored.study, stored.trials
     trials = tuple(_trial(item, region.unfinished) for item in frozen)
     best = analysis.best_of(trials, source.direction)
@@ -120,7 +120,7 @@ def _region(
     next_step, next_command = analysis.next_step_on_worse(region) if worse else (None, None)
     wall, paused = _wall_seconds(frozen, pauses)
     counts = {state: sum(trial.state == state for trial in trials) for state in TrialState}
-    return Region(
+    return RegionReport(
         name=clean(region.name),
         slug=clean(region.slug),
         study_name=clean(region.study_name),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trialfleet.workflows.output import keep_numbers_whole
-from trialfleet.workflows.report.analysis import never_told
+from trialfleet.workflows.report.analysis import unreported
 from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
 from trialfleet.workflows.report.groups import group_of, outcome
-from trialfleet.workflows.report.model import Region, Report
+from trialfleet.workflows.report.model import RegionReport, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,14 +61,16 @@ def _caption(report: Report) -> Text | None:
 
     worse = [line for row in report.regions if row.worse is not None for line in _worse(row)]
     lines = [*worse, report.advice] if worse else []
-    if untold := never_told(report.report_metric, report.regions):
-        lines.append(untold)
+    if warning := unreported(report.report_metric, report.regions):
+        lines.append(warning)
     return Text("\n".join(lines), style="red") if lines else None
 
 
-def _worse(row: Region) -> list[str]:
-    told = f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}".rstrip()
-    return [told, row.next_command] if row.next_command else [told]
+def _worse(row: RegionReport) -> list[str]:
+    sentence = (
+        f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}".rstrip()
+    )
+    return [sentence, row.next_command] if row.next_command else [sentence]
 
 
 def report_decimals(report: Report) -> int | None:
@@ -82,7 +84,7 @@ def report_decimals(report: Report) -> int | None:
     )
 
 
-def _gain(row: Region, decimals: int | None) -> Text:
+def _gain(row: RegionReport, decimals: int | None) -> Text:
     from rich.text import Text
 
     gain = row.report.gain

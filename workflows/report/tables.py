@@ -11,7 +11,7 @@ from typing import Any
 from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.report import formatting as f
 from trialfleet.workflows.report.groups import outcome, tone_of
-from trialfleet.workflows.report.model import Comparison, Region, Report, Setting, Trial
+from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting, Trial
 from trialfleet.workflows.report.scales import scale_of
 from trialfleet.workflows.report.summary import report_decimals
 
@@ -52,7 +52,7 @@ class Column:
 
     title: str
     kind: str
-    cell: Callable[[Region], Cell]
+    cell: Callable[[RegionReport], Cell]
     brief: bool = False
     hint: str = ""
 
@@ -75,7 +75,7 @@ def _compared_columns(report: Report) -> list[Column]:
     def value(number: float | None, tone: str = "") -> Cell:
         return Cell(f.fixed(number, decimals), number, tone)
 
-    def gain(row: Region) -> Cell:
+    def gain(row: RegionReport) -> Cell:
         text = f.signed(row.report.gain, decimals)
         return Cell(text, row.report.gain, gain_tone(row.report))
 
@@ -91,7 +91,7 @@ def _compared_columns(report: Report) -> list[Column]:
 def _course_columns(report: Report) -> list[Column]:
     decimals = f.column_decimals([row.objective.tuned for row in report.regions])
 
-    def best(row: Region) -> Cell:
+    def best(row: RegionReport) -> Cell:
         return Cell(f.fixed(row.objective.tuned, decimals), row.objective.tuned)
 
     return [
@@ -104,27 +104,27 @@ def _course_columns(report: Report) -> list[Column]:
     ]
 
 
-def _status(row: Region) -> Cell:
+def _status(row: RegionReport) -> Cell:
     return Cell(outcome(row), outcome(row), tone_of(row))
 
 
-def _trials(row: Region) -> Cell:
+def _trials(row: RegionReport) -> Cell:
     return Cell(f"{row.finished} / {row.budget_trials}", row.finished)
 
 
-def _failed(row: Region) -> Cell:
+def _failed(row: RegionReport) -> Cell:
     return Cell(
         str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else ""
     )
 
 
-def _model(row: Region) -> Cell:
+def _model(row: RegionReport) -> Cell:
     """The end of a published model's path: the run's id. The page has the rest as its title."""
     name = f.NOTHING if row.published is None else PurePath(row.published).name
     return Cell(name, row.published or None, "path")
 
 
-def region_rows(report: Report) -> list[tuple[Region, list[Cell]]]:
+def region_rows(report: Report) -> list[tuple[RegionReport, list[Cell]]]:
     """The overview's rows, cells as `region_columns`."""
     columns = region_columns(report)
     return [(row, [column.cell(row) for column in columns]) for row in report.regions]
@@ -151,7 +151,7 @@ class SettingRow:
     note: str
 
 
-def setting_rows(row: Region) -> list[SettingRow]:
+def setting_rows(row: RegionReport) -> list[SettingRow]:
     """The settings table."""
     return [_setting_row(item, row.best_trial is not None) for item in row.settings]
 
@@ -193,8 +193,8 @@ def _setting_note(item: Setting) -> str:
     return ""
 
 
-def trial_columns(report: Report, row: Region) -> list[tuple[str, str]]:
-    """The trials table's columns: title and kind. What no trial's job told has none."""
+def trial_columns(report: Report, row: RegionReport) -> list[tuple[str, str]]:
+    """The trials table's columns: title and kind. What no trial's job reported has none."""
     report_metric = [(report.report_metric, "number")] if is_apart(report) else []
     return [
         ("Trial", "number"),
@@ -208,7 +208,7 @@ def trial_columns(report: Report, row: Region) -> list[tuple[str, str]]:
     ]
 
 
-def trial_rows(report: Report, row: Region) -> list[list[Cell]]:
+def trial_rows(report: Report, row: RegionReport) -> list[list[Cell]]:
     """The trials table's rows, cells as `trial_columns`."""
     reported = [trial.metrics.get(report.report_metric) for trial in row.trials]
     decimals = _decimals([trial.objective for trial in row.trials], row.objective)
@@ -220,7 +220,7 @@ def trial_rows(report: Report, row: Region) -> list[list[Cell]]:
     ]
 
 
-def _setting_cells(row: Region) -> list[Callable[[Trial], Cell]]:
+def _setting_cells(row: RegionReport) -> list[Callable[[Trial], Cell]]:
     def cells(item: Setting) -> Callable[[Trial], Cell]:
         name = item.name
         text = _text_of(item, [trial.params[name] for trial in row.trials if name in trial.params])
@@ -239,7 +239,7 @@ def _decimals(values: Sequence[float | None], comparison: Comparison) -> int | N
 
 def _trial_row(
     report: Report,
-    row: Region,
+    row: RegionReport,
     trial: Trial,
     decimals: tuple[int | None, int | None],
     cells: Sequence[Callable[[Trial], Cell]],
@@ -257,8 +257,8 @@ def _trial_row(
     ]
 
 
-def _job_columns(row: Region) -> list[tuple[str, str, Callable[[Trial], Cell]]]:
-    """Title, kind and cells of what jobs told; columns that all would leave empty are left out."""
+def _job_columns(row: RegionReport) -> list[tuple[str, str, Callable[[Trial], Cell]]]:
+    """Title, kind and cells of what jobs reported; columns without any are left out."""
     columns: list[tuple[str, str, Callable[[Trial], Any], Callable[[Any], str]]] = [
         ("Started (UTC)", "number", lambda trial: trial.started, _clock),
         ("Time", "number", lambda trial: trial.compute_seconds, f.duration),
@@ -288,7 +288,7 @@ def _megabytes(size: float | None) -> str:
     return f.NOTHING if size is None else f"{f.number(round(size))} MB"
 
 
-def _state(row: Region, trial: Trial) -> str:
+def _state(row: RegionReport, trial: Trial) -> str:
     roles: list[str] = [trial.state]
     roles += ["best"] if trial.number == row.best_trial else []
     roles += ["default settings"] if trial.baseline else []

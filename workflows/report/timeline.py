@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trialfleet.workflows.report.model import Region, Report
+from trialfleet.workflows.report.model import RegionReport, Report
 from trialfleet.workflows.report.pauses import Span, paused_within
 from trialfleet.workflows.status.job_log import Job
 from trialfleet.workflows.status.states import TrialState
@@ -140,7 +140,7 @@ def _until(report: Report) -> float:
     return latest + TO_COME * (latest - min(times, default=0.0))
 
 
-def _runs(at: int, region: Region, until: float) -> Iterable[_Run]:
+def _runs(at: int, region: RegionReport, until: float) -> Iterable[_Run]:
     for number, state, job in _jobs(region):
         if job.started is None:
             continue
@@ -155,7 +155,7 @@ def _runs(at: int, region: Region, until: float) -> Iterable[_Run]:
         yield _Run(at, number, state, min(start, end), end, machine)
 
 
-def _jobs(region: Region) -> Iterable[tuple[int | None, str, Job]]:
+def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job]]:
     for trial in region.trials:
         yield trial.number, trial.state, trial
     if region.final_job is not None:

@@ -21,7 +21,7 @@ from trialfleet.workflows.report.chart_data import (
     parameters_not_drawn,
 )
 from trialfleet.workflows.report.groups import group_of
-from trialfleet.workflows.report.model import Comparison, Region, Report
+from trialfleet.workflows.report.model import Comparison, RegionReport, Report
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING, Cell, is_apart
@@ -80,16 +80,16 @@ def subtitle(report: Report) -> str:
     return f"Run {report.run} · {objective} · {when}"
 
 
-def attention(report: Report) -> list[tuple[str, list[Region]]]:
+def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
     """Why someone should look at regions, and at which; the most regions first."""
-    reasons: dict[str, list[Region]] = {}
+    reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
         if reason := _trouble(row):
             reasons.setdefault(reason, []).append(row)
     return sorted(reasons.items(), key=lambda item: -len(item[1]))
 
 
-def _trouble(row: Region) -> str:
+def _trouble(row: RegionReport) -> str:
     if row.stopped:
         return f"{row.status}: {f.shortened(row.stopped, 160)}"
     if group_of(row) == "failed":
@@ -104,7 +104,7 @@ def _trouble(row: Region) -> str:
     return ""
 
 
-def facts(report: Report, row: Region) -> list[tuple[str, Cell]]:
+def facts(report: Report, row: RegionReport) -> list[tuple[str, Cell]]:
     """A region's figures in words: label and cell."""
     compared = [row.objective, row.report] if is_apart(report) else [row.objective]
     known = [item for item in compared if (item.default, item.tuned) != (None, None)]
@@ -139,14 +139,14 @@ def _comparison(item: Comparison) -> tuple[str, Cell]:
     return item.metric, Cell(text + gain)
 
 
-def _trial_counts(row: Region) -> str:
+def _trial_counts(row: RegionReport) -> str:
     parts = [f"{row.complete} completed"]
     parts += [f"{row.failed} failed"] if row.failed else []
     parts += [f"{row.running} running"] if row.running else []
     return f"{', '.join(parts)}, of {row.budget_trials}"
 
 
-def _time(row: Region) -> str:
+def _time(row: RegionReport) -> str:
     devices = Counter(trial.device for trial in row.trials if trial.device)
     where = ", ".join(f"{name} ({count})" for name, count in sorted(devices.items()))
     paused = _paused(row.paused_seconds)
@@ -162,7 +162,7 @@ def _paused(seconds: float) -> str:
     return f"paused {f.duration(seconds)} in between" if seconds else ""
 
 
-def failure_rows(row: Region) -> list[tuple[str, str, str]]:
+def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
     """Failures: how often, which trials, the error."""
     return [
         (
@@ -174,7 +174,7 @@ def failure_rows(row: Region) -> list[tuple[str, str, str]]:
     ]
 
 
-def failures_left_out(row: Region) -> int:
+def failures_left_out(row: RegionReport) -> int:
     """How many different errors the page leaves to report.json."""
     return max(0, len(row.failures) - MOST_FAILURES)
 
@@ -184,7 +184,7 @@ def _trial_names(trials: Sequence[int]) -> str:
     return f"trial{'s' if len(trials) > 1 else ''} {names}"
 
 
-def verdict(row: Region) -> str:
+def verdict(row: RegionReport) -> str:
     """What a reader may otherwise miss: that nothing beat the default settings."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
@@ -229,24 +229,24 @@ def timeline_note(timeline: Timeline) -> str:
     """What the rows of the whole run's timeline are, and how busy they were."""
     jobs, rows = _count(len(timeline.bars), "job"), _count(len(timeline.rows), "row")
     machines = _count(len(set(timeline.rows)), "machine")
-    told = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
+    caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
     if timeline.busy is None:
-        return told
+        return caption
     left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
     share = f"{f.duration(timeline.job_seconds)} of {rows} {f.TIMES} "
     share += f.duration(timeline.active_seconds)
     return (
-        f"{told} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
+        f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
         f"the last one's end{left_out}."
     )
 
 
-def importance_label(row: Region) -> str:
+def importance_label(row: RegionReport) -> str:
     """The importance in words."""
     return ", ".join(f"{item.parameter} {item.share:.0%}" for item in row.importance)
 
 
-def importance_note(row: Region) -> str:
+def importance_note(row: RegionReport) -> str:
     """What the importance rests on, or why there is none."""
     note = row.importance_note or ""
     why = f"{note[:1].upper()}{note[1:]}." if note else ""
@@ -276,7 +276,7 @@ def pair_note(pair: Pair) -> str:
     return f"It takes two searched parameters that {SCATTER_TRIALS} completed trials have."
 
 
-def slices_note(row: Region) -> str:
+def slices_note(row: RegionReport) -> str:
     """Below the pictures of single parameters."""
     left_out = parameters_not_drawn(row)
     more = (
@@ -287,15 +287,15 @@ def slices_note(row: Region) -> str:
     )
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _moment(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def summary_line(report: Report, row: Region) -> str:
+def summary_line(report: Report, row: RegionReport) -> str:
     """A closed region's one line: the tuned report metric and its gain."""
     if row.report.tuned is None:
         return ""

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.errors import first_of
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
@@ -29,7 +29,8 @@ from trialfleet.workflows.status.status import RegionStatus, RunStatus
 
 if TYPE_CHECKING:
     from trialfleet.infra.pool.status import Machine, PoolStatus
-    from trialfleet.workflows.run.run import BestSettings, Run, TrialRecord
+    from trialfleet.workflows.run.records import BestSettings, TrialRecord
+    from trialfleet.workflows.run.run import Run
 
 _COLORS: dict[str, str] = {
     RunState.RUNNING: "cyan",
@@ -130,13 +131,13 @@ def _ask_why(status: RunStatus) -> list[str]:
     unwell = [region.name for region in status.regions if region.stage in _UNWELL]
     stands_still = bool(status.troubles or status.held)
     asked = unwell or [region.name for region in status.regions if stands_still]
-    run = typed(Path(status.folder))
+    run = shell_quoted(Path(status.folder))
     return [f"why: trialfleet why {shlex.quote(name)} --run {run}" for name in asked[:1]]
 
 
 def next_steps(status: RunStatus) -> list[str]:
     """What to do with a run that can be resumed; resuming mends no trainer."""
-    resume = f"trialfleet resume {typed(Path(status.folder))}"
+    resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
     if not (failed and status.state is RunState.FAILED) and not (

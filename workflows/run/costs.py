@@ -195,7 +195,7 @@ def _lifetimes(
 
 
 def _reported(report: Path) -> dict[str, Lifetime]:
-    """The nodes of which an autoscaler has told on this machine."""
+    """The nodes that an autoscaler has reported on this machine."""
     try:
         step = (read_report(report) or {}).get("step") or {}
         return ledger.parse_lines(step.get("instances") or {})

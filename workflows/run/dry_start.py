@@ -18,7 +18,7 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.seeds import stable_seed
 from trialfleet.sections import did_you_mean
-from trialfleet.workflows.attempts.outcome import Complete, Failed, judge
+from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -85,7 +85,7 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
         code, waited = _wait(place, seconds)
     metrics = None
     if code is not None:
-        outcome = judge(place, code, frozen.study.objective.metric, frozen.places)
+        outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
         if isinstance(outcome, Failed):
             raise InputError(_failure(region.name, outcome.error, place))
         metrics = outcome.metrics if isinstance(outcome, Complete) else None
@@ -108,20 +108,20 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 
 
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
-    """Return what is doubtful of the study's metrics by what a trial told; empty: nothing.
+    """Return what is doubtful of the study's metrics by what a trial reported; empty: nothing.
 
     Raises:
         InputError: regions are to be compared by a metric that trials don't tell.
     """
-    told = f"the trainer tells: {', '.join(sorted(metrics))}"
+    reported = f"the trainer tells: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
     if compared not in metrics:
         near = did_you_mean(compared, metrics)
-        raise InputError(f"report_metric: a trial doesn't tell {compared!r}{near}; {told}")
+        raise InputError(f"report_metric: a trial doesn't tell {compared!r}{near}; {reported}")
     deciding = study.gate and study.gate.metric
     if deciding and deciding not in metrics:
         near = did_you_mean(deciding, metrics)
-        words = f"gate.metric: a trial doesn't tell {deciding!r}{near}; {told}"
+        words = f"gate.metric: a trial doesn't tell {deciding!r}{near}; {reported}"
         if near:
             raise InputError(words)
         return f"{words}. Without it in mode evaluate, the gate keeps every new model out"
@@ -181,8 +181,8 @@ def _wait(place: TrialFolder, seconds: float) -> tuple[int | None, bool]:
 
 
 def _failure(region: str, error: str, place: TrialFolder) -> str:
-    said = _last_lines(place.err)
-    words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
+    last_words = _last_lines(place.err)
+    words = f"; its last words, from {str(place.err)!r}:\n{last_words}" if last_words else ""
     return (
         f"the trainer fails with the default settings of region {region!r}: {error}{words}\n"
         f"what the trial was told and left is in {str(place.root)!r}"

@@ -37,22 +37,22 @@ class Estimate:
     based_on: int
 
 
-def estimate(study: str, trials: int, at_once: int) -> Estimate | None:
+def estimate(study: str, trials: int, concurrency: int) -> Estimate | None:
     """Return the time that trials will take; None without a complete trial of the study's before.
 
     Args:
         study: its name; its runs are those below `./runs`.
         trials: how many.
-        at_once: so many run at a time; with 0 there is no telling.
+        concurrency: so many run at a time; with 0 there is no telling.
     """
-    if not at_once:
+    if not concurrency:
         return None
     known = [seconds for run in _runs_before(study) for seconds in _seconds(run.complete)]
     if not known:
         return None
     each = median(known)
     return Estimate(
-        seconds=math.ceil(trials / at_once) * each, trial_seconds=each, based_on=len(known)
+        seconds=math.ceil(trials / concurrency) * each, trial_seconds=each, based_on=len(known)
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, typed
+from trialfleet.files import read_json, shell_quoted
 from trialfleet.sections import did_you_mean
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.latest import LATEST, provenance_of
@@ -303,8 +303,8 @@ def _model_alone(region: str) -> Path:
     if len(found) == 1:
         return found[0] / LATEST
     if found:
-        told = "\n".join(f"  {typed(models_folder)}" for models_folder in found)
-        raise InputError(f"several models are of a region called {region!r}; name one:\n{told}")
+        choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
+        raise InputError(f"several models are of a region called {region!r}; name one:\n{choices}")
     regions = sorted({models_folder.name for models_folder in _models_folders("*")})
     known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
     raise InputError(

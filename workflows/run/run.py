@@ -6,15 +6,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, OptimizerError
-from trialfleet.files import read_json, typed
+from trialfleet.files import shell_quoted
 from trialfleet.sections import did_you_mean
 from trialfleet.workflows.attempts import resource_limits
 from trialfleet.workflows.dagman import job_queue, mend
@@ -22,7 +21,6 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
 from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.plan import pool_choices
-from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import autoscale_of
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
@@ -30,9 +28,8 @@ from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.run.estimate import costs_before
-from trialfleet.workflows.status.causes import failed_attempts
-from trialfleet.workflows.status.job_log import Job, job_fields
-from trialfleet.workflows.status.states import RunState, Stage, TrialState, trial_state
+from trialfleet.workflows.run.records import BestSettings, TrialRecord, best_of, record_of
+from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
 from trialfleet.workflows.study.daily import DATE, RunsDay
@@ -43,55 +40,9 @@ from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
 
 if TYPE_CHECKING:
-    from trialfleet.infra.fleet.aws.account import Surroundings
-    from trialfleet.optimizer.stored_trials import StoredTrial
+    from trialfleet.infra.fleet.aws.account import AwsEnvironment
 
 _POLL_SECONDS = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialRecord(Job):
-    """One trial of a region and its job, as the study knows them.
-
-    Attributes:
-        state: where it stands, as `TrialState` has it.
-        value: the objective's metric, of a complete trial.
-        params: what the trial was given, constants left out.
-        metrics: all that it reported.
-        seconds: the time that its training took, by the trainer's own word.
-        error: why it failed, or was given up; while it runs: why its last attempt failed, if one
-            has.
-    """
-
-    region: str
-    trial: int
-    node: str
-    state: TrialState
-    value: float | None
-    params: dict[str, Any]
-    metrics: dict[str, float]
-    seconds: float | None
-    error: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestSettings:
-    """The best settings of a region.
-
-    Attributes:
-        stage: where the region stands.
-        value: the objective's metric of the trial that had them.
-        final: the metrics of their full training; None until it is done.
-        published: the folder of the published model; None until it is.
-    """
-
-    region: str
-    stage: Stage
-    trial: int
-    value: float
-    params: dict[str, Any]
-    final: dict[str, float] | None
-    published: str | None
 
 
 class Run:
@@ -222,9 +173,9 @@ class Run:
         unfinished = [r for r in status.regions if not r.stage.is_good]
         whys = {region.name: self._why_over(region) for region in unfinished}
         if status.state is RunState.FAILED and all(whys.values()):
-            told = "\n".join(f"  {name}: {why}" for name, why in whys.items())
+            reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
             raise InputError(
-                f"{str(self.folder)!r} has nothing left to try:\n{told}\n"
+                f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
                 "mend what fails, then start another run: trialfleet run STUDY --check"
             )
 
@@ -249,7 +200,7 @@ class Run:
                 why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
                 raise InputError(
                     f"{str(self.folder)!r} is {status.state}{why}; a run is removed once it has "
-                    f"ended: trialfleet stop {typed(self.folder)}"
+                    f"ended: trialfleet stop {shell_quoted(self.folder)}"
                 )
             # Renamed first: a part of a run looks like a run. The names may lie there from a
             # removal that was killed.
@@ -318,56 +269,18 @@ class Run:
         chosen = names if region is None else [region]
         trials = [(name, trial) for name in chosen for trial in self._reader.trials(name)]
         if all(trial.state.is_finished() for _, trial in trials):
-            return [_record(name, trial, {}) for name, trial in trials]
+            return [record_of(name, trial, {}) for name, trial in trials]
         unfinished = self._reader.look().unfinished
-        return [_record(name, trial, unfinished[name]) for name, trial in trials]
+        return [record_of(name, trial, unfinished[name]) for name, trial in trials]
 
     def best(self) -> list[BestSettings]:
         """Return the best settings of each region that has a complete trial."""
         records = {(r.region, r.trial): r for r in self.trials()}
         return [
-            _best(self._files, region, records[region.name, region.best_trial])
+            best_of(self._files, region, records[region.name, region.best_trial])
             for region in self.status().regions
             if region.best_trial is not None
         ]
-
-
-def _record(region: str, trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> TrialRecord:
-    attributes = trial.user_attrs
-    return TrialRecord(
-        region=region,
-        trial=trial.number,
-        node=attributes["node"],
-        state=trial_state(trial.state.name, attributes["node"], unfinished),
-        value=trial.value if trial.state.name == "COMPLETE" else None,
-        params=attributes["params"],
-        metrics=attributes.get("metrics", {}),
-        seconds=attributes.get("seconds"),
-        error=attributes.get("error") or _last_error(trial),
-        attempts=attributes.get("attempts") or 0,
-        **job_fields(attributes.get("job") or {}),  # none where jobs weren't recorded yet
-    )
-
-
-def _last_error(trial: StoredTrial) -> str | None:
-    """Why the last attempt at a trial that isn't finished failed, if one has."""
-    attempts = [] if trial.state.is_finished() else failed_attempts([trial])
-    return attempts[-1].error if attempts else None
-
-
-def _best(files: RunFolder, status: RegionStatus, record: TrialRecord) -> BestSettings:
-    region = files.region(status.slug)
-    published = region.published.exists()
-    assert record.value is not None, "the best trial is complete"
-    return BestSettings(
-        region=record.region,
-        stage=status.stage,
-        trial=record.trial,
-        value=record.value,
-        params=record.params,
-        final=read_json(region.best.result)["metrics"] if published else None,
-        published=read_json(region.published)["path"] if published else None,
-    )
 
 
 def plan(
@@ -385,7 +298,7 @@ def plan(
         run: the run's id; default: the name of `out`, else the time; with a number behind it where
             another run has that.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
-        notice: told, a line each, what else was done: the models of an earlier release moved.
+        notice: takes a line on what else was done: the models of an earlier release moved.
         day: the day that the run is of; default: none, or today where the data of a study file is
             of a day.
 
@@ -422,7 +335,7 @@ def _plan(
     day: RunsDay | None,
 ) -> Run:
     study, notes = _settled(study)
-    aws = _surroundings(study)
+    aws = _aws_environment(study)
     _check_export(study)
     if (moved := adopt(study)) and notice:
         notice(moved)
@@ -462,10 +375,10 @@ def _check_export(study: Study) -> None:
         account.check_found_by_jobs(f"the export to {study.export.s3}")
 
 
-def _surroundings(study: Study) -> Surroundings | None:
+def _aws_environment(study: Study) -> AwsEnvironment | None:
     """Where the run's autoscaler is to find AWS, as this process does; None where it has none."""
     if study.fleet is None or autoscale_of(study) == "off":
         return None
-    from trialfleet.infra.fleet.aws import account as surroundings
+    from trialfleet.infra.fleet.aws import account
 
-    return surroundings.look(study.fleet.home)
+    return account.look(study.fleet.home)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.infra.fleet.aws import account as surroundings
+from trialfleet.infra.fleet.aws import account
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.lifecycle import node_inputs
@@ -44,17 +44,17 @@ def loop(
         folder: the run's folder, where it is known: for the report, and to tell runs of one name
             apart.
         graph: the graph whose provisioner this is, if it is one.
-        progress: told what is done, a line each.
+        progress: takes a line for each action.
     """
     own = str(folder.root) if folder else ""
-    ways = Connections(
+    connections = Connections(
         inputs=node_inputs.gather,
         choose=choice.candidates,
         look=partial(pool_nodes.look, folder=own),
         end=partial(trial_jobs.end, folder=own),
     )
     planned = load_frozen(folder.study).created if folder else None
-    autoscaler = Autoscaler(aws, fleet, ways, run=run, planned=planned, progress=progress)
+    autoscaler = Autoscaler(aws, fleet, connections, run=run, planned=planned, progress=progress)
     return Loop(
         autoscaler,
         fleet=fleet.called,
@@ -78,7 +78,7 @@ def main() -> None:
         if fleet is None:
             raise InputError(f"{folder.study}: the study has no fleet")
         graph = Graph() if fleet.autoscale == "provisioner" else None
-        aws = surroundings.read(folder.aws).enter()
+        aws = account.read(folder.aws).enter()
         loop(aws, fleet, run=frozen.run, folder=folder, graph=graph, progress=_say).run()
     except TrialfleetError as error:
         print(error, file=sys.stderr, flush=True)

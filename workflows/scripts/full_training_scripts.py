@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trialfleet.files import read_json, write_json
-from trialfleet.optimizer.region_study import Assignment
+from trialfleet.optimizer.region_types import Assignment
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.job_record import note_job
@@ -67,7 +67,7 @@ class FinalScripts:
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
         place = self._folder.region(slug).best
-        outcome = self._studies.judge(place, int(return_code))
+        outcome = self._studies.outcome_of(place, int(return_code))
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not any(place.model.iterdir()):
             write_json(self._folder.no_model, {"region": slug})
@@ -78,7 +78,7 @@ class FinalScripts:
             spending.note(self._folder, "final", outcome.error)
             return self._stop_unpaid(slug, outcome.error)
         attempts = Attempts(place, self._study)
-        outcome = attempts.judged(outcome, noted_failures(place))
+        outcome = attempts.with_machine(outcome, noted_failures(place))
         noted = note_final_failure(
             place, node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)
         )

@@ -21,9 +21,9 @@ from trialfleet.workflows.attempts.outcome import (
     Failed,
     Unpaid,
     finite_metrics,
-    judge,
     load_result,
     one_line,
+    outcome_of,
 )
 from trialfleet.workflows.models.card import verdict_of
 from trialfleet.workflows.models.folders import models_folder_of, share
@@ -101,7 +101,7 @@ def _write(
     write_trial(frozen.run, frozen.study, folder, place, order)
 
 
-def judge_measurement(
+def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
 ) -> Failed | Unpaid | None:
     """Return what went wrong with the gate's job; None if it measured both models.
@@ -109,10 +109,10 @@ def judge_measurement(
     Args:
         frozen: the run's study.
         place: the gate's folder, with what the job left.
-        return_code: as `outcome.judge` has it.
+        return_code: as `outcome.outcome_of` has it.
     """
     if return_code != 0:
-        outcome = judge(place, return_code, frozen.study.objective.metric, frozen.places)
+        outcome = outcome_of(place, return_code, frozen.study.objective.metric, frozen.places)
         assert isinstance(outcome, Failed | Unpaid), "a job that failed isn't complete"
         return outcome
     try:

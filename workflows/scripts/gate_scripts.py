@@ -31,13 +31,13 @@ class GateScripts:
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
         files = self._folder.region(slug)
-        outcome = gate.judge_measurement(self._studies.frozen, files.gate, int(return_code))
+        outcome = gate.outcome_of_measurement(self._studies.frozen, files.gate, int(return_code))
         note_job(files.gate, self._studies.study, failed=outcome is not None)
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
         if isinstance(outcome, Failed):
             attempts = Attempts(files.gate, self._studies.study)
-            outcome = attempts.judged(outcome, noted_failures(files.gate))
+            outcome = attempts.with_machine(outcome, noted_failures(files.gate))
             noted = note_final_failure(
                 files.gate,
                 node,

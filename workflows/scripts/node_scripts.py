@@ -7,7 +7,7 @@ DAG nodes and files. Every operation may be repeated: DAGMan runs a script again
 begin REGION                             clear the way for a new DAGMan of the region
 end REGION RETURN                        say whether the region is over, or needs another DAGMan
 ask REGION NODE                          choose a trial's parameters, write its files
-tell REGION NODE RETURN RETRY MAX PRE    judge the attempt, tell the study, say whether to try again
+tell REGION NODE RETURN RETRY MAX PRE    find the outcome, tell the study, say whether to try again
 ask-best, tell-best                      the same for the full training of the best settings
 ask-gate, tell-gate                      the same for the job that measures both models
 conclude REGION NODE                     end a region whose study publishes nothing
@@ -154,7 +154,7 @@ class NodeScripts:
 
 
 def main() -> None:
-    """Serve a run's scripts until told to stop."""
+    """Serve a run's scripts until asked to stop."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
     parser.add_argument("--wait", action="store_true", help="wait for a service that runs already")

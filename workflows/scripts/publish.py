@@ -16,7 +16,7 @@ from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, write_json
-from trialfleet.workflows.attempts.outcome import Complete, judge
+from trialfleet.workflows.attempts.outcome import Complete, outcome_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, models_folder_of
@@ -169,8 +169,8 @@ def _check_link(link: Path, model: Path) -> None:
 def _same(new: Path, old: Path) -> bool:
     """Whether two published folders tell the same training; versions may differ between attempts.
 
-    A seeded training of another run may be told by the same parameters and metrics: the model's
-    own bytes decide.
+    A seeded training of another run may have the same parameters and metrics: the model's own bytes
+    decide.
     """
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
@@ -191,7 +191,7 @@ def _origin(published: Path) -> dict[str, Any] | None:
 
 
 def _result(study: Study, best: TrialFolder) -> Complete:
-    outcome = judge(best, 0, study.objective.metric, {})
+    outcome = outcome_of(best, 0, study.objective.metric, {})
     if not isinstance(outcome, Complete):
         raise InputError(f"{best.result} can't be published: {outcome.error}")
     return outcome
@@ -202,7 +202,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
 
     Raises:
         InputError: there is no complete result in `best`.
-        OSError: what the full training was told, or left, can't be read.
+        OSError: the order of the full training, or what it left, can't be read.
     """
     trial, result = read_json(best.trial_json), _result(frozen.study, best)
     return {

@@ -1,7 +1,7 @@
 """The program of a region's publish node: copying and hashing a model takes no time of others'.
 
 `python -m trialfleet.workflows.scripts.publish_node RUN SLUG`, a job of HTCondor's local universe.
-Doing it twice is doing it once. Exits 0, or as the region's graph is told to stop.
+Doing it twice is doing it once. Exits 0, or with what stops the region's graph.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         write_json(files.stopped, {"reason": reason})
         print(f"{slug}: failed: {reason}")
         return EXITS["stop"]
-    told = {"path": str(published.path), "not_latest": published.not_latest}
+    record = {"path": str(published.path), "not_latest": published.not_latest}
     if drifted := found and drift_of(published.path.parent, found.champion):
-        told["drift"] = drifted
-    write_json(files.published, told)
+        record["drift"] = drifted
+    write_json(files.published, record)
     if found:
         print(f"{slug}: {'promoted' if found.promoted else 'kept'}: {found.why}")
     lines = [f"{slug}: published {published.path}", published.not_latest, published.removed]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from trialfleet.files import write_json
-from trialfleet.optimizer.region_study import Assignment, RegionSettings, RegionStudy
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import Assignment, RegionSettings
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.wall_clock import WallClock
@@ -15,7 +16,7 @@ from trialfleet.workflows.attempts.outcome import (
     Complete,
     Failed,
     Unpaid,
-    judge,
+    outcome_of,
 )
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
@@ -112,9 +113,9 @@ class RegionStudies:
         )
         write_trial(self.frozen.run, self.study, self.folder, place, order)
 
-    def judge(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
+    def outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
         """Return the outcome of an attempt whose job ended so, as DAGMan tells it."""
-        return judge(place, code, self.study.objective.metric, self.frozen.places)
+        return outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def over(self) -> str | None:
         """Why no trial may begin any more, if so: nothing pays for it, or the day is over."""
@@ -137,7 +138,7 @@ def without_job(node: str, return_code: int, asked: int) -> Reply | None:
     """The answer for a node that had no job; None for one that had.
 
     `asked` counts for a node without a job alone: a DAGMan that was started again does not know
-    what the PRE scripts of running nodes said. Where HTCondor did not take the job, DAGMan has
+    what the PRE scripts of running nodes printed. Where HTCondor did not take the job, DAGMan has
     tried for half a minute and retries such a node no more: that says nothing of the trial's
     parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
     """

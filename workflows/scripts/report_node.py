@@ -140,8 +140,8 @@ def main() -> None:
         sys.exit(str(error))
     undone = [region.name for region in report.regions if not Stage(region.status).is_good]
     worse = [region.name for region in report.regions if region.worse is not None]
-    told = f"report written; not done: {', '.join(undone) or 'none'}"
-    print(told + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))
+    message = f"report written; not done: {', '.join(undone) or 'none'}"
+    print(message + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))
     sys.exit(EXITS["undone"] if undone else EXITS["done"])
 
 

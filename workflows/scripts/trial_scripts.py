@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optuna.trial import TrialState
 
-from trialfleet.optimizer.region_study import AlreadyTold, Spent, Stopped
+from trialfleet.optimizer.region_types import AlreadyTold, Spent, Stopped
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.attempts import node_faults
@@ -54,7 +54,7 @@ class TrialScripts:
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
         place = self._folder.region(slug).trial(node)
-        outcome = self._studies.judge(place, int(return_code))
+        outcome = self._studies.outcome_of(place, int(return_code))
         failed = not isinstance(outcome, Complete)
         execution = execution_of(place, self._study, int(retry) + 1, failed=failed)
         if isinstance(outcome, Unpaid):
@@ -63,7 +63,7 @@ class TrialScripts:
             return self._tell_complete(slug, node, outcome, execution)
         study = self._studies.of(slug)
         attempts = Attempts(place, self._study)
-        outcome = attempts.judged(outcome, study.failures(node))
+        outcome = attempts.with_machine(outcome, study.failures(node))
         noted = study.note_failure(
             node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)
         )

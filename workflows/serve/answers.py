@@ -1,4 +1,4 @@
-"""`trialfleet why` for the page: asked once for each thing that stands still, and kept.
+"""`trialfleet why` for the page: asked once for each subject that stands still, and kept.
 
 An answer takes some tenths of a second, a hundred times what the rest of a page takes. So one
 drawing asks for two at most; what has no answer yet gets it at the next.

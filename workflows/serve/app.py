@@ -57,7 +57,7 @@ class Pages:
 
         Modules are imported, templates compiled and finished trials fetched.
         """
-        with suppress(TrialfleetError):  # whoever asks for the page is told
+        with suppress(TrialfleetError):  # whoever asks for the page sees it
             self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
 
     def newest(self, request: Request) -> Response:

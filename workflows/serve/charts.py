@@ -116,21 +116,21 @@ def history(trials: Sequence[StoredTrial], metric: str, direction: str) -> Chart
 
 def curves(trials: Sequence[StoredTrial], metric: str, best: int | None) -> Chart | None:
     """The metric as trials reported it, step by step; None where none reported."""
-    told = [(trial, _steps(trial)) for trial in trials]
-    told = [(trial, steps) for trial, steps in told if len(steps) > 1]
-    if not told:
+    series = [(trial, _steps(trial)) for trial in trials]
+    series = [(trial, steps) for trial, steps in series if len(steps) > 1]
+    if not series:
         return None
-    every = [step for _, steps in told for step, _ in steps]
+    every = [step for _, steps in series for step, _ in steps]
     across = _Axis(min(every), max(*every, min(every) + 1), LEFT, WIDTH - RIGHT)
-    up = _upright([value for _, steps in told for _, value in steps])
-    told.sort(key=lambda each: (each[0].number == best, each[0].state.name == "RUNNING"))
+    up = _upright([value for _, steps in series for _, value in steps])
+    series.sort(key=lambda each: (each[0].number == best, each[0].state.name == "RUNNING"))
     return Chart(
-        lines=tuple((_path(steps, across, up), _line_kind(trial, best)) for trial, steps in told),
+        lines=tuple((_path(steps, across, up), _line_kind(trial, best)) for trial, steps in series),
         points=(),
         x_ticks=across.ticks(6, _NAMED, whole=True),
         y_ticks=up.ticks(5),
         x_name="step",
-        label=f"{metric} as {len(told)} trials reported it, step by step",
+        label=f"{metric} as {len(series)} trials reported it, step by step",
     )
 
 

@@ -178,14 +178,14 @@ def _rows(
 def _row(
     snapshot: Snapshot, region: RegionStatus, trial: StoredTrial, cells: tuple[str, ...]
 ) -> TrialRow:
-    told = trial.user_attrs
-    node = str(told.get("node", ""))
+    attributes = trial.user_attrs
+    node = str(attributes.get("node", ""))
     unfinished = snapshot.look.unfinished.get(region.name, {})
     state = trial_state(trial.state.name, node, unfinished)
-    job = told.get("job") or {}
+    job = attributes.get("job") or {}
     running = next((each for each in region.running_trials if each.node == node), None)
     marks = ["best"] if trial.number == region.best_trial else []
-    marks += ["default settings"] if told.get("baseline") is True else []
+    marks += ["default settings"] if attributes.get("baseline") is True else []
     value = number(trial.value) if trial.value is not None else ""
     if running and running.step is not None:
         value = f"step {running.step}"
@@ -200,7 +200,7 @@ def _row(
         params=cells,
         took=duration(job["wall_seconds"]) if job.get("wall_seconds") is not None else "",
         where=str(slot or job.get("slot") or job.get("machine") or ""),
-        why=str(told.get("error") or "") if state.value in {"failed", "pruned"} else "",
+        why=str(attributes.get("error") or "") if state.value in {"failed", "pruned"} else "",
         marks=", ".join(marks),
     )
 
@@ -224,12 +224,12 @@ def _models(folder: Path) -> Iterable[ModelRow]:
 
 def _model_row(model: PublishedModel) -> ModelRow:
     metrics = model.card.get("metrics")
-    told = metrics if isinstance(metrics, dict) else {}
+    values = metrics if isinstance(metrics, dict) else {}
     return ModelRow(
         run=model.run,
         created=_moment(model.created),
         in_force=model.in_force,
-        metrics=", ".join(f"{name} {setting(value)}" for name, value in told.items()),
+        metrics=", ".join(f"{name} {setting(value)}" for name, value in values.items()),
         verdict=model.verdict.why if model.verdict else "",
         drift=model.drift or "",
         card=tuple((name, _plain(value)) for name, value in model.card.items()),
@@ -260,8 +260,8 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     region = next(each for each in status.regions if each.slug == slug)
     trials = snapshot.look.trials.get(region.name, ())
     trial = next((each for each in trials if each.user_attrs.get("node") == node), None)
-    params = _params(trial) if trial else _told(place.trial_json, "params")
-    metrics = trial.user_attrs.get("metrics") if trial else _told(place.result, "metrics")
+    params = _params(trial) if trial else _stored(place.trial_json, "params")
+    metrics = trial.user_attrs.get("metrics") if trial else _stored(place.result, "metrics")
     return TrialPage(
         node=node,
         region=region.name,
@@ -274,7 +274,7 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     )
 
 
-def _told(file: Path, name: str) -> dict[str, Any]:
+def _stored(file: Path, name: str) -> dict[str, Any]:
     try:
         found = read_json(file)[name]
     except (OSError, ValueError, LookupError, TypeError):

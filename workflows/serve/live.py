@@ -187,7 +187,7 @@ class LiveRun:
         snapshot, error = None, None
         try:
             snapshot = self._read(began)
-        except Exception as found:  # noqa: BLE001 - whoever asked is told, and the next look may do
+        except Exception as found:  # noqa: BLE001 - whoever asked sees it, and the next look may do
             error = found
         with self._changed:
             self._stamp = stamp

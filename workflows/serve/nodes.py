@@ -47,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolNodes:
-    """The nodes of a pool, and why they can't be told, if they can't."""
+    """The nodes of a pool, and why they are unknown, if they are."""
 
     nodes: tuple[Node, ...] = ()
     notice: str = ""

@@ -50,17 +50,17 @@ def _answering(application: Application) -> Callable[[Request], Response]:
     """What answers a request by a WSGI application; there is no body to read."""
 
     def answer(request: Request) -> Response:
-        told: list[tuple[str, list[tuple[str, str]]]] = []
+        started: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
-            told.append((status, headers))
+            started.append((status, headers))
 
         body = application(_environ(request), start)
         try:
             content = b"".join(body)
         finally:
             getattr(body, "close", lambda: None)()
-        status, headers = told[-1]
+        status, headers = started[-1]
         response = Response(content, int(status.split(maxsplit=1)[0]))
         for name, value in headers:
             if name.lower() in {"content-type", "content-encoding", "location"}:

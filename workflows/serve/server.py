@@ -46,7 +46,7 @@ def serve(
             loopback, a token is made.
         allowed: names by which browsers may ask for the page, beside this machine's own.
         dashboard: whether optuna-dashboard is shown, too.
-        tell: told where the page is, once it answers.
+        tell: is called with where the page is, once it answers.
 
     Raises:
         InputError: the address can't be listened at, the token can't be read, or there is no run.

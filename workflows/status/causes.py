@@ -84,9 +84,9 @@ def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:
 
 
 def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
-    told = trial.user_attrs
-    for noted in told.get(FAILURES, {}).values():
-        words = (noted["time"], told["node"], noted["error"], noted.get("blame", ""))
+    attributes = trial.user_attrs
+    for noted in attributes.get(FAILURES, {}).values():
+        words = (noted["time"], attributes["node"], noted["error"], noted.get("blame", ""))
         yield FailedAttempt(*map(str, words))
 
 

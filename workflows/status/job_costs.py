@@ -35,11 +35,11 @@ def region_usd(
     """
     jobs = [trial.user_attrs.get("job") or {} for trial in trials]
     jobs += [read_json(place.job) for place in (files.best, files.gate) if place.job.exists()]
-    told = [usd for job in jobs if (usd := job.get("usd")) is not None]
+    recorded = [usd for job in jobs if (usd := job.get("usd")) is not None]
     running = queued.running_jobs.values() if queued else ()
     own = [ad for ad in running if ad.get("TrialfleetRegion") == files.root.name]
     so_far = (_so_far(ad, study.usd_per_hour) for ad in own)
-    known = [*told, *(usd for usd in so_far if usd is not None)]
+    known = [*recorded, *(usd for usd in so_far if usd is not None)]
     return sum(known) if known else None
 
 

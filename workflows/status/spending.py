@@ -1,7 +1,7 @@
 """A run's money: what its fleet has cost so far, and whether it pays for anything more.
 
 The fleet's autoscaler decides that, and says so by the reason with which it removes trials' jobs
-from the queue. The first that is told is noted in the run's folder, so that no other is begun.
+from the queue. The first that is found is noted in the run's folder, so that no other is begun.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Spending:
 
 
 def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending | None:
-    """Return what a run's fleet costs; None while no autoscaler has told anything of it."""
-    told = _told(folder, run, fleet) if fleet else None
-    if fleet is None or told is None:
+    """Return what a run's fleet costs; None while no autoscaler has reported anything of it."""
+    report = _autoscaler_report(folder, run, fleet) if fleet else None
+    if fleet is None or report is None:
         return None
-    step: dict[str, Any] = told.get("step") or {}
+    step: dict[str, Any] = report.get("step") or {}
     spent, cap = float(step.get("spent", 0.0)), fleet.price_cap.run
     return Spending(
         spent=spent,
@@ -74,23 +74,23 @@ def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending 
         left=None if cap is None else max(0.0, cap - spent),
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
         ended=refusal(folder, "tune") or step.get("stopped") or None,
-        trouble=_trouble(told),
+        trouble=_trouble(report),
     )
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
     """Return what the autoscaler of a run's fleet last said of trials that it can't give a node."""
-    told = _told(folder, run, fleet) or {}
-    return tuple(map(str, (told.get("step") or {}).get("notes") or ()))
+    report = _autoscaler_report(folder, run, fleet) or {}
+    return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 
 
-def _told(folder: RunFolder, run: str, fleet: Fleet) -> dict[str, Any] | None:
+def _autoscaler_report(folder: RunFolder, run: str, fleet: Fleet) -> dict[str, Any] | None:
     """The last report of the autoscaler, if it was one of this run."""
     reports = map(read_report, (folder.fleet_state, default_report(fleet.called)))
     return next((one for one in reports if one is not None and one.get("run") == run), None)
 
 
-def _trouble(told: dict[str, Any]) -> str | None:
-    if told.get("state") == "waiting":
+def _trouble(report: dict[str, Any]) -> str | None:
+    if report.get("state") == "waiting":
         return "waits for the end of another autoscaler of this fleet"
-    return str(told.get("error")) if told.get("state") == "failing" else None
+    return str(report.get("error")) if report.get("state") == "failing" else None

@@ -49,7 +49,7 @@ def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: BaseStorage) -
 
 
 def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
-    """Return what a person is told when another manager owns the run."""
+    """Return the message for a person when another manager owns the run."""
     return (
         f"the studies of {run_name(frozen.study, frozen.run)!r} are written by another manager: "
         f"{owner}; if that one is gone for good: trialfleet takeover "

@@ -1,4 +1,4 @@
-"""What is wrong with a study file, told with file, line, key, value and choices."""
+"""What is wrong with a study file, with file, line, key, value and choices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = {  # for what pydantic says in Python's words
     "float_type": "must be a number",
     "bool_type": "must be true or false",
 }
-_MOST_PROBLEMS = 20  # that are told of one file
+_MOST_PROBLEMS = 20  # that are shown of one file
 _LONGEST = 500  # characters
 
 _UNSHOWN = {
@@ -37,7 +37,7 @@ _UNSHOWN = {
     "unknown_key",
     "storage_url",
     "secret_url",
-}  # errors told without the value given
+}  # errors shown without the value given
 
 
 @contextmanager
@@ -59,10 +59,10 @@ def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
     """Return where a study's file sets keys such as `resources.memory`, as `FrozenStudy` has it."""
     file = Path(path).absolute()
     tree = read_table(file)
-    return {key: f"{file}{_line_told(tree, key.split('.'))}" for key in keys}
+    return {key: f"{file}{_line_suffix(tree, key.split('.'))}" for key in keys}
 
 
-def _line_told(tree: Any, keys: Sequence[str]) -> str:
+def _line_suffix(tree: Any, keys: Sequence[str]) -> str:
     there = _keys_in_file(tree, keys, missing=False)
     return f":{_line_of(tree, there)}" if len(there) == len(keys) else ""
 
@@ -80,10 +80,10 @@ def validated(model: type[Model], path: Path, tree: Any) -> Model:
 def _all_of(problems: Sequence[T], tell: Callable[[T], str]) -> StudyError:
     """The error that tells a file's problems, a line each."""
     lines = dict.fromkeys(map(tell, problems[:_MOST_PROBLEMS]))
-    told = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
+    shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
     if (more := len(problems) - _MOST_PROBLEMS) > 0:
-        told.append(f"… and {more} more problems")
-    return StudyError("\n".join(told))
+        shown.append(f"… and {more} more problems")
+    return StudyError("\n".join(shown))
 
 
 def read_table(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:

@@ -22,6 +22,7 @@ _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _PREFIX = r"[A-Za-z0-9!_.*'()=-]+"  # what S3's manual calls safe in names of objects
 S3_FOLDER = rf"s3://{_BUCKET}(/{_PREFIX})*/?"
 DEFAULT_FOLDER = "models"
+NO_MODELS = "none"  # as `publish`; a folder of that name is ./none
 NEEDED = "mlflow"  # the module's name; in mlflow-skinny, too
 _INSTALL = "pip install 'trialfleet[mlflow]' (or mlflow-skinny, or mlflow, 3.17 or newer)"
 _FILES = ("password_file", "token_file")
@@ -42,7 +43,7 @@ def check_publish(value: str) -> str:
 
 
 def _server(value: Any) -> str:
-    """Errors of type `secret_url` are told without the value, which may hold a password."""
+    """Errors of type `secret_url` are shown without the value, which may hold a password."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
         problem = "holds a password; give user, and password_file or password_env"

@@ -14,8 +14,9 @@ from trialfleet.errors import StudyError
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.study.checks import Accelerator, StudyName
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
+from trialfleet.workflows.study.resolution import studys_fleet
 from trialfleet.workflows.study.sections import Resources
-from trialfleet.workflows.study.spec import Study, shares_of, studys_fleet
+from trialfleet.workflows.study.spec import Study, shares_of
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ _PORTS = {465: "tls", 587: "starttls"}
 
 
 def _url(value: Any) -> str:
-    """Errors of type `secret_url` are told without the value, which may be a password."""
+    """Errors of type `secret_url` are shown without the value, which may be a password."""
     if problem := url_problem(value):
         raise PydanticCustomError("secret_url", "{text}", {"text": problem})
     return str(value)
@@ -179,8 +179,8 @@ class Channel(Section):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        ways = [each for each in (self.command, self.webhook, self.mail) if each is not None]
-        if len(ways) != 1:
+        channels = [each for each in (self.command, self.webhook, self.mail) if each is not None]
+        if len(channels) != 1:
             refuse("Channel", [((), "needs one of command, webhook and mail", {})])
         return self
 

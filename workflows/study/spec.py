@@ -26,8 +26,8 @@ from pydantic_core import PydanticCustomError
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.samplers import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.startup import default_startup
 from trialfleet.sections import OneLine, Section, refusal, refuse
+from trialfleet.workflows.study import resolution
 from trialfleet.workflows.study.checks import (
     URL_PREFIXES,
     Accelerator,
@@ -37,26 +37,18 @@ from trialfleet.workflows.study.checks import (
     TeamName,
 )
 from trialfleet.workflows.study.daily import DATE, Daily
-from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export, Keep, check_publish
+from trialfleet.workflows.study.export import DEFAULT_FOLDER, NO_MODELS, Export, Keep, check_publish
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
     UnusableStudyError,
     absent_data,
-    absolute_storage,
     check_storage,
-    existing,
-    named_program,
-    region_data,
-    regions_of_glob,
-    sandbox_name,
-    writable_folder,
 )
 from trialfleet.workflows.study.regions import Regions
 from trialfleet.workflows.study.sections import (
     Budget,
-    BudgetOverride,
     Gate,
     Objective,
     Region,
@@ -64,15 +56,10 @@ from trialfleet.workflows.study.sections import (
     Resources,
     S3Keys,
     Trainer,
-    startup_problem,
 )
 from trialfleet.workflows.study.table_options import TableOptions
-from trialfleet.workflows.study.trainer_command import command_problems
 
 __all__ = ["URL_PREFIXES", "Budget", "Region", "RegionGlob", "Resources", "Study", "Trainer"]
-
-
-NO_MODELS = "none"  # as `publish`; a folder of that name is ./none
 
 
 def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
@@ -85,7 +72,7 @@ def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _storage(value: Any) -> str:
-    """Errors of type `storage_url` are told without the value: it may hold a password."""
+    """Errors of type `storage_url` are shown without the value: it may hold a password."""
     try:
         return check_storage(str(value))
     except ValueError as error:
@@ -298,63 +285,7 @@ class Study(Section):
             InputError: a file doesn't exist or can't be used, a glob matches none, or a region's
                 overrides don't go with the study; names the key.
         """
-        regions = self._resolve_regions(folder)
-        resolved = self.model_copy(
-            update={
-                "regions": regions,
-                "data": [],
-                "s3": self._resolve_keys(regions, folder),
-                "trainer": self._resolve_trainer(folder),
-                "python": self.python and named_program(self.python, folder),
-                "storage": self.storage and absolute_storage(self.storage, folder, ("storage",)),
-                "publish": self._resolve_publish(folder),
-                "export": self._resolve_export(folder),
-                "fleet": self.fleet and studys_fleet(self.fleet, self.name, self.shares),
-                "notify": self.channels(folder),
-            }
-        )
-        resolved._check_command(folder)
-        for name in regions:
-            resolved.space_of(name)  # an override may break the space
-            resolved._check_startup(name)
-        startups = {name: resolved._with_startup(name) for name in regions}
-        return resolved.model_copy(update={"regions": startups})
-
-    def _resolve_regions(self, folder: Path) -> dict[str, Region]:
-        if isinstance(self.regions, RegionGlob):
-            if self.data:
-                text = "with regions: {glob: …} the files that match are the data; leave data out"
-                raise UnusableStudyError(Problem(("data",), text))
-            found = regions_of_glob(self.regions.glob, folder, ("regions", "glob"))
-            return {name: Region(data=[file]) for name, file in found.items()}
-        table = self.regions if isinstance(self.regions, dict) else dict.fromkeys(self.regions)
-        return {
-            name: self._resolve_region(name, region or Region(), folder)
-            for name, region in table.items()
-        }
-
-    def _resolve_region(self, name: str, region: Region, folder: Path) -> Region:
-        data = region_data(name, region.data_or(self.data), folder, self._data_keys(name))
-        return region.model_copy(update={"data": data})
-
-    def _resolve_publish(self, folder: Path) -> str:
-        if not self.publishes:
-            return NO_MODELS
-        name = DEFAULT_FOLDER if self.publish.startswith(URL_PREFIXES) else self.publish
-        return writable_folder(name, folder, ("publish",))
-
-    def _resolve_export(self, folder: Path) -> Export | None:
-        resolved = self.export and self.export.resolve(folder)
-        if not self.publish.startswith(URL_PREFIXES):
-            return resolved
-        return (resolved or Export(s3=self.publish)).model_copy(update={"s3": self.publish})
-
-    def _resolve_trainer(self, folder: Path) -> Literal["tabular"] | Trainer:
-        if not isinstance(self.trainer, Trainer):
-            return self.trainer
-        place: Keys = ("trainer", "files")
-        files = [existing(file, folder, (*place, i)) for i, file in enumerate(self.trainer.files)]
-        return self.trainer.model_copy(update={"files": files})
+        return resolution.resolved(self, folder)
 
     def channels(self, folder: Path) -> list[Channel]:
         """Return who is notified, with absolute paths.
@@ -366,51 +297,6 @@ class Study(Section):
             UnusableStudyError: a file can't be read, or a program can't be run.
         """
         return [each.resolve(folder, ("notify", i)) for i, each in enumerate(self.notify)]
-
-    def _resolve_keys(self, regions: Mapping[str, Region], folder: Path) -> S3Keys | None:
-        if self.s3:
-            return S3Keys(**{key: existing(file, folder, ("s3", key)) for key, file in self.s3})
-        for name, region in regions.items():
-            for place in region.data or []:
-                if place.startswith(URL_PREFIXES):
-                    raise UnusableStudyError(
-                        Problem(
-                            self._data_keys(name),
-                            f"{place!r} needs s3: {{access_key_id_file: …, "
-                            "secret_access_key_file: …}, with which HTCondor signs it",
-                        )
-                    )
-        return None
-
-    def _data_keys(self, region: str) -> Keys:
-        own = self.regions.get(region) if isinstance(self.regions, dict) else None
-        return ("data",) if own is None or own.data is None else ("regions", region, "data")
-
-    def _check_command(self, folder: Path) -> None:
-        """Whether a trial finds in its sandbox what the trainer's command names."""
-        if not isinstance(self.trainer, Trainer):
-            return
-        data = {sandbox_name(place) for name in self.region_table for place in self.data_of(name)}
-        wrong = command_problems(self.trainer.command, self.trainer.files, data, folder)
-        if problems := [Problem(("trainer", "command", i), text) for i, text in wrong]:
-            raise UnusableStudyError(*problems)
-
-    def _check_startup(self, region: str) -> None:
-        own = self.region(region).budget
-        if own and (problem := startup_problem(own.startup_trials, self.budget_of(region).trials)):
-            keys = ("regions", region, "budget", "startup_trials")
-            raise UnusableStudyError(Problem(keys, problem))
-
-    def _with_startup(self, name: str) -> Region:
-        """A region that says how many start-up trials it has: later releases may differ."""
-        region, budget = self.region(name), self.budget_of(name)
-        if budget.startup_trials is not None:
-            return region
-        tuned = [entry for entry in self.space_of(name).parameters.values() if entry.count != 1]
-        own = region.budget or BudgetOverride()
-        startup = default_startup(budget.trials, len(tuned))
-        told = own.model_copy(update={"startup_trials": startup})
-        return region.model_copy(update={"budget": told})
 
     # -- a region of the normal form ---------------------------------------------------------
 
@@ -478,33 +364,6 @@ def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | Non
     if accelerator == "auto":
         accelerator = "gpu" if fleet and fleet.brings_gpus else "cpu"
     return resources.trials_per_gpu if accelerator == "gpu" else None
-
-
-def studys_fleet(fleet: Fleet, study: str, shares: int | None) -> Fleet:
-    """Return a study's fleet, with what it takes from the study where it has none of its own.
-
-    Args:
-        fleet: as the study has it.
-        study: its name, which becomes the fleet's.
-        shares: how many of its trials share a GPU; None: they want none.
-
-    Raises:
-        UnusableStudyError: the fleet shares GPUs otherwise than the trials ask, which would wait
-            for ever.
-    """
-    if shares and fleet.trials_per_gpu not in {None, shares}:
-        text = (
-            f"is {fleet.trials_per_gpu}, and resources.gpus asks for {shares} trial(s) on a GPU; "
-            "leave it out"
-        )
-        raise UnusableStudyError(Problem(("fleet", "trials_per_gpu"), text))
-    name = study.lower().replace("_", "-")[:32].strip("-")
-    return fleet.model_copy(
-        update={
-            "name": name if fleet.name is None else fleet.name,
-            "trials_per_gpu": fleet.trials_per_gpu or shares,
-        }
-    )
 
 
 def _space_problems(error: ValidationError, region: str, own: Mapping[str, Any]) -> list[Problem]:

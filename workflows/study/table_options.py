@@ -18,8 +18,8 @@ Role = Literal["numeric", "categorical", "ignore"]
 
 
 def _shares(value: list[float]) -> list[float]:
-    wrong_size = len(value) != 3 or min(value) <= 0
-    if wrong_size or not math.isclose(sum(value), 1, abs_tol=_ROUNDING):
+    bad_shares = len(value) != 3 or min(value) <= 0
+    if bad_shares or not math.isclose(sum(value), 1, abs_tol=_ROUNDING):
         raise refusal(
             "must be three shares above 0 that add up to 1: to train, to validate, to test, such "
             f"as {DEFAULT_SHARES}"
@@ -48,9 +48,9 @@ class Split(Section):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        ways = [name for name in ("random", "time", "column") if getattr(self, name) is not None]
-        if len(ways) != 1:
-            given = f"has {' and '.join(ways)}" if ways else "has none of them"
+        methods = [name for name in ("random", "time", "column") if getattr(self, name) is not None]
+        if len(methods) != 1:
+            given = f"has {' and '.join(methods)}" if methods else "has none of them"
             text = f"must have exactly one of random, time and column; it {given}"
             refuse("Split", [((), text, None)])
         if self.shares is not None and self.time is None:

@@ -182,9 +182,9 @@ def _unread(values: pl.Series, found: pl.Series) -> pl.Series:
     return unread
 
 
-def _refuse(wrong: pl.Series, values: pl.Series, why: str) -> None:
-    if wrong.any():
-        row = int(wrong.fill_null(value=False).arg_true()[0])
+def _refuse(invalid: pl.Series, values: pl.Series, why: str) -> None:
+    if invalid.any():
+        row = int(invalid.fill_null(value=False).arg_true()[0])
         raise CellError(row, f"{str(values[row])!r} {why}")
 
 

@@ -73,7 +73,7 @@ def _plainer(text: str) -> str:
 
 
 def _too_long(path: Path) -> str | None:
-    """Which line has more cells than the header; None where that can't be told."""
+    """Which line has more cells than the header; None where that is unknown."""
     opened = gzip.open if path.read_bytes()[:2] == _GZIP else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         first = file.readline()

@@ -82,9 +82,9 @@ def _by_column(values: pl.Series) -> Codes:
     unknown = words.fill_null("").is_in([*PARTS]).not_()
     if unknown.any():
         other = values.filter(unknown).unique(maintain_order=True)
-        told = ", ".join("nothing" if cell is None else repr(cell) for cell in other[:_SHOWN])
+        shown = ", ".join("nothing" if cell is None else repr(cell) for cell in other[:_SHOWN])
         raise SplitError(
-            f"column {values.name!r} has {told} in {int(unknown.sum())} rows; it must say train, "
+            f"column {values.name!r} has {shown} in {int(unknown.sum())} rows; it must say train, "
             "validation or test in each"
         )
     return words.replace_strict(PARTS, return_dtype=pl.Int8).to_numpy()

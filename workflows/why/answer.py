@@ -129,15 +129,15 @@ class Answer:
         return replace(self, evidence=tuple(dict.fromkeys([*self.evidence, *filter(None, lines)])))
 
     def of(self, subject: str) -> Answer:
-        """The same, told of something else that it explains."""
+        """The same answer, for another subject that it explains."""
         return replace(self, subject=subject)
 
     def lines(self) -> list[str]:
         """The answer, and behind it what mends it, a line each."""
-        told = [f"{self.subject}: {' '.join(self.why.split())}"]
+        parts = [f"{self.subject}: {' '.join(self.why.split())}"]
         if self.advice or self.command:
-            told.append(f"next: {': '.join(filter(None, (self.advice, self.command)))}")
-        return told
+            parts.append(f"next: {': '.join(filter(None, (self.advice, self.command)))}")
+        return parts
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

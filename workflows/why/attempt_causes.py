@@ -1,7 +1,7 @@
 """What made an attempt at a trial fail, by the words that were kept of it.
 
 The words are those of `attempts/outcome.py`, of HTCondor's hold reasons and of the trainer itself;
-a test has each outcome told and reads it here.
+a test makes each outcome and reads it here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORDS: tuple[tuple[str, Kind], ...] = (
 class _Mending:
     blame: Blame
     advice: str
-    key: str = ""  # of the study, whose place is told
+    key: str = ""  # of the study, whose place is shown
 
 
 _MENDING: Mapping[Kind, _Mending] = {

@@ -70,9 +70,9 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
         return replace(well[0], why=f"nothing is wrong: the run is {run.state}")
     alike = [answer for answer in unwell if answer.kind is unwell[0].kind]
     which = f"{len(alike)} of {len(answers)} regions, {unwell[0].subject} among them: "
-    told = f"{which if len(answers) > 1 else ''}{unwell[0].why}"
+    why = f"{which if len(answers) > 1 else ''}{unwell[0].why}"
     lines = [answer.lines()[0] for answer in unwell[1:]]
-    return replace(unwell[0], why=told).with_evidence(*lines)
+    return replace(unwell[0], why=why).with_evidence(*lines)
 
 
 # --- days -----------------------------------------------------------------------------------------
@@ -121,11 +121,11 @@ def _foreign(subject: Subject) -> Answer:
     if ad is None:
         raise InputError(f"job {name} has just left the queue")
     if ad.get("JobStatus") == 5:
-        told = f"it is on hold: {ad.get('HoldReason')}"
+        why = f"it is on hold: {ad.get('HoldReason')}"
         release = f"condor_release {name}"
-        return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=told, command=release)
+        return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
     if ad.get("JobStatus") != 1:
-        told = "nothing is wrong: it runs; it is no job of trialfleet's"
-        return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=told)
+        why = "nothing is wrong: it runs; it is no job of trialfleet's"
+        return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
     here = RunFacts(folder=Path.cwd(), study="", run="", state=RunState.RUNNING)
     return waits(name, here, waiting_job(ad, ""))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.dagman.health import Fault
 from trialfleet.workflows.daily.journal import Outcome
 from trialfleet.workflows.plan.matching import Prospects
@@ -27,32 +27,32 @@ class Scaling:
     """The last word of a run's autoscaler.
 
     Attributes:
-        told: its report; None: it never reported.
+        report: its report; None: it never reported.
         wanted: the study has one.
     """
 
-    told: Mapping[str, Any] | None
+    report: Mapping[str, Any] | None
     wanted: bool
 
     def lines(self) -> tuple[str, ...]:
         """What keeps it from giving trials a node, in its words."""
-        if not self.told:
+        if not self.report:
             return ()
-        step = self.told.get("step") or {}
-        failing = str(self.told["error"]) if self.told.get("state") == "failing" else ""
+        step = self.report.get("step") or {}
+        failing = str(self.report["error"]) if self.report.get("state") == "failing" else ""
         notes = map(str, step.get("notes") or ())
         return tuple(filter(None, (failing, *notes)))
 
     @property
     def coming(self) -> int:
         """Nodes that AWS has started and that haven't joined yet."""
-        step = (self.told or {}).get("step") or {}
+        step = (self.report or {}).get("step") or {}
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silent_since(self, now: datetime) -> datetime | None:
         """Return when it last said anything, if that is too long ago."""
         try:
-            at = datetime.fromisoformat(str((self.told or {})["at"]))
+            at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
             return None
         return at if now - at > STALE else None
@@ -120,7 +120,7 @@ class RunFacts:
     @property
     def name(self) -> str:
         """How a person types it."""
-        return typed(self.folder)
+        return shell_quoted(self.folder)
 
     @property
     def again(self) -> str:

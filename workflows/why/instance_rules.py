@@ -90,18 +90,18 @@ def _unknown(node: InstanceFacts) -> Answer | None:
 def _ended(node: InstanceFacts) -> Answer | None:
     if node.stage not in {"ended", "ending"} and node.state not in {"stopped", "stopping"}:
         return None
-    told = "; ".join(dict.fromkeys(filter(None, (node.reason, node.note))))
-    kind = kind_of_leaving(told) or kind_of_leaving(node.why)
+    reason = "; ".join(dict.fromkeys(filter(None, (node.reason, node.note))))
+    kind = kind_of_leaving(reason) or kind_of_leaving(node.why)
     if kind is None:
         kind = Kind.ENDED if "User" in node.reason or not node.reason else Kind.LOST
-    return _answer(node, kind, f"it has ended: {told or node.why or 'AWS gives no reason'}")
+    return _answer(node, kind, f"it has ended: {reason or node.why or 'AWS gives no reason'}")
 
 
 def _lease_over(node: InstanceFacts) -> Answer | None:
     if node.lease is None or node.now < node.lease:
         return None
-    told = f"its lease ended at {node.lease:%H:%M} UTC, and nobody renewed it"
-    return _answer(node, Kind.LEASE, f"{told}{f': {node.note}' if node.note else ''}")
+    why = f"its lease ended at {node.lease:%H:%M} UTC, and nobody renewed it"
+    return _answer(node, Kind.LEASE, f"{why}{f': {node.note}' if node.note else ''}")
 
 
 def _draining(node: InstanceFacts) -> Answer | None:
@@ -134,5 +134,5 @@ def _booting(node: InstanceFacts) -> Answer | None:
 def _well(node: InstanceFacts) -> Answer:
     runs = ", ".join(node.trials[:3])
     what = f"it runs {runs}" if runs else "it is in the pool and free"
-    told = f"; {node.note}" if node.note else ""
-    return _answer(node, Kind.WELL, f"nothing is wrong: {what}{told}")
+    note = f"; {node.note}" if node.note else ""
+    return _answer(node, Kind.WELL, f"nothing is wrong: {what}{note}")

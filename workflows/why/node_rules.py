@@ -60,8 +60,8 @@ def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
 def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
     kind = kind_of_attempt(node.error)
     if node.blame == Blame.NODE:
-        told = f"{why} (the fault of {node.life.machine or 'the machine'}: it costs no retry)"
-        return _answer(node, Kind.NODE, Blame.NODE, told, command="trialfleet pool status")
+        sentence = f"{why} (the fault of {node.life.machine or 'the machine'}: it costs no retry)"
+        return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
     advice = advice_for(kind, run.places)
     return _answer(node, kind, blame_of(kind), why, advice=advice, command=run.again)
 

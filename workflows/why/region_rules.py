@@ -73,15 +73,19 @@ def _of_its_day(run: RunFacts, region: RegionFacts) -> Answer | None:
         return _answer(region, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
     if day.ending is not Ending.FAILED:
         return None
-    told = f"its day {day.date} failed: {day.why}"
+    sentence = f"its day {day.date} failed: {day.why}"
     if _DEADLINE.search(day.why):
         advice = "give daily.deadline more time; for this day"
-        return _answer(region, Kind.DEADLINE, Blame.PERSON, told, advice=advice, command=missing)
+        return _answer(
+            region, Kind.DEADLINE, Blame.PERSON, sentence, advice=advice, command=missing
+        )
     if _NO_DATA.search(day.why):
         advice = "put the data there, then"
-        return _answer(region, Kind.DATA_MISSING, Blame.USER, told, advice=advice, command=missing)
+        return _answer(
+            region, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice, command=missing
+        )
     return _answer(
-        region, Kind.NOT_PLANNED, Blame.USER, told, advice="mend that, then", command=missing
+        region, Kind.NOT_PLANNED, Blame.USER, sentence, advice="mend that, then", command=missing
     )
 
 
@@ -110,12 +114,14 @@ def _kept(run: RunFacts, region: RegionFacts) -> Answer:
     champion = (region.verdict.get("champion") or {}).get("run") or "the model in force"
     promote = _promote(run, region)
     if _UNMEASURED.search(why):
-        told = f"its new model could not be measured, so the gate kept {champion}: {why}"
+        sentence = f"its new model could not be measured, so the gate kept {champion}: {why}"
         advice = "mend the trainer's mode evaluate; against the gate"
-        return _answer(region, Kind.GATE_FAILED, Blame.USER, told, advice=advice, command=promote)
-    told = f"the gate kept {champion}: {why}"
+        return _answer(
+            region, Kind.GATE_FAILED, Blame.USER, sentence, advice=advice, command=promote
+        )
+    sentence = f"the gate kept {champion}: {why}"
     advice = "nothing is wrong; against the gate"
-    return _answer(region, Kind.GATE_KEPT, Blame.NOBODY, told, advice=advice, command=promote)
+    return _answer(region, Kind.GATE_KEPT, Blame.NOBODY, sentence, advice=advice, command=promote)
 
 
 def _promote(run: RunFacts, region: RegionFacts) -> str:
@@ -153,14 +159,14 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
     kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)
     is_one = 2 * cause.attempts > cause.of
     short = reason.partition(": all attempts so far failed alike")[0].partition(SEE)[0]
-    told = f"{short}: {cause.error}" if cause.error not in short else short
+    sentence = f"{short}: {cause.error}" if cause.error not in short else short
     if cause.of > 1:
-        told += f" ({cause.attempts} of {cause.of} failed attempts)"
+        sentence += f" ({cause.attempts} of {cause.of} failed attempts)"
     answer = _answer(
         region,
         kind if is_one else Kind.FAILURES,
         blame_of(kind) if is_one else Blame.USER,
-        told,
+        sentence,
         advice=advice_for(kind, run.places) if is_one else "mend what fails",
         command=run.again,
     )

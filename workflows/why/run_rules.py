@@ -117,13 +117,13 @@ def _storage(run: RunFacts) -> Answer | None:
 
 def _scripts(run: RunFacts, script: Script) -> Answer | None:
     """What a node's script couldn't do: it waits for the service, its storage, or room."""
-    words, told = script.words, f"{script.node}: {script.words}"
+    words, sentence = script.words, f"{script.node}: {script.words}"
     if script.code not in {_DEFER, _FAILED} or _OTHER_DAGMAN in words or _CHECKSUMS in words:
         return None
     if _NO_SPACE in words or _FOR_ROOM in words:
         advice = "make room there; the run then goes on by itself"
         see = f"df -h {run.name}"
-        return _answer(run, Kind.DISK_FULL, Blame.POOL, told, advice=advice, command=see)
+        return _answer(run, Kind.DISK_FULL, Blame.POOL, sentence, advice=advice, command=see)
     if "owned by" in words or "another manager" in words:
         take = f"trialfleet takeover {run.name}"
         return _answer(run, Kind.OTHER_MANAGER, Blame.PERSON, words, command=take)

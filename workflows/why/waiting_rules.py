@@ -153,8 +153,8 @@ def _coming(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
 def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
     """Nobody asks for nodes."""
     since = scaling.silent_since(run.now)
-    state = (scaling.told or {}).get("state")
-    if scaling.told is None:
+    state = (scaling.report or {}).get("state")
+    if scaling.report is None:
         why = "no node comes: the fleet's autoscaler has not reported yet"
     elif state == "waiting":
         why = "no node comes: another autoscaler of this fleet is at work"

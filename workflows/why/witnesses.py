@@ -269,8 +269,8 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
     if fleet is None:
         return Scaling(None, wanted=False)
     places = (files.fleet_state, default_report(fleet.called))
-    told = (report for place in places if (report := read_report(place)))
-    own = next((report for report in told if report.get("run") in {frozen.run, ""}), None)
+    reports = (report for place in places if (report := read_report(place)))
+    own = next((report for report in reports if report.get("run") in {frozen.run, ""}), None)
     return Scaling(own, wanted=autoscale_of(frozen.study) != "off" or own is not None)
 
 

@@ -53,7 +53,7 @@ _PROVIDERS = ("env", "container-role")  # botocore's names for credentials of an
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class AwsEnvironment:
     """An AWS account, and the variables by which it is reached."""
 
     account: str
@@ -69,7 +69,7 @@ class Surroundings:
         return Aws(account=self.account)
 
 
-def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> Surroundings:
+def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
     """Return what the autoscaler of a run that is planned here sees.
 
     Args:
@@ -84,7 +84,7 @@ def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> Surrou
     secrets = [name for name in SECRETS if environment.get(name)]
     if secrets:
         _check_without(secrets, account, aws_region)
-    return Surroundings(account=account, variables=variables(environment))
+    return AwsEnvironment(account=account, variables=variables(environment))
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -154,7 +154,7 @@ def _session_of_a_job() -> boto3.Session:
     return boto3.Session(botocore_session=session)
 
 
-def read(path: Path) -> Surroundings:
+def read(path: Path) -> AwsEnvironment:
     """Return what was frozen with a run.
 
     Raises:
@@ -162,6 +162,6 @@ def read(path: Path) -> Surroundings:
     """
     try:
         value = read_json(path)
-        return Surroundings(account=str(value["account"]), variables=dict(value["variables"]))
+        return AwsEnvironment(account=str(value["account"]), variables=dict(value["variables"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} can't be read ({error!r}); plan the study anew") from error

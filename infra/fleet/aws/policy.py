@@ -1,8 +1,8 @@
 """What the fleet's caller and its nodes may do in AWS: the least that they need, and no more.
 
-EC2 knows of no names, so what is the fleet's is told by the tag that it is made with: a thing is
-made with the tag or not at all, and only what carries it may be changed or ended. IAM, SSM and S3
-go by name.
+EC2 knows of no names, so what is the fleet's is recognised by the tag that it is made with: a
+resource is made with the tag or not at all, and only what carries it may be changed or ended. IAM,
+SSM and S3 go by name.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def node_policy(fleet: Fleet, account: str) -> Document:
 
 
 class _Arns:
-    """The names by which policies call the fleet's things."""
+    """The names by which policies call the fleet's resources."""
 
     def __init__(self, fleet: Fleet, account: str) -> None:
         self._fleet, self._account = fleet, account
@@ -112,7 +112,7 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return EC2's things of some kinds in every region; a kind may be `kind/id`."""
+        """Return EC2's resources of some kinds in every region; a kind may be `kind/id`."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds

@@ -1,4 +1,4 @@
-"""Patience with AWS, which takes a while to know everywhere what it was just told.
+"""Patience with AWS, which takes a while to know everywhere what it was just asked to do.
 
 botocore's own retries are for calls that fail in passing; these refusals are right by what AWS
 knows so far.

@@ -17,11 +17,11 @@ def own(fleet: Fleet) -> Any:
 
 
 def specification(fleet: Fleet, kind: str, more: Mapping[str, str] | None = None) -> Any:
-    """Return the tags as EC2 takes them with a thing that it makes.
+    """Return the tags as EC2 takes them with a resource that it makes.
 
     Args:
-        fleet: whose thing it is.
-        kind: EC2's word for such things, such as `instance`.
+        fleet: whose resource it is.
+        kind: EC2's word for such resources, such as `instance`.
         more: tags besides the fleet's own.
     """
     return {"ResourceType": kind, "Tags": [*own(fleet), *names.tag_list(more or {})]}
@@ -33,5 +33,5 @@ def of(fleet: Fleet) -> Any:
 
 
 def ours(fleet: Fleet, tags: Any) -> bool:
-    """Tell by the tags that AWS lists whether a thing is the fleet's."""
+    """Tell by the tags that AWS lists whether a resource is the fleet's."""
     return names.tag_table(tags).get(names.FLEET_TAG) == fleet.called

@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Lifecycle
 
-MOST_REASONS = 20  # told in an error; a study over all regions would drop hundreds
+MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +177,9 @@ def _nothing(fleet: Fleet, dropped: list[Dropped]) -> str:
         kinds = ", ".join(fleet.instance_types) or "type with what `needs` asks for"
         where = ", ".join(fleet.zones or fleet.aws_regions)
         return f"no node can be had: no {kinds} is offered in {where}"
-    told = _grouped(dropped)
-    more = [f"… and {len(told) - MOST_REASONS} more"] if len(told) > MOST_REASONS else []
-    lines = "\n".join(f"  {line}" for line in [*told[:MOST_REASONS], *more])
+    reasons = _grouped(dropped)
+    more = [f"… and {len(reasons) - MOST_REASONS} more"] if len(reasons) > MOST_REASONS else []
+    lines = "\n".join(f"  {line}" for line in [*reasons[:MOST_REASONS], *more])
     return f"no node can be had, of all that the fleet allows:\n{lines}"
 
 

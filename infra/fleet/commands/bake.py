@@ -89,8 +89,8 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
 
 def _program(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     """Return lines of shell that run the user data of a machine that becomes an image."""
-    told = up.node_settings(fleet, inputs, bucket.name_of(fleet, aws.account(fleet.home)))
-    text = user_data.render({**told, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
+    settings = up.node_settings(fleet, inputs, bucket.name_of(fleet, aws.account(fleet.home)))
+    text = user_data.render({**settings, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     lines = "\n".join(textwrap.wrap(packed, _WIDTH))
     return (

@@ -1,4 +1,4 @@
-"""The last that a node told of its boot: its log in the fleet's bucket, else its console."""
+"""The last line that a node logged of its boot: its log in the fleet's bucket, else its console."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class BootMessage:
 
 
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, BootMessage]:
-    """Return the last line that instances told of their boot, by id; without those that told none.
+    """Return the last line that each instance logged of its boot, by id, where there is one.
 
-    What AWS refuses to tell counts as not told: these words only explain.
+    What AWS refuses to show counts as absent: these lines only explain.
     """
     wanted = list(instances)
     if not wanted:
@@ -50,8 +50,8 @@ def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict
     for aws_region in {instance.aws_region for instance in wanted}:
         aws.ec2(aws_region)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        told = threads.map(lambda i: _log(aws, fleet, place, i) or _console(aws, i), wanted)
-        return {i.id: words for i, words in zip(wanted, told, strict=True) if words}
+        messages = threads.map(lambda i: _log(aws, fleet, place, i) or _console(aws, i), wanted)
+        return {i.id: words for i, words in zip(wanted, messages, strict=True) if words}
 
 
 def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> BootMessage | None:

@@ -1,7 +1,7 @@
-"""`fleet doctor`: what would keep a fleet from coming up, told before it is asked for.
+"""`fleet doctor`: what would keep a fleet from coming up, found before it is asked for.
 
 Nothing is changed: EC2 is asked by dry run, the other services by reading. What AWS lets nobody
-try beforehand (writing to IAM, S3 and SSM) is said to be so.
+try beforehand (writing to IAM, S3 and SSM) is named as such.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SKEW = timedelta(minutes=1)  # AWS takes 5, and tokens that begin in the future 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
     """Check all that a fleet needs, in AWS and on this machine; changes nothing.
 
-    What is found wrong is told in the findings and never raised.
+    What is found wrong is in the findings and never raised.
     """
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]
@@ -37,9 +37,9 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
 
 
 def _in_aws(aws: Aws, fleet: Fleet) -> list[Finding]:
-    ways, candidates = _ways(aws, fleet)
+    finding, candidates = _candidates(aws, fleet)
     return [
-        ways,
+        finding,
         *_quotas(aws, fleet, candidates),
         *_images(aws, fleet, candidates),
         *permissions.examine(aws, fleet),
@@ -78,7 +78,7 @@ def time_of(answer: Any) -> datetime | None:
     return parsedate_to_datetime(date) if date else None
 
 
-def _ways(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
+def _candidates(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
     check = "instance types and prices"
     try:
         found = choice.candidates(aws, fleet)
@@ -87,11 +87,11 @@ def _ways(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
         advice = "" if refused else "change instance_types, zones, aws_regions, spot or price_cap"
         return Finding(check=check, ok=False, found=str(error), advice=advice), []
     best = found[0]
-    told = (
+    summary = (
         f"{len(found)} ways to get a node, the cheapest GPU {best.price_per_gpu:.3f} USD/h: "
         f"{best.type.name} {best.lifecycle} in {best.zone}"
     )
-    return Finding(check=check, ok=True, found=told), found
+    return Finding(check=check, ok=True, found=summary), found
 
 
 def _quotas(aws: Aws, fleet: Fleet, candidates: list[Candidate]) -> list[Finding]:

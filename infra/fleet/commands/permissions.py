@@ -29,7 +29,7 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Try what can be tried; what is denied is told in the findings and never raised."""
+    """Try what can be tried; what is denied is in the findings and never raised."""
     probes, places = _reading(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)
@@ -124,7 +124,7 @@ def _answered(check: str, error: ClientError | TrialfleetError) -> Finding:
     code = code_of(cause) if isinstance(cause, ClientError) else ""
     if code == ALLOWED:
         return Finding(check=check, ok=True, found="granted")
-    told = explained(error, check) if isinstance(error, ClientError) else str(error)
+    reason = explained(error, check) if isinstance(error, ClientError) else str(error)
     if code in DENIED:
-        return Finding(check=check, ok=False, found=told, advice=ADVICE)
-    return Finding(check=check, ok=None, found=told, advice=LATER)
+        return Finding(check=check, ok=False, found=reason, advice=ADVICE)
+    return Finding(check=check, ok=None, found=reason, advice=LATER)

@@ -34,7 +34,7 @@ def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
         aws: the account.
         fleet: which.
         count: how many nodes to have.
-        progress: told what happens, a line each.
+        progress: takes a line for each step.
 
     Returns:
         What AWS refused, or what could not be drained and lives on, a line each.

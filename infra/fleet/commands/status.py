@@ -182,7 +182,7 @@ def describe(
     Args:
         instance: as AWS has it.
         pool: as the pool has it; None if it hasn't.
-        words: the last that it told of its boot, if that was asked for.
+        words: the last line that it logged of its boot, if that was asked for.
         record: what was spent.
         now: the moment.
     """
@@ -247,19 +247,19 @@ def _why(
 ) -> str:
     if pool is not None and stage in {"draining", "sick", "joined"}:
         return _why_in_pool(stage, pool)
-    told = f"; {words}" if words else ""
+    last_message = f"; {words}" if words else ""
     if stage == "asked":
         return "AWS is starting it"
     if stage == "ending":
-        return f"AWS is ending it{told}"
+        return f"AWS is ending it{last_message}"
     if stage == "ended":
-        return f"it has ended{told}"
+        return f"it has ended{last_message}"
     if instance.state != "running":
-        return f"it is {instance.state}{told}"
+        return f"it is {instance.state}{last_message}"
     minutes = _minutes(instance.launched, now)
     late = f", which is more than the {up.BOOT_MINUTES} that it may take"
     since = f"{minutes:.0f} minutes after its launch{late if minutes >= up.BOOT_MINUTES else ''}"
-    return f"not in the pool {since}{told or '; it has told nothing of its boot yet'}"
+    return f"not in the pool {since}{last_message or '; it has told nothing of its boot yet'}"
 
 
 def _why_in_pool(stage: Stage, pool: PoolNode) -> str:

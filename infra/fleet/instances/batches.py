@@ -18,7 +18,7 @@ GONE = {"InvalidInstanceID.NotFound", "InvalidID"}
 Call = Callable[["EC2Client", list[str]], object]
 
 
-def at_once(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
+def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
     """Make a call for instances, region by region; those that are gone are passed over.
 
     Args:

@@ -142,8 +142,8 @@ def _global(aws: Aws, fleet: Fleet) -> list[Resource]:
         token = names.token_parameter(fleet.called) if token_store.exists(aws, fleet) else None
         kept = bucket.left(aws, fleet, account)
     found = [("instance profile", profile), ("role", role), ("SSM parameter", token)]
-    things = [Resource(kind=kind, id=name) for kind, name in found if name]
-    return things + [Resource(kind="in S3:", id=url, aws_region=fleet.home) for url in kept]
+    resources = [Resource(kind=kind, id=name) for kind, name in found if name]
+    return resources + [Resource(kind="in S3:", id=url, aws_region=fleet.home) for url in kept]
 
 
 def _moment(text: str | None) -> Any:

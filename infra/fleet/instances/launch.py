@@ -122,7 +122,7 @@ def launch(
         candidates: where to ask, the best first.
         count: how many nodes more.
         run: what run they are for; empty for none.
-        progress: told of each answer, a line each.
+        progress: takes a line for each answer.
         now: the moment; by default the present.
 
     Returns:
@@ -288,7 +288,7 @@ class _Order:
 
 
 def _take_as_answer(response: Any, **_: Any) -> None:
-    """Let a lack of capacity be told at once.
+    """Let a lack of capacity be reported at once.
 
     AWS gives it status 500, a fault of its own, which botocore would ask about again for minutes;
     the next candidate is the better answer.

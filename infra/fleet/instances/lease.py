@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.instances.batches import at_once
+from trialfleet.infra.fleet.instances.batches import call_by_region
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
@@ -42,7 +42,7 @@ def renew(
     length = timedelta(minutes=fleet.lease_minutes if minutes is None else minutes)
     end = (now or datetime.now(UTC)) + length
     tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.at(end)}
-    at_once(
+    call_by_region(
         aws,
         instances,
         "the lease of",

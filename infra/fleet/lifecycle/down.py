@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.aws import (
 )
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
-from trialfleet.infra.fleet.instances.batches import at_once
+from trialfleet.infra.fleet.instances.batches import call_by_region
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
@@ -36,7 +36,7 @@ def down(
         fleet: which.
         drain: lets the nodes finish or checkpoint what they run; what it can't do is reported
             and doesn't keep the nodes alive.
-        progress: told what happens, a line each.
+        progress: takes a line for each step.
 
     Returns:
         What is left and why, a line each; empty when nothing is.
@@ -52,7 +52,7 @@ def down(
     if not _wait(aws, fleet, progress):
         progress("instances are still shutting down")
     failures = _delete(aws, fleet, progress)
-    return [*failures, *(f"left: {thing}" for thing in inventory.everything(aws, fleet))]
+    return [*failures, *(f"left: {resource}" for resource in inventory.everything(aws, fleet))]
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
@@ -61,7 +61,7 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
     Raises:
         FleetError: AWS refuses.
     """
-    at_once(
+    call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
 

@@ -109,7 +109,7 @@ def prepare(
         inputs: what the nodes are given.
         candidates: where nodes may be launched; regions without one are left alone.
         run: what run the nodes are for; empty for none.
-        progress: told what is being made, a line each.
+        progress: takes a line for each resource that is made.
 
     Raises:
         InputError: an image, a subnet or a bucket that the fleet names can't be used.
@@ -153,7 +153,7 @@ def up(
         candidates: where to ask for nodes, the best first.
         count: how many nodes to have; by default the fleet's minimum, and at least one.
         run: what run they are for; empty for none.
-        progress: told what happens, a line each.
+        progress: takes a line for each step.
 
     Returns:
         All living nodes, and who refused.
@@ -208,7 +208,7 @@ def _store(
 
 
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
-    """Return what a node is told in its user data, but for the run; nothing of it is secret."""
+    """Return the settings in a node's user data, but for the run; nothing of it is secret."""
     return {
         "schema": 1,
         "fleet": fleet.called,

@@ -132,7 +132,7 @@ class Autoscaler:
         self,
         aws: Aws,
         fleet: Fleet,
-        ways: Connections,
+        connections: Connections,
         *,
         run: str = "",
         planned: datetime | None = None,
@@ -143,16 +143,16 @@ class Autoscaler:
         Args:
             aws: the account.
             fleet: which fleet.
-            ways: how to reach the pool and what new nodes need.
+            connections: how to reach the pool and what new nodes need.
             run: whose trials count, and from whose beginning the cap of a run counts; empty: all
                 trials, and from now on.
             planned: when it was planned, where that is known: what the record knows of a run that
                 began earlier is another's of the same id.
-            progress: told what is done, a line each.
+            progress: takes a line for each action.
         """
-        self._aws, self._fleet, self._ways = aws, fleet, ways
+        self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
-        self._clock = WallClock(ways.clock, ways.ticks)
+        self._clock = WallClock(connections.clock, connections.ticks)
         self._began = self._clock.now()
         self._watch = Watch(self._began)
         self._listing = Listing(aws, fleet)
@@ -238,7 +238,7 @@ class Autoscaler:
 
     def _look(self) -> PoolView:
         try:
-            return self._ways.look(self._fleet.called, self._run)
+            return self._connections.look(self._fleet.called, self._run)
         except PoolError:
             self._watch.blinded()
             raise
@@ -254,7 +254,7 @@ class Autoscaler:
         """Return where nodes may be had, or why nowhere; that doesn't keep others from going."""
         if self._chosen is None or now - self._chosen[0] >= CHOICE:
             try:
-                self._chosen = now, list(self._ways.choose(self._aws, self._fleet))
+                self._chosen = now, list(self._connections.choose(self._aws, self._fleet))
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
         return self._chosen[1], ""
@@ -320,7 +320,7 @@ class Autoscaler:
         if stop is None or not self._run:  # whose trials they are that have spent it nobody knows
             return 0, limits, ""
         try:
-            ended = self._ways.end(self._run, stop)
+            ended = self._connections.end(self._run, stop)
         except PoolError as error:
             return 0, replace(limits, paused=stop.reason), str(error)
         if ended:
@@ -344,7 +344,7 @@ class Autoscaler:
 
     def _ask_to_drain(self, node: PoolNode, removal: Removal) -> str:
         try:
-            return self._ways.drain(node, removal)
+            return self._connections.drain(node, removal)
         except PoolError as error:
             return str(error)
 
@@ -367,7 +367,7 @@ class Autoscaler:
         """Start nodes, and pause for a while where AWS has fewer than are wanted."""
         if not decision.launch:
             return []
-        inputs = self._ways.inputs(self._aws, self._fleet)
+        inputs = self._connections.inputs(self._aws, self._fleet)
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
         prepared = up.prepare(aws, fleet, inputs, candidates, run)
         got = launch.launch(aws, fleet, prepared, candidates, decision.launch, run, say, now=now)

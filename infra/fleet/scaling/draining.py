@@ -59,8 +59,8 @@ def _ask(program: str, node: PoolNode, reason: str, *, only_idle: bool = False) 
         return f"{node.slot} does not answer"
     if done.returncode == 0 or IN_PROGRESS in done.stderr:
         return ""
-    said = " ".join((done.stderr or done.stdout).split())
-    return re.sub(r".*error code \d+: ", "", said) or f"condor_drain exits {done.returncode}"
+    output = " ".join((done.stderr or done.stdout).split())
+    return re.sub(r".*error code \d+: ", "", output) or f"condor_drain exits {done.returncode}"
 
 
 def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
@@ -87,7 +87,7 @@ def drain_instances(
     Args:
         instances: which.
         reason: why, for the nodes' ads.
-        progress: told what is waited for.
+        progress: takes a line on what is waited for.
         seconds: how long trials may take.
 
     Returns:
@@ -112,15 +112,15 @@ def drain_instances(
 
 
 def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
-    said = ""
+    last_printed = ""
 
     def gone() -> bool:
-        nonlocal said
+        nonlocal last_printed
         left = _undrained(asked, nodes())
         text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
-        if text not in {"", said}:
+        if text not in {"", last_printed}:
             progress(f"waiting for {text} to leave")
-        said = text
+        last_printed = text
         return not left
 
     wait_until(gone, seconds=seconds, poll=1.0)

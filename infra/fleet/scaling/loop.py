@@ -1,4 +1,4 @@
-"""The autoscaler as a process: step after step until it is told to end, or its graph is done.
+"""The autoscaler as a process: step after step until it is asked to end, or its graph is done.
 
 It is a SERVICE node of a graph, its PROVISIONER, or a command that somebody runs on the manager.
 What it does is written to a file for people. One autoscaler scales a fleet at a time on a machine;
@@ -87,7 +87,7 @@ class Loop:
             report: the file to report to; default: `default_report(fleet)`.
             lock: the file that makes autoscalers take turns; default: this user's for the fleet.
             graph: the graph whose provisioner this is; None: this is a service.
-            progress: told of errors, a line each.
+            progress: takes a line for each error.
             pause: seconds between steps.
             longest_pause: … after several that failed: each step renews the nodes' leases.
         """
@@ -117,31 +117,31 @@ class Loop:
                 self._tell("ended")
 
     def _opened(self) -> IO[str] | None:
-        """Return the open lock, which may need a disk with room again; None if told to end."""
-        said = False
+        """Return the open lock, which may need a disk with room again; None if asked to end."""
+        reported = False
         while not self._stop.is_set():
             try:
                 for file in (self._report, self._lock):
                     file.parent.mkdir(parents=True, exist_ok=True)
                 return self._lock.open("w")
             except OSError as error:
-                if not said:
+                if not reported:
                     self._say(f"the autoscaler's files can't be made: {error}")
-                said = True
+                reported = True
                 self._stop.wait(self._pause)
         return None
 
     def _alone(self, lock: IO[str]) -> bool:
-        """Wait until no other autoscaler scales this fleet here; False if told to end first."""
-        said = False
+        """Wait until no other autoscaler scales this fleet here; False if asked to end first."""
+        reported = False
         while not self._stop.is_set():
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not said:
+                if not reported:
                     self._tell("waiting")
                     self._say(f"another autoscaler of the fleet {self._fleet!r} is at work")
-                said = True
+                reported = True
                 self._stop.wait(self._pause)
             else:
                 return True
@@ -155,9 +155,9 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - whatever it is, nodes and run need the next step
             self._failures += 1
             ours = isinstance(error, TrialfleetError)
-            told = str(error) if ours else "".join(traceback.format_exception(error)).rstrip()
-            self._say(f"this step failed, the next follows: {told}")
-            self._tell("failing", told if ours else told.splitlines()[-1])
+            message = str(error) if ours else "".join(traceback.format_exception(error)).rstrip()
+            self._say(f"this step failed, the next follows: {message}")
+            self._tell("failing", message if ours else message.splitlines()[-1])
             return False
         self._failures = 0
         self._tell("scaling")
@@ -219,10 +219,12 @@ def ending_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    def told(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop()
 
-    former = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    former = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The end of trials that nothing pays for: their jobs are removed from the queue, and told why."""
+"""The end of trials that nothing pays for: their jobs leave the queue, with the reason."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _remove(constraint: str, reason: str) -> None:
     import htcondor2
 
     remove: Any = htcondor2.JobAction.Remove
-    told: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
+    reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
     try:
-        htcondor2.Schedd().act(remove, constraint, reason=told)
+        htcondor2.Schedd().act(remove, constraint, reason=reason_and_code)
     except htcondor2.HTCondorException as error:
         raise PoolError(f"trials can't be removed from the queue: {error}") from error

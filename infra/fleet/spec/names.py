@@ -1,4 +1,4 @@
-"""What a fleet's things are called, and the tags by which they are found again.
+"""What a fleet's resources are called, and the tags by which they are found again.
 
 AWS is the only record of what exists: everything made carries `FLEET_TAG`, and `up`, `status`,
 `down` and `reap` go by what AWS lists under it.

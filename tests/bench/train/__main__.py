@@ -279,8 +279,8 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 def processor() -> str:
     """Return the processor's name, if it can be had."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
 
@@ -323,9 +323,9 @@ def print_workload(result: dict[str, Any], goals: dict[str, float]) -> None:
             f"{way['samples_per_second']:13,.0f}{to_loss:>17}"
             + compared(ratios.get(name), goals.get(name))
         )
-    print(told_of_step(result["step"]))
+    print(step_line(result["step"]))
     if ratios:
-        print(told_of_roofline(result["step"], ratios["roofline"], goals), flush=True)
+        print(roofline_line(result["step"], ratios["roofline"], goals), flush=True)
 
 
 def titled(loss: float | None) -> str:
@@ -333,7 +333,7 @@ def titled(loss: float | None) -> str:
     return "" if loss is None else f"to loss {loss}"
 
 
-def told_of_step(step: dict[str, Any]) -> str:
+def step_line(step: dict[str, Any]) -> str:
     """Return what a step asks for, how long each would take at least, and what bounds it."""
     times = {name: f"{seconds * 1e3:.3f} ms" for name, seconds in step["seconds"].items()}
     return (
@@ -343,7 +343,7 @@ def told_of_step(step: dict[str, Any]) -> str:
     )
 
 
-def told_of_roofline(step: dict[str, Any], share: float, goals: dict[str, float]) -> str:
+def roofline_line(step: dict[str, Any], share: float, goals: dict[str, float]) -> str:
     """Return ours as a share of the roofline; the goal is for steps that it bounds."""
     goal = f" (goal {goals['roofline']:.0%})" if "roofline" in goals else ""
     if step["bound"] == "launches":

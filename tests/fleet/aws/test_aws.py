@@ -14,24 +14,26 @@ def refused(code: str, message: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
 
 
-def told(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     with pytest.raises(FleetError) as raised, asking("two nodes"):
         raise error
     return str(raised.value)
 
 
 def test_a_permission_that_is_missing_is_named_and_where_to_find_it() -> None:
-    text = told(refused("AccessDenied", "You are not authorized to perform: ec2:RunInstances"))
+    text = message_of(
+        refused("AccessDenied", "You are not authorized to perform: ec2:RunInstances")
+    )
     assert "the permission ec2:RunInstances is denied" in text
     assert "trialfleet fleet plan --policy" in text
 
 
 def test_a_denial_that_names_no_permission_names_the_call() -> None:
-    assert "to call RunInstances is denied" in told(refused("UnauthorizedOperation", "No."))
+    assert "to call RunInstances is denied" in message_of(refused("UnauthorizedOperation", "No."))
 
 
 def test_a_refusal_is_one_line_however_long_it_is() -> None:
-    text = told(refused("Unavailable", "<html>\n  sorry\n</html>" * 500))
+    text = message_of(refused("Unavailable", "<html>\n  sorry\n</html>" * 500))
     assert text.startswith("two nodes: AWS refuses: Unavailable: <html> sorry")
     assert "\n" not in text
     assert len(text) < LONGEST_REASON + 100
@@ -50,4 +52,4 @@ def test_the_accounts_number_is_asked_for_once(cloud: Account) -> None:
     ],
 )
 def test_without_credentials_or_a_way_to_aws_it_says_so(error: Exception, advice: str) -> None:
-    assert advice in told(error)
+    assert advice in message_of(error)

@@ -32,11 +32,11 @@ SPOT = {
 
 @contextmanager
 def spot_costs(spot: Mapping[str, Mapping[tuple[str, str], float]] = SPOT) -> Iterator[None]:
-    def told(_: Any, aws_region: str, types: Any) -> Mapping[tuple[str, str], float]:
+    def answer(_: Any, aws_region: str, types: Any) -> Mapping[tuple[str, str], float]:
         wanted = set(types)
         return {pair: usd for pair, usd in spot[aws_region].items() if pair[0] in wanted}
 
-    with mock.patch.object(prices, "spot_prices", told):
+    with mock.patch.object(prices, "spot_prices", answer):
         yield
 
 
@@ -114,10 +114,10 @@ def test_a_long_list_of_reasons_is_cut(cloud: Account) -> None:
     kinds = [f"g5.{size}xlarge" for size in (2, 4, 8, 16, 24)]
     with mock.patch.object(choice, "MOST_REASONS", 3), pytest.raises(FleetError) as error:
         chosen(cloud, instance_types=kinds)
-    told = str(error.value).splitlines()
+    lines = str(error.value).splitlines()
     zones = "eu-west-1a, eu-west-1b, eu-west-1c"
-    assert told[1] == f"  g5.16xlarge spot in {zones}: AWS lists no spot price"
-    assert told[4:] == ["  … and 2 more"]
+    assert lines[1] == f"  g5.16xlarge spot in {zones}: AWS lists no spot price"
+    assert lines[4:] == ["  … and 2 more"]
 
 
 def test_a_type_that_no_zone_offers_is_told(cloud: Account) -> None:
@@ -131,10 +131,10 @@ def test_an_unknown_type_is_a_mistake_of_the_file(cloud: Account) -> None:
 
 
 def test_a_price_that_no_table_has_is_asked_of_aws(cloud: Account) -> None:
-    def told(_: Any, aws_region: str, instance_type: str) -> float | None:
+    def answer(_: Any, aws_region: str, instance_type: str) -> float | None:
         return 0.107 if (aws_region, instance_type) == (HOME, "m5.large") else None
 
-    with mock.patch.object(prices, "ask", told):
+    with mock.patch.object(prices, "ask", answer):
         found = chosen(cloud, instance_types=["m5.large"], spot={"share": 0})
     assert {one.price for one in found} == {0.107}
 
@@ -153,7 +153,7 @@ def test_a_fleet_of_spot_alone_asks_for_no_other_price(cloud: Account) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 99)), min_size=2, max_size=9))
-def test_the_order_hangs_on_nothing_but_the_candidates(
+def test_the_order_depends_on_nothing_but_the_candidates(
     offers: list[tuple[int, float]],
 ) -> None:
     fleet, way = moto_account.fleet(), moto_account.candidate()

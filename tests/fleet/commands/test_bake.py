@@ -32,8 +32,8 @@ def test_the_script_runs_a_nodes_first_steps_and_joins_nothing(
     cloud: Account, given: NodeInputs, tmp_path: Path
 ) -> None:
     text = unpacked(bake.script(cloud.aws, fleet(), given), tmp_path)
-    told = node_settings(fleet(), given, f"trialfleet-f-{ACCOUNT}")
-    expected = {**told, "run": "", "image": True, "boot_minutes": bake.BUILD_MINUTES}
+    node_values = node_settings(fleet(), given, f"trialfleet-f-{ACCOUNT}")
+    expected = {**node_values, "run": "", "image": True, "boot_minutes": bake.BUILD_MINUTES}
     assert text == user_data.render(expected)
     assert list(tmp_path.iterdir()) == []
     assert given.token not in text

@@ -131,9 +131,9 @@ def test_a_clock_that_is_wrong_is_told(cloud: Account, seconds: int, ok: bool) -
 def test_aws_tells_its_time_even_when_it_refuses(cloud: Account) -> None:
     now = datetime.now(UTC)
     answer: Any = cloud.aws.caller(HOME)
-    told = doctor.time_of(answer)
-    assert told is not None
-    assert abs(told - now) < timedelta(seconds=5)
+    aws_time = doctor.time_of(answer)
+    assert aws_time is not None
+    assert abs(aws_time - now) < timedelta(seconds=5)
     refusal = ClientError(answer, "GetCallerIdentity")
     with mock.patch.object(cloud.aws.sts(HOME), "get_caller_identity", side_effect=refusal):
         found = findings(cloud.aws)
@@ -227,9 +227,9 @@ def test_permissions_are_found_denied_or_granted(cloud: Account) -> None:
         "permission to see the role",
         "permission to make a security group in eu-west-1",
     }
-    told = denied["permission to make a security group in eu-west-1"]
-    assert "ec2:CreateSecurityGroup" in told.found
-    assert "plan --policy" in told.advice
+    finding = denied["permission to make a security group in eu-west-1"]
+    assert "ec2:CreateSecurityGroup" in finding.found
+    assert "plan --policy" in finding.advice
 
 
 DENIED = {"iam:GetRole", "ec2:CreateSecurityGroup"}

@@ -59,9 +59,9 @@ def test_a_pool_that_cannot_drain_keeps_no_node_alive(cloud: Account, bare: list
     def drain(_: list[Instance]) -> None:
         raise PoolError("no collector answers")
 
-    said: list[str] = []
-    assert down(cloud.aws, SPEC, drain, said.append) == []
-    assert "draining failed: no collector answers" in said
+    messages: list[str] = []
+    assert down(cloud.aws, SPEC, drain, messages.append) == []
+    assert "draining failed: no collector answers" in messages
 
 
 def test_where_there_are_no_nodes_nothing_is_drained(cloud: Account) -> None:

@@ -32,7 +32,7 @@ def cloud(cloud: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ac
     return cloud
 
 
-def typed(*words: str) -> Result:
+def fleet_command(*words: str) -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(main, ["fleet", *words])
 
 
@@ -43,7 +43,7 @@ def raised(cloud: Account) -> str:
 
 
 def test_plan_tells_prices_what_would_be_made_and_the_next_command(cloud: Account) -> None:
-    result = typed("plan")
+    result = fleet_command("plan")
     assert result.exit_code == 0, result.output
     assert "g4dn.xlarge" in result.output
     assert f"S3 bucket trialfleet-f-{ACCOUNT}, prefix fleet/f/" in result.output
@@ -53,53 +53,53 @@ def test_plan_tells_prices_what_would_be_made_and_the_next_command(cloud: Accoun
 
 
 def test_plan_prints_json_and_the_policies_alone(cloud: Account) -> None:
-    plan = json.loads(typed("plan", "--json").output)
+    plan = json.loads(fleet_command("plan", "--json").output)
     assert plan["candidates"][0]["type"]["name"] == "g4dn.xlarge"
-    policies = json.loads(typed("plan", "--policy").output)
+    policies = json.loads(fleet_command("plan", "--policy").output)
     assert policies.keys() == {"caller", "daily", "node"}
 
 
 def test_status_shows_a_node_and_says_why_the_pool_is_silent(cloud: Account) -> None:
     name = raised(cloud)
-    text = typed("status").output
+    text = fleet_command("status").output
     assert name in text
     assert "0.58 USD/h" in text
     assert "the pool can't be asked" in text
-    told = json.loads(typed("status", "--json").output)
-    assert [node["instance"] for node in told["nodes"]] == [name]
+    content = json.loads(fleet_command("status", "--json").output)
+    assert [node["instance"] for node in content["nodes"]] == [name]
 
 
 def test_down_removes_all_and_says_so(cloud: Account) -> None:
     raised(cloud)
-    result = typed("down", "--now", "fleet.yaml")
+    result = fleet_command("down", "--now", "fleet.yaml")
     assert result.exit_code == 0, result.output
     assert "nothing is left; the fleet has cost about 0.0" in result.output
-    assert not [thing for thing in cloud.holdings() if "trialfleet" in thing]
+    assert not [holding for holding in cloud.holdings() if "trialfleet" in holding]
 
 
 def test_down_says_once_what_is_left(cloud: Account) -> None:
     raised(cloud)
     bucket = f"trialfleet-f-{ACCOUNT}"
     cloud.client("s3").put_object(Bucket=bucket, Key="somebodys", Body=b"")
-    result = typed("down", "--now")
+    result = fleet_command("down", "--now")
     assert result.exit_code == 1
     assert result.output.splitlines()[-1] == f"left: in S3: s3://{bucket} in eu-west-1"
 
 
 def test_reap_shows_before_it_acts(cloud: Account) -> None:
     name = raised(cloud)
-    assert typed("reap", "--aws-region", "eu-west-1", "--dry-run").output == ""
+    assert fleet_command("reap", "--aws-region", "eu-west-1", "--dry-run").output == ""
     cloud.client("ec2").create_tags(
         Resources=[name], Tags=[{"Key": "trialfleet:expires", "Value": "2026-01-01T00:00:00Z"}]
     )
-    assert name in typed("reap", "--aws-region", "eu-west-1", "--dry-run").output
+    assert name in fleet_command("reap", "--aws-region", "eu-west-1", "--dry-run").output
     assert len(cloud.instances()) == 1
-    assert "1 terminated" in typed("reap", "--aws-region", "eu-west-1").output
+    assert "1 terminated" in fleet_command("reap", "--aws-region", "eu-west-1").output
     assert cloud.instances() == []
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (["plan", "nothing.yaml"], 2, "nothing.yaml: there is no such file"),
         (["scale", "9"], 2, "9 nodes: the fleet may have 0 to 2 (nodes.max)"),
@@ -111,17 +111,17 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
     ],
 )
 def test_a_mistake_is_told_without_a_traceback(
-    cloud: Account, words: list[str], code: int, told: str
+    cloud: Account, words: list[str], code: int, expected: str
 ) -> None:
-    result = typed(*words)
+    result = fleet_command(*words)
     assert result.exit_code == code, result.output
-    assert told in result.output
+    assert expected in result.output
     assert "Traceback" not in result.output
     assert cloud.instances() == []
 
 
 def test_without_a_file_the_folder_is_named(cloud: Account) -> None:
     Path("fleet.yaml").unlink()
-    result = typed("status")
+    result = fleet_command("status")
     assert result.exit_code == 2
     assert "neither study.yaml nor fleet.yaml" in result.output

@@ -76,10 +76,10 @@ def test_joined_nodes_tell_what_they_are_and_what_they_run(
 def test_the_status_is_plain_json(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         (name,) = raised(account, 1)
-        told = seen(account, monkeypatch, pool_node(name)).to_json()
-        assert json.loads(json.dumps(told)) == told
-        assert told["nodes"][0]["bandwidth"] == 481.5
-        assert datetime.fromisoformat(told["nodes"][0]["launched"]).tzinfo
+        content = seen(account, monkeypatch, pool_node(name)).to_json()
+        assert json.loads(json.dumps(content)) == content
+        assert content["nodes"][0]["bandwidth"] == 481.5
+        assert datetime.fromisoformat(content["nodes"][0]["launched"]).tzinfo
 
 
 def test_a_node_that_has_not_joined_tells_the_last_line_of_its_log(
@@ -108,9 +108,9 @@ def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     with new_account() as account:
         raised(account, 1)
         console = account.client("ec2").get_console_output  # what moto says of every instance
-        said = console(InstanceId=raised(account, 1)[0])["Output"]
+        output = console(InstanceId=raised(account, 1)[0])["Output"]
         node = seen(account, monkeypatch).nodes[0]
-        assert node.why.endswith(f"its console ends: {last_line(said)}")
+        assert node.why.endswith(f"its console ends: {last_line(output)}")
         account.faults.refuse("GetConsoleOutput", "UnauthorizedOperation", status=403)
         node = seen(account, monkeypatch).nodes[0]
         assert node.why.endswith("it has told nothing of its boot yet")

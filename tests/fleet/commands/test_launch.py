@@ -48,14 +48,14 @@ def ask(
     candidates: Sequence[Candidate],
     count: int = 1,
     *,
-    said: list[str] | None = None,
+    messages: list[str] | None = None,
     now: datetime = NOON,
     **changes: Any,
 ) -> Launched:
     spec = fleet(**changes)
-    told: list[str] = [] if said is None else said
+    lines: list[str] = [] if messages is None else messages
     return launch.launch(
-        cloud.aws, spec, ready(cloud, spec), candidates, count, "r1", told.append, now=now
+        cloud.aws, spec, ready(cloud, spec), candidates, count, "r1", lines.append, now=now
     )
 
 
@@ -119,15 +119,15 @@ def test_the_market_is_asked_for_explicitly(
 @pytest.mark.parametrize("code", sorted({*launch.UNAVAILABLE} - {launch.TWICE}))
 def test_where_one_candidate_has_none_the_next_is_asked(cloud: Account, code: str) -> None:
     no_capacity(cloud, HOME + "a", code)
-    said: list[str] = []
-    launched = ask(cloud, [A, candidate(HOME + "a", "g6.xlarge"), B], 2, said=said)
+    messages: list[str] = []
+    launched = ask(cloud, [A, candidate(HOME + "a", "g6.xlarge"), B], 2, messages=messages)
     assert zones(launched) == [HOME + "b"] * 2
-    assert [str(refusal) for refusal in launched.refusals] == said[:2]
-    assert said[0] == (
+    assert [str(refusal) for refusal in launched.refusals] == messages[:2]
+    assert messages[0] == (
         f"g5.xlarge spot in eu-west-1a (0.400 USD/h): {launch.UNAVAILABLE[code]} "
         f"({code}: said the test)"
     )
-    assert said[2].startswith("g5.xlarge spot in eu-west-1b (0.400 USD/h): launched i-")
+    assert messages[2].startswith("g5.xlarge spot in eu-west-1b (0.400 USD/h): launched i-")
 
 
 def test_a_candidate_that_runs_dry_is_left_for_the_next(cloud: Account) -> None:

@@ -67,14 +67,14 @@ def test_what_outlived_its_lease_is_terminated_in_any_fleet(
     cloud: Account, nodes: list[Instance]
 ) -> None:
     lease.renew(cloud.aws, SPEC, nodes[:1], 120, now=NOW)
-    said: list[str] = []
+    messages: list[str] = []
     after = NOW + timedelta(minutes=61)
-    reaped = reap(cloud.aws, [HOME, AWAY], said.append, now=after)
+    reaped = reap(cloud.aws, [HOME, AWAY], messages.append, now=after)
     assert {i.id for i in reaped} == {i.id for i in nodes[1:]}
     assert [i["InstanceId"] for i in cloud.instances()] == [nodes[0].id]
     assert cloud.instances(AWAY) == []
     ended = "its lease ended 2026-11-20T13:00:00Z"
-    assert f"{nodes[2].id} (g5.xlarge in us-east-1a, fleet g): {ended}" in said
+    assert f"{nodes[2].id} (g5.xlarge in us-east-1a, fleet g): {ended}" in messages
     assert reap(cloud.aws, [HOME, AWAY], now=after) == []
 
 

@@ -36,10 +36,10 @@ def raise_fleet(
     cloud: Account, count: int | None = None, run: str = "", **changes: Any
 ) -> Launched:
     candidates = changes.pop("candidates", [A, B])
-    said = changes.pop("said", [])
+    messages = changes.pop("messages", [])
     given = changes.pop("given", {})
     spec = fleet(**changes)
-    return up(cloud.aws, spec, inputs(**given), candidates, count, run, said.append)
+    return up(cloud.aws, spec, inputs(**given), candidates, count, run, messages.append)
 
 
 def latest(cloud: Account, name: str = "trialfleet-f-x86_64", aws_region: str = HOME) -> Any:
@@ -79,23 +79,25 @@ def test_a_node_is_told_all_that_it_needs_to_join(cloud: Account) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "told"),
+    ("named", "expected"),
     [("", ""), ("https://aws.example:4566", "https://aws.example:4566")],
 )
 def test_where_the_user_asks_aws_the_nodes_ask_it_too(
-    named: str, told: str, monkeypatch: pytest.MonkeyPatch
+    named: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", named)
-    assert Aws().endpoint(HOME) == told
-    assert Aws().endpoint("cn-north-1") == told
+    assert Aws().endpoint(HOME) == expected
+    assert Aws().endpoint("cn-north-1") == expected
 
 
 def test_the_bundle_lies_where_the_node_looks_and_the_token_too(cloud: Account) -> None:
     raise_fleet(cloud)
-    told = settings(cloud)
-    held = cloud.client("s3").get_object(Bucket=told["bucket"], Key=told["bundle"])
+    node_values = settings(cloud)
+    held = cloud.client("s3").get_object(Bucket=node_values["bucket"], Key=node_values["bundle"])
     assert held["Body"].read() == b"a bundle"
-    token = cloud.client("ssm").get_parameter(Name=told["token_parameter"], WithDecryption=True)
+    token = cloud.client("ssm").get_parameter(
+        Name=node_values["token_parameter"], WithDecryption=True
+    )
     assert token["Parameter"]["Value"] == SECRET
 
 
@@ -123,12 +125,12 @@ def test_the_launch_template_closes_what_can_be_closed(cloud: Account) -> None:
 
 
 def test_the_token_stands_in_ssm_and_nowhere_else(cloud: Account) -> None:
-    said: list[str] = []
-    raise_fleet(cloud, said=said)
+    messages: list[str] = []
+    raise_fleet(cloud, messages=messages)
     asked = [
         json.dumps(body, default=repr) for body in cloud.faults.asked("CreateLaunchTemplate")
     ] + [json.dumps(body, default=repr) for body in cloud.faults.asked("RunInstances")]
-    for text in [*asked, user_data(cloud), *said, repr(inputs())]:
+    for text in [*asked, user_data(cloud), *messages, repr(inputs())]:
         assert SECRET not in text
 
 
@@ -195,18 +197,18 @@ def test_up_renews_the_lease_of_nodes_that_live_already(cloud: Account) -> None:
 
 def test_what_is_full_is_asked_again_after_a_while(cloud: Account) -> None:
     cloud.faults.refuse("RunInstances", "InsufficientInstanceCapacity", times=3)
-    said: list[str] = []
-    assert len(raise_fleet(cloud, 1, said=said).instances) == 1
+    messages: list[str] = []
+    assert len(raise_fleet(cloud, 1, messages=messages).instances) == 1
     assert cloud.pauses == [15]
-    assert "0 of 1 nodes; asking again in 15 s" in said
+    assert "0 of 1 nodes; asking again in 15 s" in messages
 
 
 def test_what_stays_full_is_told_with_each_reason(cloud: Account) -> None:
     cloud.faults.refuse("RunInstances", "InsufficientInstanceCapacity")
-    with pytest.raises(FleetError) as told:
+    with pytest.raises(FleetError) as raised:
         raise_fleet(cloud)
     refused = "no capacity (InsufficientInstanceCapacity: said the test)"
-    assert str(told.value).splitlines() == [
+    assert str(raised.value).splitlines() == [
         "no node could be had:",
         f"  g5.xlarge spot in eu-west-1a (0.400 USD/h): {refused}",
         f"  g5.xlarge spot in eu-west-1b (0.400 USD/h): {refused}",
@@ -283,7 +285,7 @@ def test_the_newest_image_behind_a_parameter_is_taken(cloud: Account) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ami", "told"),
+    ("ami", "expected"),
     [
         ("ami-0123456789abcdef9", r"eu-west-1 has no image ami-0123456789abcdef9"),
         ("ssm:/nowhere", r"eu-west-1 has no SSM parameter /nowhere"),
@@ -291,9 +293,9 @@ def test_the_newest_image_behind_a_parameter_is_taken(cloud: Account) -> None:
         (ARM_IMAGE, r"is for arm64 and the instance types are x86_64"),
     ],
 )
-def test_an_image_that_cannot_be_used_is_told(cloud: Account, ami: str, told: str) -> None:
+def test_an_image_that_cannot_be_used_is_told(cloud: Account, ami: str, expected: str) -> None:
     cloud.client("ssm").put_parameter(Name="/old", Value="ami-0123456789abcdef8", Type="String")
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=expected):
         raise_fleet(cloud, ami=ami)
 
 

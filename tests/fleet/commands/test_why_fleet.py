@@ -38,7 +38,7 @@ from trialfleet.workflows.why.instance_witnesses import instance_facts
 from trialfleet.workflows.why.waiting_rules import waits
 from trialfleet.workflows.why.witnesses import RunWitnesses
 
-EMPTY = Prospects(slots=0, fit=0, willing=0, at_once=0, lacking=(), has_fleet=False)
+EMPTY = Prospects(slots=0, fit=0, willing=0, concurrency=0, lacking=(), has_fleet=False)
 WAITS = Queued(job="7.0", seconds=90, prospects=EMPTY)
 
 

@@ -31,14 +31,14 @@ class Fleet:
     @classmethod
     def of(cls, project: Project, name: str) -> Fleet:
         """Write the file of a fleet."""
-        said = {
+        spec = {
             "name": name,
             "aws_regions": ["us-east-1"],
             "zones": ["us-east-1a", "us-east-1b"],
             "instance_types": [KIND],
             "ami": BARE,
         }
-        project.manager.write(f"{HOME}/{name}.yaml", json.dumps(said), user=USER)  # it is YAML
+        project.manager.write(f"{HOME}/{name}.yaml", json.dumps(spec), user=USER)  # it is YAML
         return cls(project, name)
 
     @property
@@ -105,8 +105,8 @@ class Fleet:
     def status(self, node: Machine) -> dict[str, Any]:
         """Return what `fleet status` says of a node."""
         line = f"{PROGRAM} fleet status --json {self.name}.yaml"
-        told = json.loads(self.project.run(line))["nodes"]
-        return next(one for one in told if one["instance"] == node.id)
+        content = json.loads(self.project.run(line))["nodes"]
+        return next(one for one in content if one["instance"] == node.id)
 
     def log(self, node: Machine) -> str:
         """Return the log that a node has put into the bucket."""

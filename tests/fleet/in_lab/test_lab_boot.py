@@ -45,7 +45,7 @@ class Doomed:
     node: Machine
     why: str
 
-    def told(self) -> str:
+    def message(self) -> str:
         """Return why it has not joined by `fleet status`, as soon as that knows."""
         status = self.fleet.status(self.node)
         assert status["stage"] == "booted"
@@ -107,7 +107,7 @@ def without(policy: Mapping[str, Any], action: str) -> dict[str, Any]:
 def test_status_says_why_a_node_has_not_joined(
     doomed: dict[str, Doomed], lab: Lab, name: str
 ) -> None:
-    print(lab.wait_for(doomed[name].told, f"why {name} has not joined", 55))
+    print(lab.wait_for(doomed[name].message, f"why {name} has not joined", 55))
 
 
 # --- Permissions ----------------------------------------------------------------------------------
@@ -352,8 +352,8 @@ def test_on_the_prepared_image_our_own_steps_take_seconds(
     machine.run(["systemctl", "reboot"])
     fleet.wait_until_joined(machine)
     lab.wait_for(lambda: "join: joined" in fleet.log(machine), "the end of its log")
-    told = fleet.log(machine).partition(" user data: ")
-    lines = f"{told[0].splitlines()[-1]}{told[1]}{told[2]}".splitlines()
+    log_parts = fleet.log(machine).partition(" user data: ")
+    lines = f"{log_parts[0].splitlines()[-1]}{log_parts[1]}{log_parts[2]}".splitlines()
     print("\n".join(lines))
     assert any("htcondor: 25" in line and "present" in line for line in lines)
     first, last = (datetime.fromisoformat(line.split()[0]) for line in (lines[0], lines[-1]))
@@ -370,11 +370,11 @@ def test_the_doctor_finds_a_dead_manager_and_its_advice_mends_it(project: Projec
     manager.run("systemctl stop condor && rm /etc/trialfleet/node.token", check=True)
     broken = fleet.call("doctor")
     assert broken.returncode == 1
-    said = " ".join(broken.stdout.split())
-    assert "9618: Connection refused → `sudo trialfleet manager install` makes" in said
-    assert "/etc/trialfleet/node.token can't be read" in said
-    assert "`sudo trialfleet manager token` on the manager makes a new one" in said
-    assert said.count("wrong ") == 2
+    output = " ".join(broken.stdout.split())
+    assert "9618: Connection refused → `sudo trialfleet manager install` makes" in output
+    assert "/etc/trialfleet/node.token can't be read" in output
+    assert "`sudo trialfleet manager token` on the manager makes a new one" in output
+    assert output.count("wrong ") == 2
 
     project.install()
     manager.run([str(PROGRAM), "manager", "token"], check=True)

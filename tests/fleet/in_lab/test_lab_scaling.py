@@ -42,10 +42,10 @@ def autoscaling(project: Project, *words: str) -> Iterator[None]:
         yield
     finally:
         project.run(f"kill -INT {process}; tail --pid={process} -f /dev/null", timeout=30)
-        print(said(project))
+        print(log_of(project))
 
 
-def said(project: Project) -> str:
+def log_of(project: Project) -> str:
     """Return what `fleet autoscale` has printed."""
     return project.manager.read(f"{HOME}/autoscale.out")
 
@@ -68,7 +68,7 @@ def test_trials_that_wait_get_nodes_and_idle_nodes_go(project: Project, lab: Lab
         wait_for_no_node(lab, 120)
     assert 2 <= len(lab.instances()) <= 3  # a node may be gone before the full training waits
     assert len(work.finished()) == 2
-    drained = [line for line in said(project).splitlines() if line.startswith("draining")]
+    drained = [line for line in log_of(project).splitlines() if line.startswith("draining")]
     assert all(": idle for " in line for line in drained)
 
 
@@ -87,7 +87,7 @@ def test_a_run_without_a_result_ends_when_its_trials_have_spent_their_share(
     assert status["money"]["cap"] == CAP
     assert status["money"]["spent"] > 0.8 * CAP
     assert {record["state"] for record in work.finished().values()} == {"pruned"}
-    assert "no money is left: trials have spent $0.01" in said(project)
+    assert "no money is left: trials have spent $0.01" in log_of(project)
     assert not project.trials()
 
 

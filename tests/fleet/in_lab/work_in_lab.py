@@ -39,8 +39,8 @@ class Work:
 
     def lives(self, node: str) -> list[int]:
         """Return the steps from which the trainer has gone on, each time that it was called."""
-        said = self._file(f"trials/{node}/out")
-        return [int(step) for step in re.findall(r"from step (\d+)", said)]
+        output = self._file(f"trials/{node}/out")
+        return [int(step) for step in re.findall(r"from step (\d+)", output)]
 
     def steps(self, node: str) -> dict[int, float]:
         """Return the steps of a trial that has ended, and when each was done, in UNIX seconds."""
@@ -52,7 +52,7 @@ class Work:
         log = self._file(f"trials/{node}/log")
         return re.findall(r"executing on host: <([\d.]+):", log)
 
-    def told(self, node: str) -> int:
+    def times_told(self, node: str) -> int:
         """Return how often the study was told the trial's value."""
         return self._file("scripts.log").count(f"{node}: loss = ")
 

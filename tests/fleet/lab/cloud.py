@@ -145,7 +145,7 @@ class Cloud:
 
     def console(self, instance_id: str) -> str:
         """Return what a machine's console has printed."""
-        return self._hypervisor.find(instance_id).said().decode(errors="replace")
+        return self._hypervisor.find(instance_id).console_output().decode(errors="replace")
 
     def kill(self, instance_id: str) -> None:
         """Lose the machine without a word to anybody; AWS still calls it running."""
@@ -218,8 +218,8 @@ def gpus(instance_type: str) -> int:
     """Return how many GPUs AWS says that an instance type has."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-    told = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
-    return sum(gpu["Count"] for gpu in told)
+    listed = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
+    return sum(gpu["Count"] for gpu in listed)
 
 
 def hide_resolver(folder: Path) -> None:

@@ -67,7 +67,7 @@ def make(place: Path, condor: str) -> None:
     """Make the image beside its place and rename it, from the first mirror that has everything."""
     for killed in place.parent.glob("debian-*.part"):
         shutil.rmtree(killed)
-    said = ""
+    errors = ""
     for mirror in debian.mirrors():
         beside = Path(tempfile.mkdtemp(prefix="debian-", suffix=".part", dir=place.parent))
         done = subprocess.run(command(beside, mirror, condor), capture_output=True, text=True)
@@ -75,8 +75,10 @@ def make(place: Path, condor: str) -> None:
             beside.rename(place)
             return
         shutil.rmtree(beside)
-        said += f"{mirror}:\n{done.stderr[-2000:]}\n"
-    raise ImageError(f"mmdebstrap can't make Debian {debian.RELEASE} with condor {condor}\n{said}")
+        errors += f"{mirror}:\n{done.stderr[-2000:]}\n"
+    raise ImageError(
+        f"mmdebstrap can't make Debian {debian.RELEASE} with condor {condor}\n{errors}"
+    )
 
 
 def command(root: Path, mirror: str, condor: str) -> list[str]:

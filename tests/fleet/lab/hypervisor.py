@@ -47,11 +47,11 @@ class Machine:
         self._boots += 1
         if self._boots > 1:
             switch.unplug(self.spec.address)
-        told = dataclasses.asdict(self.spec)
+        fields = dataclasses.asdict(self.spec)
         if self.spec.cgroup:
-            told["cgroup"] += f".{self._boots}"  # the kernel may yet be clearing the last one
+            fields["cgroup"] += f".{self._boots}"  # the kernel may yet be clearing the last one
         file = self._folder / f"{self.spec.id}.json"
-        file.write_text(json.dumps(told))
+        file.write_text(json.dumps(fields))
         firmware = REAL_FIRMWARE if self.spec.image else FIRMWARE
         clocks = clocks_from_zero() if self.spec.image else ()
         master, slave = pty.openpty()
@@ -79,7 +79,7 @@ class Machine:
         """True when a real system has ended to be booted again, by the kernel's own sign."""
         return self.process.poll() == -signal.SIGHUP
 
-    def said(self) -> bytes:
+    def console_output(self) -> bytes:
         """Return what its console has printed; of a machine that is off, to the last word."""
         if not self.alive:
             self._copier.join(PATIENCE)
@@ -180,7 +180,7 @@ class Hypervisor:
         }
         region = instance.ec2_backend.region_name
         made = Machine(Spec(**self._describe(instance, spec)), region, self._folder)
-        moto_side.CONSOLES[instance.id] = made.said
+        moto_side.CONSOLES[instance.id] = made.console_output
         return made
 
     def _name(self, address: str, name: str) -> None:

@@ -195,7 +195,7 @@ class Lab:
         if reason:
             raise LabError(reason)
         self.folder.mkdir(parents=True, exist_ok=True)
-        told = self._told()
+        settings = self._settings()
         if self.cgroup:
             self._make_cgroup()
         with (self.folder / "cloud.log").open("w") as log:
@@ -203,7 +203,7 @@ class Lab:
                 [
                     *namespaces.new_as_this_user(),
                     *(sys.executable, "-m", "tests.fleet.lab.cloud"),
-                    *(str(self.folder), json.dumps(told)),
+                    *(str(self.folder), json.dumps(settings)),
                 ],
                 cwd=REPOSITORY,
                 env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"},
@@ -366,7 +366,7 @@ class Lab:
     def _log(self) -> str:
         return (self.folder / "cloud.log").read_text()[-4000:]
 
-    def _told(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """Return the options, with what the machines see of this one."""
         condor = find_htcondor()
         shown = [Path(sys.base_prefix)]

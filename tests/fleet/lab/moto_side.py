@@ -156,9 +156,11 @@ def mend_instances() -> None:
 
     def run_instances(self: Any, *words: Any, **named: Any) -> Any:
         if named.get("launch_template"):
-            said = self._get_template_from_args(named["launch_template"]).data
-            behaviour = said.get("InstanceInitiatedShutdownBehavior")
-            named["metadata_options"] = named.get("metadata_options") or said.get("MetadataOptions")
+            template = self._get_template_from_args(named["launch_template"]).data
+            behaviour = template.get("InstanceInitiatedShutdownBehavior")
+            named["metadata_options"] = named.get("metadata_options") or template.get(
+                "MetadataOptions"
+            )
             named["instance_initiated_shutdown_behavior"] = (
                 named.get("instance_initiated_shutdown_behavior") or behaviour
             )
@@ -203,10 +205,10 @@ def mend_prices() -> None:
     history = SpotInstances.describe_spot_price_history
 
     def describe_spot_price_history(self: Any) -> ActionResult:
-        told: Any = history(self).result
-        for entry in told["SpotPriceHistory"]:
+        answer: Any = history(self).result
+        for entry in answer["SpotPriceHistory"]:
             entry["SpotPrice"] = spot_price(entry["AvailabilityZone"])
-        return ActionResult(told)
+        return ActionResult(answer)
 
     SpotInstances.describe_spot_price_history = describe_spot_price_history  # type: ignore
 

@@ -57,14 +57,19 @@ def reply_to(packet: bytes, addresses: dict[str, str]) -> bytes | None:
         *(REPLY, *fields[1:3], 0, fields[4], 0, 0x8000),
         *(b"\0" * 4, IPv4Address(address).packed, router, b"\0" * 4, mac),
     )
-    told = {
+    dhcp_options = {
         KIND: bytes([kind]),
         SERVER: router,
         LEASED: struct.pack("!I", LEASE),
         NETMASK: IPv4Network(f"0.0.0.0/{switch.NETWORK}").netmask.packed,
         ROUTER: router,
     }
-    return header + COOKIE + b"".join(bytes([k, len(v)]) + v for k, v in told.items()) + b"\xff"
+    return (
+        header
+        + COOKIE
+        + b"".join(bytes([k, len(v)]) + v for k, v in dhcp_options.items())
+        + b"\xff"
+    )
 
 
 def options(data: bytes) -> dict[int, bytes]:

@@ -114,8 +114,8 @@ def look_up(service: Service, instance: Any, path: str) -> str | bytes | None:
     if not VERSION.fullmatch(version):
         return None
     if place == "user-data":
-        said = instance.user_data  # moto's own type, or the launch template's text
-        encoded = said.as_bytes() if hasattr(said, "as_bytes") else said
+        user_data = instance.user_data  # moto's own type, or the launch template's text
+        encoded = user_data.as_bytes() if hasattr(user_data, "as_bytes") else user_data
         return base64.b64decode(encoded) if encoded else None
     tree = {
         "meta-data": meta_data(service, instance),
@@ -174,8 +174,8 @@ def meta_data(service: Service, instance: Any) -> dict[str, Any]:
     if instance.id in notices.actions:
         tree["spot"] = {"instance-action": json.dumps(notices.actions[instance.id])}
     if instance.id in notices.rebalance:
-        told = {"rebalance": json.dumps(notices.rebalance[instance.id])}
-        tree["events"] = {"recommendations": told}
+        recommendations = {"rebalance": json.dumps(notices.rebalance[instance.id])}
+        tree["events"] = {"recommendations": recommendations}
     return tree
 
 

@@ -43,8 +43,8 @@ DEFAULTS: dict[str, Any] = {
 
 def hardware() -> dict[str, Any]:
     """Return what the machine has."""
-    said = json.loads(HARDWARE.read_text())
-    return {**DEFAULTS, "installed": bool(said.get("gpus")), **said}
+    content = json.loads(HARDWARE.read_text())
+    return {**DEFAULTS, "installed": bool(content.get("gpus")), **content}
 
 
 def readings(have: dict[str, Any]) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def readings(have: dict[str, Any]) -> dict[str, Any]:
         "gpus": [{"index": n, "uuid": uuid(n), **healthy} for n in range(have["gpus"])],
         "xids": [],
     }
-    told: dict[str, Any] = have.get("readings", {})
-    return found | told
+    given: dict[str, Any] = have.get("readings", {})
+    return found | given
 
 
 def uuid(number: int) -> str:

@@ -105,18 +105,18 @@ class Manager:
         try:
             self.waiting.append((connection, self.request(words)))
         except units.NoUnitError as error:
-            self.waiting.append((connection, at_once(5, str(error))))
+            self.waiting.append((connection, immediately(5, str(error))))
 
     def answer(self) -> None:
         """Answer the requests that are done."""
         still = []
         for connection, done in self.waiting:
-            said = done()
-            if said is None:
+            output = done()
+            if output is None:
                 still.append((connection, done))
                 continue
             with connection, contextlib.suppress(OSError):
-                connection.sendall(json.dumps(said).encode() + b"\n")
+                connection.sendall(json.dumps(output).encode() + b"\n")
         self.waiting = still
 
     def request(self, words: list[str]) -> Waiting:
@@ -124,21 +124,21 @@ class Manager:
         verb, rest = words[0], words[1:]
         names = [units.full(word) for word in rest if not word.startswith("-")]
         if verb == "shutdown":
-            return at_once(*self.shutdown(rest))
+            return immediately(*self.shutdown(rest))
         if verb in POWER:
             self.switch_off(POWER[verb])
-            return at_once(0)
+            return immediately(0)
         if verb in {"enable", "disable"}:
             for name in names:
                 getattr(units, verb)(name)
             if "--now" not in rest:
-                return at_once(0)
+                return immediately(0)
             verb = "start" if verb == "enable" else "stop"
         if verb in ACTIONS:
             for name in names:
                 self.do(verb, name)
             return lambda: self.settled(names)
-        return at_once(*self.told(verb, names, rest))
+        return immediately(*self.answer_to(verb, names, rest))
 
     def do(self, verb: str, name: str) -> None:
         """Begin to start, stop, restart, reload or kill a unit, whose files are read anew."""
@@ -162,7 +162,7 @@ class Manager:
         bad = [service.unit.name for service in chosen if service.state == "failed"]
         return (1, f"Job for {bad[0]} failed.") if bad else (0, "")
 
-    def told(self, verb: str, names: list[str], rest: list[str]) -> Answer:
+    def answer_to(self, verb: str, names: list[str], rest: list[str]) -> Answer:
         """Answer a question."""
         states = [self.state(name) for name in names]
         if verb in {"is-active", "is-failed"}:
@@ -242,7 +242,7 @@ class Manager:
         os.execv(sys.executable, [sys.executable, "-m", "lab.stand_in_systemd"])  # noqa: S606
 
 
-def at_once(code: int, text: str = "") -> Waiting:
+def immediately(code: int, text: str = "") -> Waiting:
     """Return an answer that needs no waiting."""
     return lambda: (code, text)
 

@@ -33,7 +33,7 @@ class World:
         finals: whether those that wait are full trainings.
         ends: whether the queue lets trials be removed.
         stops: what the autoscaler had end of which run; trials that wait are gone then.
-        said: what the autoscaler told of its doings.
+        messages: what the autoscaler told of its doings.
     """
 
     def __init__(self, account: Account, **changes: Any) -> None:
@@ -51,15 +51,15 @@ class World:
         self.unwilling = ""
         self.undrainable = ""
         self.stops: list[tuple[str, Stop]] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def autoscaler(self, run: str = "") -> Autoscaler:
         """A new one: the manager may have been restarted."""
         return Autoscaler(
-            self.account.aws, self.fleet, self.ways(), run=run, progress=self.said.append
+            self.account.aws, self.fleet, self.connections(), run=run, progress=self.messages.append
         )
 
-    def ways(self) -> Connections:
+    def connections(self) -> Connections:
         """How it reaches what is outside it."""
         return Connections(
             inputs=lambda _aws, _fleet: inputs(),

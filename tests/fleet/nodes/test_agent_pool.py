@@ -158,12 +158,12 @@ def test_three_jobs_that_fail_drain_the_node_and_those_that_were_sent_away_do_no
     note = node.condor.look().draining  # type: ignore[union-attr]
     assert note is not None
     assert note.startswith("3 jobs failed here within 60 s: ")
-    for told in (
+    for part in (
         f"{number}.0 exit code 1",
         f"{number}.1 exit code 1",
         f"{crashes}.0 killed by signal 11",
     ):
-        assert told in note
+        assert part in note
     until(lambda: notes() == [note])
     node.agent.step()
     assert node.off == []
@@ -222,14 +222,14 @@ def test_a_startd_that_is_restarted_drains_again(node: Node) -> None:
 class Imds(BaseHTTPRequestHandler):
     """A metadata service of version 2 that tells what the test wants."""
 
-    told: ClassVar[dict[str, str]] = {}
+    paths: ClassVar[dict[str, str]] = {}
 
     def do_PUT(self) -> None:
         self._answer("token")
 
     def do_GET(self) -> None:
         known = self.headers["X-aws-ec2-metadata-token"] == "token"
-        self._answer(self.told.get(self.path.removeprefix("/latest/")) if known else None)
+        self._answer(self.paths.get(self.path.removeprefix("/latest/")) if known else None)
 
     def _answer(self, text: str | None) -> None:
         self.send_response(404 if text is None else 200)
@@ -247,7 +247,7 @@ def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
     monkeypatch.setattr(Imds, "told", {})
-    yield Imds.told
+    yield Imds.paths
     server.shutdown()
     server.server_close()
 
@@ -286,7 +286,7 @@ def test_the_program_goes_on_after_kill_9_and_ends_the_machine_whose_lease_is_ov
     assert second.returncode == 0
     reason = "lease expired at 2020-01-01T00:00:00Z: the manager has not renewed it"
     assert past() == f"-c\n-P now trialfleet: {reason}\n"
-    said = (work / "log").read_text().splitlines()
+    output = (work / "log").read_text().splitlines()
     for words in ("the dead man's switch is cancelled", f"draining: {reason}", "shutting down: "):
-        (line,) = (line for line in said if f"agent: {words}" in line)
+        (line,) = (line for line in output if f"agent: {words}" in line)
         assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line)

@@ -32,14 +32,14 @@ GPU = {"index": 0, "name": "NVIDIA A10G", "bandwidth": 480.5, "launch_microsecon
 ATTRIBUTES = ("HAS_GPU", "TrialfleetGpuReason", "TrialfleetBandwidth")
 
 
-def told() -> str:
+def advertised() -> str:
     return run(["condor_status", "-af:,", *ATTRIBUTES]).strip()
 
 
 def until(words: str) -> None:
     end = time.monotonic() + 30
-    while told() != words:
-        assert time.monotonic() < end, told()
+    while advertised() != words:
+        assert time.monotonic() < end, advertised()
         time.sleep(0.2)
 
 

@@ -129,11 +129,11 @@ class Boot:
     """How the service ended that the user data left, and what it printed."""
 
     code: int
-    said: str
+    output: str
 
     @property
     def steps(self) -> list[str]:
-        return [line.split()[1] for line in self.said.splitlines() if line.endswith(" s)")]
+        return [line.split()[1] for line in self.output.splitlines() if line.endswith(" s)")]
 
 
 def boot(bench: Bench, imds: ImdsStandIn, script: str) -> Boot:
@@ -165,8 +165,8 @@ def ran(bench: Bench, imds: ImdsStandIn, *command: str) -> Boot:
     console = bench.file("console")
     console.unlink()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    said = done.stdout + done.stderr + (console.read_text() if console.exists() else "")
-    return Boot(done.returncode, said)
+    output = done.stdout + done.stderr + (console.read_text() if console.exists() else "")
+    return Boot(done.returncode, output)
 
 
 def everything_on(bench: Bench) -> dict[Path, str]:
@@ -179,7 +179,7 @@ def test_a_bare_machine_becomes_a_node(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     done = boot(bench, imds, user_data.render(settings(cloud, built)))
-    assert done.code == 0, done.said
+    assert done.code == 0, done.output
     assert bench.calls[:2] == ["systemctl is-active --quiet dbus.service", "shutdown -P +20"]
     assert bench.text("etc/condor/tokens.d/trialfleet") == THE_TOKEN + "\n"
     assert 'TrialfleetInstance = "i-0123456789abcdef0"' in bench.text(
@@ -203,7 +203,7 @@ def test_the_token_is_in_no_other_file_and_no_line_and_no_command(
     holding = [path for path, text in everything_on(bench).items() if "the-pools-token" in text]
     assert holding == [bench.root / "etc/condor/tokens.d/trialfleet"]
     assert holding[0].stat().st_mode & 0o777 == 0o600
-    for text in (script, done.said, cloud.log(), *bench.calls):
+    for text in (script, done.output, cloud.log(), *bench.calls):
         assert "the-pools-token" not in text
     keys = json.loads(imds.paths["meta-data/iam/security-credentials/trialfleet-demo"])
     secrets = (keys["SecretAccessKey"], keys["Token"])
@@ -218,8 +218,8 @@ def test_the_bootstrap_run_again_changes_nothing(
     boot(bench, imds, user_data.render(settings(cloud, built)))
     before, calls = everything_on(bench), bench.calls
     again = started_again(bench, imds)
-    assert again.code == 0, again.said
-    assert "probe: left to the startd" in again.said
+    assert again.code == 0, again.output
+    assert "probe: left to the startd" in again.output
     changed = {path for path, text in everything_on(bench).items() if before.get(path) != text}
     noted = {bench.root / "var/log/trialfleet-bootstrap.log", bench.folder / "calls"}
     noted.add(bench.root / "console")
@@ -282,7 +282,7 @@ def test_a_driver_that_wants_a_reboot_is_rebooted_for_before_anything_joins(
     bench.program("modprobe", 'test "$1" = -D && echo insmod /lib/nvidia.ko; test "$1" != -r')
     bench.file("proc/driver/nvidia/params", "CheckPCIConfigSpace: 1\n")
     done = boot(bench, imds, user_data.render(settings(cloud, built)))
-    assert done.code == 0, done.said
+    assert done.code == 0, done.output
     assert bench.calls[-1] == "systemctl reboot"
     assert "systemctl enable trialfleet-bootstrap.service" in bench.calls
     assert "reboots, this once" in cloud.log()
@@ -297,12 +297,12 @@ def test_after_a_reboot_the_switch_is_set_before_anything_is_asked(
     before = len(bench.calls)
     imds.troubles = [403]  # a refusal, which asking again doesn't change
     again = reboot(bench, imds)
-    assert again.code == 1, again.said
-    assert "failed: instance metadata meta-data/instance-id: HTTP 403" in again.said
+    assert again.code == 1, again.output
+    assert "failed: instance metadata meta-data/instance-id: HTTP 403" in again.output
     assert bench.calls[before + 1 :][1:] == ["shutdown -P +20"]
 
     late = started_again(bench, imds)
-    assert late.code == 0, late.said
+    assert late.code == 0, late.output
     assert late.steps[-2:] == ["join:", "done"]
     assert bench.calls.count("shutdown -P +20") == 2, "once in a boot: each time puts the end off"
     assert "systemctl start trialfleet-agent.service" in bench.calls[before:]
@@ -325,9 +325,9 @@ def test_metadata_that_are_busy_for_a_moment_are_no_failure(
 ) -> None:
     imds.troubles = [503, HANG_UP, 429]
     done = boot(bench, imds, user_data.render(settings(cloud, built)))
-    assert done.code == 0, done.said
+    assert done.code == 0, done.output
     assert imds.troubles == []
-    assert "failed" not in done.said
+    assert "failed" not in done.output
 
 
 def test_what_failed_is_told_at_each_step_of_the_next_attempt(
@@ -339,9 +339,9 @@ def test_what_failed_is_told_at_each_step_of_the_next_attempt(
     cloud.client("ssm").put_parameter(Name=PARAMETER, Value=THE_TOKEN, Type="SecureString")
     assert started_again(bench, imds).code == 1
     lines = [line.split(" ", 1)[1] for line in cloud.log().splitlines()]
-    (told,) = (line for line in lines if line.startswith("driver ... ("))
-    assert told.startswith("driver ... (once more; failed: ssm: POST ")
-    assert "ParameterNotFound" in told
+    (driver_line,) = (line for line in lines if line.startswith("driver ... ("))
+    assert driver_line.startswith("driver ... (once more; failed: ssm: POST ")
+    assert "ParameterNotFound" in driver_line
     assert lines[-1].startswith("failed: jobs can't be kept from the instance's metadata")
 
 
@@ -352,7 +352,7 @@ def test_a_node_whose_time_is_over_is_not_tried_again_and_its_log_ends_with_the_
     boot(bench, imds, user_data.render(settings(cloud, built, boot_minutes=0.3)))
     assert "RestartPreventExitStatus=3\n" in bench.text(SERVICE)
     late = ran(bench, imds, *bench.text(SERVICE).partition("ExecStart=")[2].splitlines()[0].split())
-    assert late.code == 3, late.said
+    assert late.code == 3, late.output
     assert "1004:Failed using IDTOKENS" in cloud.log().splitlines()[-1]
 
 
@@ -364,8 +364,8 @@ def test_a_machine_that_lost_power_while_it_unpacked_does_so_again(
     (bench.root / "opt/trialfleet/settings.json").unlink()
     shutil.rmtree(bench.root / "opt/trialfleet/lib/trialfleet/nodes/probe")
     again = reboot(bench, imds)
-    assert again.code == 0, again.said
-    assert "probe: TrialfleetGpuHealthy" in again.said
+    assert again.code == 0, again.output
+    assert "probe: TrialfleetGpuHealthy" in again.output
 
 
 def test_a_switch_that_cannot_be_set_is_tried_again_before_anything_else(
@@ -374,7 +374,7 @@ def test_a_switch_that_cannot_be_set_is_tried_again_before_anything_else(
     bench.program("shutdown", "echo no bus yet >&2; exit 1")
     done = boot(bench, imds, user_data.render(settings(cloud, built)))
     assert done.code == 1
-    assert "failed: `shutdown -P +20`: no bus yet" in done.said
+    assert "failed: `shutdown -P +20`: no bus yet" in done.output
     assert not (bench.root / "opt/trialfleet/lib").exists()
     bench.program("shutdown")
     assert started_again(bench, imds).code == 0
@@ -388,7 +388,7 @@ def test_a_machine_for_an_image_is_prepared_and_joins_nothing(
     for file in ("etc/machine-id", "var/lib/dbus/machine-id"):
         bench.file(file, "1234567890abcdef1234567890abcdef\n")
     done = boot(bench, imds, user_data.render(settings(cloud, built, image=True)))
-    assert done.code == 0, done.said
+    assert done.code == 0, done.output
     assert done.steps == ["driver:", "htcondor:", "kernels:", "image:", "done"]
     assert [call.strip() for call in bench.calls[-2:]] == ["cloud-init clean --logs", "sync"]
     # Empty, and not "uninitialized": systemd would enable every service anew, HTCondor, too.

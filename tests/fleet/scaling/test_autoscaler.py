@@ -70,7 +70,7 @@ def test_an_idle_node_is_drained_and_then_terminated() -> None:
         (ended,) = scaler.step().terminated
         assert ended.instance == removal.instance
         assert [i.id for i in here.living()] == [n for n in names if n != ended.instance]
-        assert f"terminated {ended.instance}: it is drained: idle for 5 minutes" in here.said
+        assert f"terminated {ended.instance}: it is drained: idle for 5 minutes" in here.messages
 
 
 def test_a_node_that_refuses_to_drain_is_kept_and_said() -> None:
@@ -278,7 +278,7 @@ def test_a_log_on_a_full_disk_keeps_no_node_from_its_end() -> None:
 
         with pytest.raises(OSError, match="No space left"):
             say("as any line")
-        scaler = Autoscaler(here.account.aws, here.fleet, here.ways(), progress=say)
+        scaler = Autoscaler(here.account.aws, here.fleet, here.connections(), progress=say)
         here.waiting = 1
         assert len(scaler.step().launched) == 1
         here.waiting = 0

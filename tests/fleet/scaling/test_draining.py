@@ -117,10 +117,10 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     assert refusal.startswith("Draining check expression is false on slot1_1@")
     assert not the_node().draining
 
-    said: list[str] = []
-    left = draining.drain_instances([instance("i-1"), instance("i-2")], "down", said.append)
+    messages: list[str] = []
+    left = draining.drain_instances([instance("i-1"), instance("i-2")], "down", messages.append)
     assert left == []
-    assert "waiting for JFK.l1.t03 on i-1 to leave" in said
+    assert "waiting for JFK.l1.t03 on i-1 to leave" in messages
     drained = the_node()
     assert (drained.draining, drained.drain_reason) == (True, "trialfleet: down")
     assert (drained.idle_since is not None, drained.jobs) == (True, ())

@@ -94,7 +94,7 @@ def test_at_their_share_trials_end_and_nodes_stay_for_the_full_trainings() -> No
         assert ended(here) == [("r1", False)]
         assert (step.ended, step.launched, step.drained) == (3, (), ())
         assert step.stopped.startswith(NO_MONEY + "trials have spent $0.8")
-        assert here.said[-1] == f"removed 3 job(s): {step.stopped}"
+        assert here.messages[-1] == f"removed 3 job(s): {step.stopped}"
         here.waiting = 1  # a region's full training
         (name,) = here.pool
         here.change(name, idle_since=here.now)

@@ -61,13 +61,13 @@ class ScriptedGraph:
         return self.looks == 0
 
 
-def loop(scripted: Scripted, report: Path, said: list[str], **more: object) -> Loop:
+def loop(scripted: Scripted, report: Path, messages: list[str], **more: object) -> Loop:
     made = Loop(
         scripted,  # type: ignore[arg-type]
         fleet="demo",
         run="r1",
         report=report,
-        progress=said.append,
+        progress=messages.append,
         pause=0.001,
         **{"lock": report.parent / "lock", **more},  # type: ignore[arg-type]
     )
@@ -80,26 +80,26 @@ def test_each_step_is_reported_for_people(tmp_path: Path) -> None:
     last = Step(**{**vars(STEP), "nodes": {"idle": 2}, "drained": (removal,)})
     report = tmp_path / "fleet" / "demo.json"
     loop(Scripted([STEP, last]), report, []).run()
-    told = json.loads(report.read_text())
-    assert (told["fleet"], told["run"], told["mode"], told["state"]) == (
+    content = json.loads(report.read_text())
+    assert (content["fleet"], content["run"], content["mode"], content["state"]) == (
         "demo",
         "r1",
         "service",
         "ended",
     )
-    assert told["process"] == os.getpid()
-    assert told["step"]["at"] == "2026-11-20T12:00:00+00:00"
-    assert told["step"]["nodes"] == {"idle": 2}
-    assert told["step"]["drained"][0]["reason"] == "idle for 10 minutes"
-    assert read_report(report) == told
+    assert content["process"] == os.getpid()
+    assert content["step"]["at"] == "2026-11-20T12:00:00+00:00"
+    assert content["step"]["nodes"] == {"idle": 2}
+    assert content["step"]["drained"][0]["reason"] == "idle for 10 minutes"
+    assert read_report(report) == content
 
 
 def test_a_step_that_fails_is_reported_and_the_next_one_follows(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     report = tmp_path / "demo.json"
     scripted = Scripted([FleetError("AWS can't be asked"), STEP])
     reports: list[str] = []
-    made = loop(scripted, report, said)
+    made = loop(scripted, report, messages)
 
     def read_and_end() -> None:
         reports.append(report.read_text())
@@ -107,18 +107,18 @@ def test_a_step_that_fails_is_reported_and_the_next_one_follows(tmp_path: Path) 
 
     scripted.ended = read_and_end
     made.run()
-    assert said == ["this step failed, the next follows: AWS can't be asked"]
+    assert messages == ["this step failed, the next follows: AWS can't be asked"]
     failing = json.loads(reports[0])
     assert (failing["state"], failing["error"]) == ("failing", "AWS can't be asked")
     assert read_report(report)["error"] == ""  # type: ignore[index]
 
 
 def test_a_mistake_of_the_programs_own_is_told_and_the_next_step_follows(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     report = tmp_path / "demo.json"
     reports: list[str] = []
     scripted = Scripted([KeyError("Price"), STEP])
-    made = loop(scripted, report, said)
+    made = loop(scripted, report, messages)
 
     def read_and_end() -> None:
         reports.append(report.read_text())
@@ -127,21 +127,21 @@ def test_a_mistake_of_the_programs_own_is_told_and_the_next_step_follows(tmp_pat
     scripted.ended = read_and_end
     made.run()
     assert not scripted.steps
-    assert said[0].startswith("this step failed, the next follows: Traceback")
-    assert "KeyError: 'Price'" in said[0]
+    assert messages[0].startswith("this step failed, the next follows: Traceback")
+    assert "KeyError: 'Price'" in messages[0]
     assert json.loads(reports[0])["error"] == "KeyError: 'Price'"
 
 
 def test_a_report_that_cant_be_written_does_not_end_it(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     report = tmp_path / "demo.json"
     report.mkdir()  # as a full disk, it takes no report
     scripted = Scripted([STEP, STEP, STEP])
-    loop(scripted, report, said).run()
+    loop(scripted, report, messages).run()
     assert not scripted.steps
-    assert len(said) == 1
-    assert said[0].startswith("the report can't be written: ")
-    assert "demo.json" in said[0]
+    assert len(messages) == 1
+    assert messages[0].startswith("the report can't be written: ")
+    assert "demo.json" in messages[0]
 
 
 def test_a_log_on_a_full_disk_does_not_end_it(tmp_path: Path) -> None:
@@ -162,20 +162,20 @@ def test_a_log_on_a_full_disk_does_not_end_it(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_cant_be_made_is_tried_again(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     scripted = Scripted([STEP])
-    made = loop(scripted, tmp_path / "demo.json", said, lock=tmp_path / "file" / "lock")
+    made = loop(scripted, tmp_path / "demo.json", messages, lock=tmp_path / "file" / "lock")
     (tmp_path / "file").touch()
 
     def make_room(line: str) -> None:
-        said.append(line)
+        messages.append(line)
         (tmp_path / "file").unlink()
 
     made._progress = make_room
     made.run()
     assert not scripted.steps
-    assert len(said) == 1
-    assert said[0].startswith("the autoscaler's files can't be made: ")
+    assert len(messages) == 1
+    assert messages[0].startswith("the autoscaler's files can't be made: ")
 
 
 def test_steps_that_fail_are_never_further_apart_than_it_is_told(tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_one_that_waits_for_its_turn_reports_so(tmp_path: Path) -> None:
     waiting = loop(Scripted([STEP]), report, [])
     states: list[str] = []
 
-    def said(_: str) -> None:
+    def on_message(_: str) -> None:
         states.append((read_report(report) or {}).get("state", ""))
         waiting.stop()
 
-    waiting._progress = said
+    waiting._progress = on_message
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waiting.run()
@@ -216,17 +216,17 @@ def test_a_signal_ends_it_after_the_step(tmp_path: Path, number: signal.Signals)
 
 
 def test_a_second_autoscaler_of_a_fleet_waits_for_its_turn(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     report = tmp_path / "demo.json"
     first = Scripted([STEP, STEP])
     running = loop(first, report, [])
     second = Scripted([STEP])
-    waiting = loop(second, tmp_path / "another run's.json", said)
+    waiting = loop(second, tmp_path / "another run's.json", messages)
     thread = threading.Thread(target=waiting.run)
 
     def while_the_first_steps() -> None:
         thread.start()
-        while not said:
+        while not messages:
             thread.join(0.01)
         assert not second.least
         running.stop()
@@ -234,7 +234,7 @@ def test_a_second_autoscaler_of_a_fleet_waits_for_its_turn(tmp_path: Path) -> No
     first.ended = while_the_first_steps
     running.run()
     thread.join(30)
-    assert said == ["another autoscaler of the fleet 'demo' is at work"]
+    assert messages == ["another autoscaler of the fleet 'demo' is at work"]
     assert second.least == [0]
 
 
@@ -258,12 +258,14 @@ def test_a_provisioner_that_was_killed_asks_for_no_first_node_again(tmp_path: Pa
 
 
 def test_a_queue_that_does_not_answer_at_the_start_ends_no_provisioner(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     scripted = Scripted([STEP, STEP])
     graph = ScriptedGraph(looks=9, former=PoolError("the schedd does not answer"))
-    loop(scripted, tmp_path / "demo.json", said, graph=graph).run()
+    loop(scripted, tmp_path / "demo.json", messages, graph=graph).run()
     assert scripted.least == [1, 1]
-    assert said == ["whether the graph was started before is unknown: the schedd does not answer"]
+    assert messages == [
+        "whether the graph was started before is unknown: the schedd does not answer"
+    ]
 
 
 def test_reports_have_a_place_of_their_own_for_each_fleet() -> None:

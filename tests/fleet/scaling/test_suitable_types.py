@@ -13,7 +13,7 @@ TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
 
 
 @pytest.mark.parametrize(
-    ("need", "types", "said"),
+    ("need", "types", "expected"),
     [
         (Room(gpus=1, cpus=1, memory_mb=2_048), ["g5.2xlarge", "g5.xlarge"], "g5.2xlarge, g5.xl"),
         (Room(gpus=1, cpus=8, memory_mb=2_048), ["g5.2xlarge"], "can hold one: g5.2xlarge"),
@@ -26,12 +26,12 @@ TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
     ],
 )
 def test_a_trial_is_compared_with_the_fleets_instance_types(
-    cloud: Account, need: Room, types: list[str], said: str
+    cloud: Account, need: Room, types: list[str], expected: str
 ) -> None:
     found = suitable_types(cloud.aws, moto_account.fleet(instance_types=TYPES), need)
     assert found is not None
     assert found.types == types
-    assert said in str(found)
+    assert expected in str(found)
 
 
 def test_a_gpu_that_trials_share_counts_for_each(cloud: Account) -> None:

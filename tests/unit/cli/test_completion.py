@@ -91,13 +91,13 @@ def in_bash(here: Path, *words: str) -> list[str]:
     return asked("bash", IN_BASH, *words, here=here).splitlines()
 
 
-@pytest.mark.parametrize(("typed", "meant"), CASES)
-def test_bash_completes(here: Path, typed: str, meant: str) -> None:
-    assert meant in in_bash(here, *typed.split())
+@pytest.mark.parametrize(("line", "meant"), CASES)
+def test_bash_completes(here: Path, line: str, meant: str) -> None:
+    assert meant in in_bash(here, *line.split())
 
 
 @pytest.mark.parametrize(
-    ("typed", "region"),
+    ("line", "region"),
     [
         ("UK", "UK & Ireland"),
         (r"UK\ \&", "UK & Ireland"),
@@ -108,9 +108,9 @@ def test_bash_completes(here: Path, typed: str, meant: str) -> None:
         ('"a', 'a "b" $c'),
     ],
 )
-def test_bash_has_names_quoted(here: Path, typed: str, region: str) -> None:
-    (reply,) = in_bash(here, "trialfleet", "models", typed)
-    quote = typed[0] if typed[0] in "\"'" else ""  # is on the line already
+def test_bash_has_names_quoted(here: Path, line: str, region: str) -> None:
+    (reply,) = in_bash(here, "trialfleet", "models", line)
+    quote = line[0] if line[0] in "\"'" else ""  # is on the line already
     assert asked("bash", f"printf %s {quote}{reply}{quote}", here=here) == region
 
 
@@ -132,12 +132,12 @@ def test_promote_is_offered_runs_and_no_region(here: Path) -> None:
     assert set(offered) == {"2026-01-02", "other"}
 
 
-@pytest.mark.parametrize(("typed", "meant"), CASES)
-def test_fish_completes(here: Path, typed: str, meant: str) -> None:
-    script = f"trialfleet completion fish | source; complete -C '{typed}'"
+@pytest.mark.parametrize(("line", "meant"), CASES)
+def test_fish_completes(here: Path, line: str, meant: str) -> None:
+    script = f"trialfleet completion fish | source; complete -C '{line}'"
     assert meant in asked("fish", script, here=here).split()
 
 
-@pytest.mark.parametrize(("typed", "meant"), CASES)
-def test_zsh_completes(here: Path, typed: str, meant: str) -> None:
-    assert meant in asked("zsh", ZSH, str(here), typed, meant, here=here)
+@pytest.mark.parametrize(("line", "meant"), CASES)
+def test_zsh_completes(here: Path, line: str, meant: str) -> None:
+    assert meant in asked("zsh", ZSH, str(here), line, meant, here=here)

@@ -16,7 +16,7 @@ from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
 from trialfleet.workflows.output import keep_numbers_whole, show
 from trialfleet.workflows.run.console import best_table, duration, run_view, trials_table
-from trialfleet.workflows.run.run import BestSettings, TrialRecord
+from trialfleet.workflows.run.records import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
@@ -106,25 +106,25 @@ def test_where_resuming_cannot_help_another_run_is_the_next_step(make_run: MakeR
     status = make_run(regions=["A", "B"]).status()
     one, other = status.regions
 
-    def told(state: RunState, *regions: RegionStatus) -> str:
+    def output_of(state: RunState, *regions: RegionStatus) -> str:
         return printed(run_view(replace(status, state=state, regions=regions)), 160)
 
     failed = replace(one, state=RunState.FAILED, stage=Stage.FAILED)
     without_model = replace(failed, reason=f"the full training {LEFT_NO_MODEL}: in mode final …")
     good = replace(other, state=RunState.DONE, stage=Stage.PUBLISHED)
-    assert "next: mend what is named above, then start another run" in told(
+    assert "next: mend what is named above, then start another run" in output_of(
         RunState.FAILED, without_model, good
     )
     cause = Cause(error="No module named 'pandsa'", attempts=4, of=4, log="err")
     stopped = replace(one, state=RunState.STOPPED, stage=Stage.STOPPED, cause=cause)
-    assert "next: mend" in told(RunState.STOPPED, stopped)
-    assert "next: mend" in told(RunState.STOPPED, stopped, without_model)
+    assert "next: mend" in output_of(RunState.STOPPED, stopped)
+    assert "next: mend" in output_of(RunState.STOPPED, stopped, without_model)
     for may_go_on in (
         replace(stopped, done=1),
         replace(stopped, cause=replace(cause, attempts=3)),
         replace(stopped, cause=None),
     ):
-        assert "next: trialfleet resume" in told(RunState.STOPPED, stopped, may_go_on)
+        assert "next: trialfleet resume" in output_of(RunState.STOPPED, stopped, may_go_on)
 
 
 def test_what_is_true_of_many_regions_is_said_once(make_run: MakeRun) -> None:

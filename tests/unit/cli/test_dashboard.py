@@ -94,23 +94,23 @@ def test_the_real_dashboard_shows_a_copy_that_follows_the_run(
 
 
 def test_a_run_without_trials_is_told(run: Run) -> None:
-    told = CliRunner().invoke(main, ["dashboard", str(run.folder)])
-    assert told.exit_code == 2
-    assert "has no trials yet" in told.stderr
+    result = CliRunner().invoke(main, ["dashboard", str(run.folder)])
+    assert result.exit_code == 2
+    assert "has no trials yet" in result.stderr
 
 
 def test_what_to_install_is_told(
     run: Run, storage: BaseStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
-    told = CliRunner().invoke(main, ["dashboard", str(run.folder)])
-    assert told.exit_code == 2
-    assert "pip install 'trialfleet[dashboard]'" in told.stderr
+    result = CliRunner().invoke(main, ["dashboard", str(run.folder)])
+    assert result.exit_code == 2
+    assert "pip install 'trialfleet[dashboard]'" in result.stderr
 
 
 def test_a_port_that_is_taken_is_told(run: Run, storage: BaseStorage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        told = CliRunner().invoke(main, ["dashboard", str(run.folder), "--port", port])
-    assert told.exit_code == 2
-    assert f"port {port} of 127.0.0.1 can't be used" in told.stderr
+        result = CliRunner().invoke(main, ["dashboard", str(run.folder), "--port", port])
+    assert result.exit_code == 2
+    assert f"port {port} of 127.0.0.1 can't be used" in result.stderr

@@ -202,7 +202,7 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("AA", "did you mean 'A'?"),
         ("C", "regions: A, B"),
@@ -211,11 +211,11 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
         ("/nowhere", "/nowhere"),
     ],
 )
-def test_an_unknown_model_is_told(models: Path, name: str, told: str) -> None:
+def test_an_unknown_model_is_told(models: Path, name: str, expected: str) -> None:
     for command in (["promote", name], ["predict", name, "rows.csv"]):
         shown = CliRunner().invoke(main, command)
         assert shown.exit_code == 2
-        assert told in shown.stderr
+        assert expected in shown.stderr
 
 
 def test_a_run_stands_for_all_its_models(models: Path) -> None:
@@ -244,13 +244,13 @@ def two_studies(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_region_that_two_studies_have_is_chosen_by_a_person(two_studies: Path) -> None:
-    told = "'Nordics' may be any of 2 regions; name one of them: own/Nordics, sales/Nordics"
+    expected = "'Nordics' may be any of 2 regions; name one of them: own/Nordics, sales/Nordics"
     for without_runs in (False, True):
         if without_runs:
             shutil.rmtree(two_studies / "runs")
         for command in (["models", "Nordics"], ["rollback", "Nordics"], ["promote", "Nordics"]):
             shown = CliRunner().invoke(main, command)
-            assert (shown.exit_code, told in shown.stderr) == (2, True), shown.output
+            assert (shown.exit_code, expected in shown.stderr) == (2, True), shown.output
         with pytest.raises(InputError, match="may be any of 2 regions"):
             find_model("Nordics")
         assert find_model("sales/Nordics").resolve() == two_studies / "models/sales/Nordics/r1"

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, PoolError, first_of
-from trialfleet.workflows.attempts.outcome import Failed, judge
+from trialfleet.workflows.attempts.outcome import Failed, outcome_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.run_commands import _resumed
@@ -19,7 +19,7 @@ from trialfleet.workflows.names import check_region_name
 from trialfleet.workflows.plan.folder import TrialFolder
 
 
-def said(*arguments: object) -> Result:
+def result_of(*arguments: object) -> Result:
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
@@ -35,7 +35,7 @@ def test_of_many_names_the_first_are_told() -> None:
 def test_a_studys_folder_is_not_taken_for_a_run(tmp_path: Path, command: str) -> None:
     (tmp_path / "go.sh").touch()
     study = write(tmp_path, MINIMAL)
-    result = said(command, tmp_path)
+    result = result_of(command, tmp_path)
     assert result.exit_code == 2
     assert result.stderr == (
         f"error: '{tmp_path}' is no run's folder ({study} is a study, and no run of it); "
@@ -46,7 +46,7 @@ def test_a_studys_folder_is_not_taken_for_a_run(tmp_path: Path, command: str) ->
 @pytest.mark.parametrize("text", ["run: 1\n", "a: [", "", "- a\n", "run: a\nfolder: b\n"])
 def test_a_folder_whose_study_is_nothing_is_not_taken_for_a_run(tmp_path: Path, text: str) -> None:
     write(tmp_path, text)
-    result = said("best", tmp_path)
+    result = result_of("best", tmp_path)
     assert result.exit_code == 2
     assert "study.yaml" in result.stderr
 
@@ -65,7 +65,7 @@ def test_a_folder_whose_study_is_nothing_is_not_taken_for_a_run(tmp_path: Path, 
     ],
 )
 def test_what_a_terminal_would_act_on_is_escaped(arguments: list[str]) -> None:
-    result = said(*arguments)
+    result = result_of(*arguments)
     assert result.exit_code == 2
     assert "\\u202e" in result.stderr
     assert all(line.isprintable() for line in result.output.splitlines())
@@ -88,14 +88,14 @@ def test_a_plan_into_an_odd_folder_is_told_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = said("init", "\u202eodd")
+    result = result_of("init", "\u202eodd")
     assert result.exit_code == 0
     assert all(line.isprintable() for line in result.output.splitlines())
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "."])
 def test_rows_that_never_end_are_not_opened(tmp_path: Path, place: str) -> None:
-    result = said("predict", tmp_path, place)
+    result = result_of("predict", tmp_path, place)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {place}: is a ")
 
@@ -121,7 +121,7 @@ def test_a_result_of_another_shape_is_told_the_right_one(
 ) -> None:
     folder = TrialFolder(tmp_path)
     folder.result.write_text(json.dumps(result))
-    outcome = judge(folder, 0, "auc", {})
+    outcome = outcome_of(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
     for word in words:
         assert word in outcome.error
@@ -129,12 +129,12 @@ def test_a_result_of_another_shape_is_told_the_right_one(
 
 def test_a_run_whose_study_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "study.yaml")
-    assert said("status", tmp_path).exit_code == 2
+    assert result_of("status", tmp_path).exit_code == 2
 
 
 @pytest.mark.parametrize("command", ["best", "plan", "init"])
 def test_what_the_machine_refuses_is_told_without_a_traceback(command: str) -> None:
-    result = said(command, "x" * 5000)
+    result = result_of(command, "x" * 5000)
     assert result.exit_code in {1, 2}
     assert "File name too long" in result.stderr
 
@@ -156,7 +156,7 @@ def test_what_the_machine_refuses_is_told_without_a_traceback(command: str) -> N
 )
 def test_a_password_is_in_no_message_wherever_it_was_written(tmp_path: Path, text: str) -> None:
     (tmp_path / "go.sh").touch()
-    result = said("plan", write(tmp_path, MINIMAL + text + "\n"))
+    result = result_of("plan", write(tmp_path, MINIMAL + text + "\n"))
     assert result.exit_code == 2
     assert "study.yaml" in result.stderr
     assert "geheim" not in result.stderr
@@ -164,7 +164,7 @@ def test_a_password_is_in_no_message_wherever_it_was_written(tmp_path: Path, tex
 
 
 def test_a_url_taken_for_a_path_shows_no_password() -> None:
-    result = said("best", "mysql://u:geheim@h/d")
+    result = result_of("best", "mysql://u:geheim@h/d")
     assert (result.exit_code, "geheim" in result.stderr) == (2, False)
 
 
@@ -174,7 +174,7 @@ def test_a_url_without_a_password_is_shown() -> None:
 
 
 def test_a_character_that_yaml_does_not_take_is_told_in_one_line(tmp_path: Path) -> None:
-    result = said("plan", write(tmp_path, "name: a\nregions: [A\x07]\n"))
+    result = result_of("plan", write(tmp_path, "name: a\nregions: [A\x07]\n"))
     assert result.exit_code == 2
     assert result.stderr == (
         f"error: {tmp_path}/study.yaml:2: not YAML: the character '\\x07' is not allowed\n"
@@ -185,7 +185,7 @@ def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path
     model = tmp_path / "north\u202e" / "r1"
     model.mkdir(parents=True)
     (model / "provenance.json").write_text(json.dumps({"run": "r1"}))
-    result = said("promote", model)
+    result = result_of("promote", model)
     assert result.exit_code == 0
     assert "north\\u202e: latest is r1" in result.output
     assert all(line.isprintable() for line in result.output.splitlines())

@@ -187,8 +187,8 @@ def test_trials_make_a_data_frame(make_run: MakeRun, library: str) -> None:
     storage = open_storage(sqlite_url(run.folder / "study.db"))
     study = storage.create_new_study([StudyDirection.MINIMIZE], "demo/r1/A")
     for number in range(3):
-        told = {"node": f"n{number}", "params": {"x": 0.5}, "metrics": {"loss": number / 2}}
-        storage.create_new_trial(study, create_trial(value=number / 2, user_attrs=told))
+        attributes = {"node": f"n{number}", "params": {"x": 0.5}, "metrics": {"loss": number / 2}}
+        storage.create_new_trial(study, create_trial(value=number / 2, user_attrs=attributes))
     close_storage(storage)
     frame = frames.DataFrame(run.trials())
     assert list(frame["value"]) == [0.0, 0.5, 1.0]
@@ -220,7 +220,7 @@ def test_every_command_answers_help_and_is_part_of_a_task(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["plan", "nowhere.yaml"], "nowhere.yaml"),
         (["status", "nowhere"], "no run's folder"),
@@ -235,7 +235,7 @@ def test_every_command_answers_help_and_is_part_of_a_task(name: str) -> None:
     ],
 )
 def test_bad_input_gets_one_clear_error_and_exit_code_2(
-    words: list[str], told: str, tmp_path: Path
+    words: list[str], expected: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("trialfleet"), *words],
@@ -245,7 +245,7 @@ def test_bad_input_gets_one_clear_error_and_exit_code_2(
         check=False,
     )
     assert done.returncode == 2, done.stderr
-    assert told in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -96,7 +96,7 @@ def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
     scripts = Scripts(run)
     for node in ("A.l1.t01", "A.l1.t02"):
         scripts.ask(node)
-        fail(scripts, node, retry=2, said=node)  # for good
+        fail(scripts, node, retry=2, message=node)  # for good
     ended(run)
     with pytest.raises(InputError, match=r"nothing left to try:\n  A: 2 trials failed for good"):
         run.resume()

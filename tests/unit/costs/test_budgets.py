@@ -38,8 +38,8 @@ def why(budget: float, spending: Spending, before: Expected | None = None) -> st
 def test_a_trial_begins_while_it_and_all_that_is_bound_are_paid_for() -> None:
     done = {"full_is_over": True}
     assert why(4.0, spent_of(1.0, 1.0, under_way=(0.5,), **done)) is None  # 2 + 1 + 1
-    told = why(3.9, spent_of(1.0, 1.0, under_way=(0.5,), **done))
-    assert told == (
+    reason = why(3.9, spent_of(1.0, 1.0, under_way=(0.5,), **done))
+    assert reason == (
         "budget.usd of 3.9 USD is used up: 2 USD are spent, 1 bound by jobs under way and "
         "full trainings to come, a trial costs about 1"
     )
@@ -135,9 +135,9 @@ class Scripts:
     def ask(self, node: str) -> str:
         """Ask for a trial, whose job begins at once; return the refusal, if it is one."""
         region = node.partition(".")[0]
-        code, told = self.call("ask", region, node)
+        code, message = self.call("ask", region, node)
         if code == EXITS["skip"]:
-            return told
+            return message
         log = self.place(node).log
         log.write_text(EVENTS.format(began=datetime.now().isoformat(" ", "milliseconds")))
         return ""
@@ -167,8 +167,10 @@ def test_a_region_with_its_money_spent_begins_no_trial(make_run: MakeRun) -> Non
     scripts.finish("A.l1.t01", usd=10)
     assert scripts.ask("A.l1.t02") == ""
     assert scripts.ask("A.l1.t02") == ""  # the same trial: it has begun
-    told = scripts.ask("A.l2.t01")  # 10 are spent, 10 are pending
-    assert "A.l2.t01: skipped: budget.usd of 25 USD is used up: 10 USD are spent, 10 bound" in told
+    message = scripts.ask("A.l2.t01")  # 10 are spent, 10 are pending
+    assert (
+        "A.l2.t01: skipped: budget.usd of 25 USD is used up: 10 USD are spent, 10 bound" in message
+    )
     scripts.finish("A.l1.t02", usd=10)
     assert "20 USD are spent, a trial costs about 10" in scripts.ask("A.l1.t03")
     assert scripts.call("conclude", "A", "A.tuned")[0] == EXITS["skip"]
@@ -202,8 +204,8 @@ def test_the_budget_of_a_run_counts_all_regions_and_keeps_their_full_trainings(
     assert scripts.ask("B.l1.t01") == ""
     assert scripts.ask("A.l1.t02") == ""  # 10 spent, 10 + 20 bound, 10 its own
     assert scripts.ask("A.l2.t01") == ""  # 10 spent, 20 + 20 bound, 10 its own
-    told = scripts.ask("B.l2.t01")
-    assert "budget.usd_per_run of 60 USD is used up: 10 USD are spent, 50 bound" in told
+    message = scripts.ask("B.l2.t01")
+    assert "budget.usd_per_run of 60 USD is used up: 10 USD are spent, 50 bound" in message
     for node in ("A.l1.t02", "B.l1.t01", "A.l2.t01"):
         scripts.finish(node, usd=10)
     assert scripts.ask("B.l1.t02")
@@ -231,8 +233,8 @@ def test_the_budget_of_a_day_counts_its_other_runs(make_run: MakeRun) -> None:
         scripts.finish("A.l1.t01", usd=15)
     assert third.ask("A.l1.t02")  # 15 and 15 are more than 25
     second = Scripts(runs["two"])
-    told = second.ask("A.l1.t01")
-    assert "budget.usd_per_day of 25 USD is used up: 15 USD are spent" in told
+    message = second.ask("A.l1.t01")
+    assert "budget.usd_per_day of 25 USD is used up: 15 USD are spent" in message
     named = "no trial completed, so there are no best settings: budget.usd_per_day of 25 USD"
     assert named in second.call("conclude", "A", "A.tuned")[1]
 

@@ -27,12 +27,12 @@ def runs(work: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Path
         storage = open_storage(storage_url(RunFolder(place), planned.study))
         for region in regions:
             name = study_name(planned.study, run, region)
-            trial = optuna.trial.create_trial(value=1.0, user_attrs=told(lost=region == "B"))
+            trial = optuna.trial.create_trial(value=1.0, user_attrs=attributes(lost=region == "B"))
             optuna.create_study(study_name=name, storage=storage).add_trial(trial)
     return work
 
 
-def told(*, lost: bool) -> dict[str, Any]:
+def attributes(*, lost: bool) -> dict[str, Any]:
     stay = {"machine": "m", "instance": None, "began": 0.0, "ended": 3600.0, "usd": 1.0}
     stays = [{**stay, "end": "done"}]
     if lost:
@@ -72,7 +72,7 @@ def test_what_is_missing_is_said(runs: Path) -> None:
     assert "what 1.00 slot hours cost is unknown" in notice
     (runs / "runs/t/r1/study.db").write_text("no database")
     notices = cost()["notices"]
-    assert any("what t/r1 has cost is missing" in told for told in notices)
+    assert any("what t/r1 has cost is missing" in attributes for attributes in notices)
     assert cost()["total"]["usd"] == 2.5
 
 
@@ -88,11 +88,11 @@ def test_a_table_for_people() -> None:
 def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     assert "no job has run yet" in CliRunner().invoke(main, ["cost"]).output
-    for words, told in (
+    for words, attributes in (
         (["--by", "regions"], "there is no 'regions' (did you mean 'region'?)"),
         (["--by", ""], "choose of study, run, day, team, region, kind"),
         (["nowhere"], "no run's folder"),
     ):
         done = CliRunner().invoke(main, ["cost", *words])
         assert done.exit_code == 2
-        assert told in done.output
+        assert attributes in done.output

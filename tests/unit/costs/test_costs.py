@@ -128,8 +128,13 @@ def test_boot_and_idle_time_is_put_to_those_who_used_the_node() -> None:
     )
     items = settled([job(20), job(40, region="B")], {"i-1": life}, MORNING + hours(2))
     found = {(one.key["region"], one.key["kind"]): one.usd for one in sums(items, BY)}
-    told = {("A", "boot"): 1 / 30, ("B", "boot"): 2 / 30, ("A", "idle"): 0.1, ("B", "idle"): 0.2}
-    assert found == pytest.approx({("A", "trials"): 0.2, ("B", "trials"): 0.4, **told})
+    others = {
+        ("A", "boot"): 1 / 30,
+        ("B", "boot"): 2 / 30,
+        ("A", "idle"): 0.1,
+        ("B", "idle"): 0.2,
+    }
+    assert found == pytest.approx({("A", "trials"): 0.2, ("B", "trials"): 0.4, **others})
 
 
 def test_a_node_that_none_used_is_put_to_the_run_that_asked_for_it() -> None:

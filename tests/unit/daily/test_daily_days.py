@@ -59,14 +59,14 @@ def put(here: Path, day: date, **contents: str) -> None:
         (here / "data" / region / f"{day}.txt").write_text(content)
 
 
-def told(days: Days, day: date) -> dict[str, tuple[Ending, str]]:
+def outcomes_of(days: Days, day: date) -> dict[str, tuple[Ending, str]]:
     return {one.region: (one.ending, one.why) for one in days.journal.outcomes(day, day)}
 
 
 def test_a_day_without_any_data_ends_without_a_run(here: Path) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON)
     assert days.run() == [DAY]
-    assert told(days, DAY) == {
+    assert outcomes_of(days, DAY) == {
         region: (Ending.FAILED, f"data of {DAY} isn't there: {here}/data/{region}/{DAY}.txt")
         for region in ("A", "NO")
     }
@@ -109,7 +109,7 @@ def test_a_day_on_which_nothing_is_new_ends_without_a_run(here: Path) -> None:
         put(here, day, A="1", NO="2")
     trained(here, days, BEFORE)
     days.run()
-    assert told(days, DAY) == dict.fromkeys(["A", "NO"], (Ending.UNCHANGED, ""))
+    assert outcomes_of(days, DAY) == dict.fromkeys(["A", "NO"], (Ending.UNCHANGED, ""))
     assert not (here / "runs/demo" / str(DAY)).exists()
 
 
@@ -163,7 +163,7 @@ def ticking() -> Callable[[], datetime]:
 def test_a_day_waits_for_another_until_its_own_deadline(busy: Days) -> None:
     busy.run(DAY)
     why = f"its deadline was over before {BEFORE}, the day before it in turn, had ended"
-    assert told(busy, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
+    assert outcomes_of(busy, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
     assert all(attempt.ended for attempt in busy.journal.attempts())
 
 
@@ -174,7 +174,7 @@ def test_a_day_that_begins_after_its_deadline_has_failed(here: Path) -> None:
     later = Days(here / "study.yaml", clock=lambda: NOON + timedelta(hours=1))
     later.run(DAY)
     why = "its deadline was over before it began"
-    assert told(days, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
+    assert outcomes_of(days, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
 
 
 def test_days_that_were_begun_are_finished_before_another(here: Path) -> None:
@@ -213,10 +213,10 @@ def test_a_backfill_of_more_days_than_a_person_means_asks_first(here: Path) -> N
 
 
 def test_a_backfill_says_how_far_it_is(here: Path) -> None:
-    said: list[str] = []
-    days = Days(write(here, TEXT), clock=lambda: NOON, say=said.append)
+    messages: list[str] = []
+    days = Days(write(here, TEXT), clock=lambda: NOON, say=messages.append)
     days.backfill(BEFORE, DAY, only_missing=True)
-    assert said == [
+    assert messages == [
         f"{BEFORE} (1 of 2 days): 2 regions to make up for",
         f"{DAY} (2 of 2 days): 2 regions to make up for",
     ]
@@ -225,11 +225,11 @@ def test_a_backfill_says_how_far_it_is(here: Path) -> None:
 def test_a_day_that_has_ended_waits_for_no_other(busy: Days) -> None:
     attempt = busy._first_attempt(DAY)
     busy.journal.end(attempt, NOON)
-    said: list[str] = []
-    busy._say = said.append
+    messages: list[str] = []
+    busy._say = messages.append
     assert busy.run(DAY) == [DAY]
-    assert said == []
-    assert told(busy, DAY) == {}, "nothing is recorded of it any more"
+    assert messages == []
+    assert outcomes_of(busy, DAY) == {}, "nothing is recorded of it any more"
 
 
 @pytest.mark.parametrize(
@@ -357,8 +357,8 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
     run = make_run(regions=["new", "gated", "passed", "late", "failed", "cut"])
     files = RunFolder(run.folder)
     for region, note in {"new": None, "gated": None, "passed": None, "late": "b is newer"}.items():
-        told = {"path": str(run.folder / "model"), "not_latest": note}
-        write_json(files.region(region).published, told)
+        content = {"path": str(run.folder / "model"), "not_latest": note}
+        write_json(files.region(region).published, content)
     write_json(files.region("gated").verdict, {"verdict": "kept", "why": "worse by 3%"})
     write_json(files.region("passed").verdict, {"verdict": "promoted", "why": "better"})
     write_json(files.region("failed").stopped, {"reason": "4 trials failed"})
@@ -383,9 +383,9 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
 def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
     status = make_run().status()
     reached = replace(status, regions=(replace(status.regions[0], best=0.123456),))
-    said: list[str] = []
-    tell = _Telling(said.append)
+    messages: list[str] = []
+    tell = _Telling(messages.append)
     one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.PUBLISHED)
     for outcomes in ([], [one], [one, replace(one, region="B", ending=Ending.FAILED)]):
         tell.of(outcomes, reached)
-    assert said == ["A: published, best loss 0.12346", "B: failed"]
+    assert messages == ["A: published, best loss 0.12346", "B: failed"]

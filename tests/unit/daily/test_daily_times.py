@@ -85,9 +85,9 @@ def test_htcondors_job_starts_at_the_studys_minute(monkeypatch: pytest.MonkeyPat
 @needs_systemd
 @pytest.mark.parametrize("zone", [None, "Europe/Oslo", "UTC"])
 def test_systemd_reads_when_days_begin(zone: str | None) -> None:
-    told = explained(daily(zone=zone))
-    assert "02:30:00" in told
-    assert "Next elapse" in told
+    output = explained(daily(zone=zone))
+    assert "02:30:00" in output
+    assert "Next elapse" in output
     assert calendar(daily(zone=None, at="7:05")) == "*-*-* 07:05:00"
 
 

@@ -19,7 +19,7 @@ def add_model(models_folder: Path, run: str, day: int, weights: str = "") -> Pat
     (model / "empty").touch()
     study, region = models_folder.parent.name, models_folder.name
     created = (MONDAY + timedelta(days=day)).isoformat()
-    told = {
+    provenance = {
         "study": study,
         "region": region,
         "run": run,
@@ -30,9 +30,11 @@ def add_model(models_folder: Path, run: str, day: int, weights: str = "") -> Pat
         "data": [{"path": "/data/A.csv", "sha256": "5e884898", "bytes": 4}],
         "versions": {"trialfleet": "0.1.0"},
     }
-    (model / "provenance.json").write_text(json.dumps(told))
+    (model / "provenance.json").write_text(json.dumps(provenance))
     (model / "metrics.json").write_text(json.dumps({"loss": 0.25}))
-    (model / "card.json").write_text(json.dumps(told | {"metrics": {"loss": 0.25}, "gate": None}))
+    (model / "card.json").write_text(
+        json.dumps(provenance | {"metrics": {"loss": 0.25}, "gate": None})
+    )
     return model
 
 

@@ -256,9 +256,9 @@ def test_what_is_wrong_with_mlflow_is_said_without_a_password(
 ) -> None:
     monkeypatch.setattr(export_settings, "NEEDED", "json")  # installed or not
     (tmp_path / "go.sh").touch()
-    told = error_of(tmp_path, MINIMAL + f"export: {{mlflow: {value}}}\n")
-    assert message in told
-    assert "hunter2" not in told
+    text = error_of(tmp_path, MINIMAL + f"export: {{mlflow: {value}}}\n")
+    assert message in text
+    assert "hunter2" not in text
 
 
 @pytest.mark.parametrize(
@@ -282,6 +282,6 @@ def test_a_missing_package_is_told_when_the_study_is_planned(
 ) -> None:
     monkeypatch.setattr(export_settings, "NEEDED", "no_such_module")
     (tmp_path / "go.sh").touch()
-    told = error_of(tmp_path, MINIMAL + "export: {mlflow: {uri: 'http://m'}}\n")
-    assert "export.mlflow" in told
-    assert "needs the package mlflow-skinny" in told
+    message = error_of(tmp_path, MINIMAL + "export: {mlflow: {uri: 'http://m'}}\n")
+    assert "export.mlflow" in message
+    assert "needs the package mlflow-skinny" in message

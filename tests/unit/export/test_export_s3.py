@@ -103,9 +103,9 @@ def test_two_managers_do_not_set_each_other_back(s3: S3Client, tmp_path: Path) -
     ours = publish_models(tmp_path / "ours", "r1", "r2")
     theirs = publish_models(tmp_path / "theirs", "s1", "s2", "s3")
     export(s3, theirs)
-    [*_, told] = export(s3, ours)  # s3 is of a later day
-    assert "latest.json stays with s3" in told
-    assert str(theirs) in told
+    [*_, message] = export(s3, ours)  # s3 is of a later day
+    assert "latest.json stays with s3" in message
+    assert str(theirs) in message
     publish_model(ours, "r9", 9)
     assert export(s3, ours) == ["r9: copied", "latest.json is r9"]
     assert "stays with r9" in export(s3, theirs)[0]

@@ -10,7 +10,7 @@ from tests.unit.study.study_texts import MINIMAL
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.spec.fleet import check_regions
 from trialfleet.workflows.study.loading import load_fleet
-from trialfleet.workflows.study.spec import studys_fleet
+from trialfleet.workflows.study.resolution import studys_fleet
 
 OWN = "name: nightly\naws_regions: [eu-west-1, us-east-1]\n"
 
@@ -51,7 +51,7 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("zones: [us-west-2a]", "zones.0: lies in none of aws_regions: eu-west-1, us-east-1"),
         ("zones: [eu-west-1a, us-east-1b, eu-west-1a]", "zones.2: eu-west-1a stands there twice"),
@@ -77,16 +77,16 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
         ("autoscale: yes please", "autoscale"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, told: str) -> None:
+def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, expected: str) -> None:
     text = refusal(tmp_path, OWN + line + "\n")
-    assert told in text
+    assert expected in text
     assert "fleet.yaml:3: " in text
 
 
 def test_an_aws_region_that_stands_there_twice_is_told_with_its_line(tmp_path: Path) -> None:
     text = "name: nightly\naws_regions:\n  - eu-west-1\n  - us-east-1\n  - eu-west-1\n"
-    told = refusal(tmp_path, text)
-    assert "fleet.yaml:5: aws_regions.2: eu-west-1 stands there twice" in told
+    message = refusal(tmp_path, text)
+    assert "fleet.yaml:5: aws_regions.2: eu-west-1 stands there twice" in message
 
 
 def test_an_aws_region_that_is_typed_twice_is_asked_once() -> None:

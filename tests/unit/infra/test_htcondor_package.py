@@ -51,8 +51,8 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def machines_condor(folder: Path, version: str) -> Path:
-    said = f"echo '$CondorVersion: {version} 2026-10-16 PackageID: x $'"
-    program(folder / "bin", "condor_version", said)
+    script = f"echo '$CondorVersion: {version} 2026-10-16 PackageID: x $'"
+    program(folder / "bin", "condor_version", script)
     return program(folder / "sbin", "condor_master")
 
 

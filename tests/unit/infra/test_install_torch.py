@@ -124,9 +124,9 @@ def packages(environment: Path) -> str:
 def test_without_a_gpu_the_cpu_build_comes_from_pytorchs_index(
     install: Install, environment: Path, cpu_index: Index
 ) -> None:
-    said = install(cpu_index.url)
-    assert said[0] == f"no NVIDIA GPU: torch for CPUs, some 200 MB, from {cpu_index.url}"
-    assert said[-1] == f"torch {VERSION}+cpu is installed"
+    output = install(cpu_index.url)
+    assert output[0] == f"no NVIDIA GPU: torch for CPUs, some 200 MB, from {cpu_index.url}"
+    assert output[-1] == f"torch {VERSION}+cpu is installed"
     assert "sympy" in packages(environment)
     assert "nvidia" not in packages(environment)
 
@@ -144,9 +144,9 @@ def test_it_is_loaded_once(install: Install, cpu_index: Index) -> None:
 def test_an_index_out_of_reach_leaves_the_choice_to_pip(
     install: Install, environment: Path, index: str
 ) -> None:
-    said = install(index)
-    assert said[0].startswith(f"{index} does not answer")
-    assert said[-1] == f"torch {VERSION} is installed"
+    output = install(index)
+    assert output[0].startswith(f"{index} does not answer")
+    assert output[-1] == f"torch {VERSION} is installed"
     assert "nvidia_cublas" in packages(environment)
 
 
@@ -163,9 +163,9 @@ def test_with_a_gpu_the_build_for_cuda_is_taken(
     install: Install, environment: Path, tools: Path, cpu_index: Index
 ) -> None:
     make_tool(tools / "nvidia-smi", 'echo "GPU 0: NVIDIA A10G (UUID: GPU-0)"')
-    said = install(cpu_index.url)
-    assert said[0].startswith("an NVIDIA GPU is here")
-    assert said[-1] == f"torch {VERSION} is installed"
+    output = install(cpu_index.url)
+    assert output[0].startswith("an NVIDIA GPU is here")
+    assert output[-1] == f"torch {VERSION} is installed"
     assert cpu_index.wheels_loaded == 0
 
 

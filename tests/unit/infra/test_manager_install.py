@@ -15,7 +15,7 @@ import pytest
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.manager import actions, apt_repository, config, install, versions
 from trialfleet.infra.manager.config import ManagerSettings
-from trialfleet.infra.manager.install import Machine
+from trialfleet.infra.manager.install import InstallTarget
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.htcondor_package import Installation
 
@@ -43,8 +43,8 @@ class Computer:
             (ipv4 / name).write_text("75\n")
 
     @property
-    def machine(self) -> Machine:
-        return Machine(
+    def target(self) -> InstallTarget:
+        return InstallTarget(
             root=self.root,
             run=self.run,
             installed=lambda: self.installed or None,
@@ -96,10 +96,10 @@ class Computer:
 
     def go(self, settings: ManagerSettings, *, dry_run: bool = False) -> list[str]:
         """Perform what an installation does here and return what it says."""
-        said: list[str] = []
-        steps = install.actions(settings, self.machine, ME.pw_gid)
-        actions.go_through(steps, said.append, dry_run=dry_run)
-        return said
+        messages: list[str] = []
+        steps = install.actions(settings, self.target, ME.pw_gid)
+        actions.go_through(steps, messages.append, dry_run=dry_run)
+        return messages
 
     def files(self) -> set[str]:
         return {str(f.relative_to(self.root)) for f in self.root.rglob("*") if f.is_file()}
@@ -228,7 +228,7 @@ def test_what_somebody_made_unreadable_is_mended(computer: Computer) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to any group")
 def test_another_user_may_read_the_token_and_the_former_may_not(computer: Computer) -> None:
     computer.go(SETTINGS)
-    steps = install.actions(SETTINGS, computer.machine, 12_345)
+    steps = install.actions(SETTINGS, computer.target, 12_345)
     actions.go_through(steps, lambda _: None, dry_run=False)
     folder = computer.root / "etc/trialfleet"
     assert [path.stat().st_gid for path in (folder, folder / "node.token")] == [12_345] * 2
@@ -250,12 +250,12 @@ def test_the_timer_renews_by_htcondors_tool_alone(computer: Computer) -> None:
 
 def test_a_machine_with_htcondor_keeps_it(tmp_path: Path, computer: Computer) -> None:
     computer.installed = True
-    said = computer.go(SETTINGS)
-    assert not [line for line in said if "apt" in line]
+    output = computer.go(SETTINGS)
+    assert not [line for line in output if "apt" in line]
 
 
 def test_an_apt_that_brings_an_old_htcondor_is_told(computer: Computer) -> None:
-    too_old = replace(computer.machine, installed=lambda: None)
+    too_old = replace(computer.target, installed=lambda: None)
     steps = install.actions(SETTINGS, too_old, ME.pw_gid)
     with pytest.raises(PoolError, match=r"apt installed no HTCondor 25\.14 or newer"):
         actions.go_through(steps, lambda _: None, dry_run=False)
@@ -300,7 +300,7 @@ def test_a_user_without_an_account_is_refused() -> None:
 def test_only_root_makes_a_manager(monkeypatch: pytest.MonkeyPatch, computer: Computer) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PoolError, match=r"only root can make a manager: `sudo "):
-        install.install(ManagerSettings(user="daemon"), machine=computer.machine)
+        install.install(ManagerSettings(user="daemon"), target=computer.target)
 
 
 def test_a_machine_without_systemd_is_refused(
@@ -309,7 +309,7 @@ def test_a_machine_without_systemd_is_refused(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PoolError, match="no systemctl"):
-        install.install(ManagerSettings(user="daemon"), machine=computer.machine)
+        install.install(ManagerSettings(user="daemon"), target=computer.target)
 
 
 def test_daemons_that_do_not_answer_are_told_with_their_logs(
@@ -319,7 +319,7 @@ def test_daemons_that_do_not_answer_are_told_with_their_logs(
     monkeypatch.setattr(pool_status, "daemons_and_slots", lambda _: (some, ()))
     expected = r"condor_collector, condor_negotiator doesn't answer within 0 s: .*journalctl"
     with pytest.raises(PoolError, match=expected):
-        install.wait_for_answer(computer.machine)
+        install.wait_for_answer(computer.target)
 
 
 def test_the_user_is_who_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,12 +42,12 @@ class Terminal(io.StringIO):
 class Watched(Display):
     """Ends the stand-in of pip once its second package is being installed."""
 
-    told: Path
+    marker: Path
 
     def placed(self, count: int) -> None:
         super().placed(count)
         if count == 1:
-            self.told.touch()
+            self.marker.touch()
 
 
 @pytest.mark.parametrize("out", [Terminal(), io.StringIO()])
@@ -55,21 +55,21 @@ def test_a_line_says_how_far_it_is_and_errors_are_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], out: io.StringIO
 ) -> None:
     display = Watched(out, total=97)
-    display.told = tmp_path / "told"
-    command = [sys.executable, "-c", INSTALLING, str(tmp_path), str(display.told)]
+    display.marker = tmp_path / "told"
+    command = [sys.executable, "-c", INSTALLING, str(tmp_path), str(display.marker)]
     (tmp_path / "former-1.0.dist-info").mkdir()
     assert watched(command, tmp_path, display) == 3
-    told = out.getvalue()
+    printed = out.getvalue()
     assert capsys.readouterr().err == "ERROR: no space\n  see above\n"
     if out.isatty():
-        assert "\n" not in told
-        shown = [text.strip() for text in told.split("\r")]
+        assert "\n" not in printed
+        shown = [text.strip() for text in printed.split("\r")]
         assert "loading 1 of 97: one (90 kB)" in shown
         assert "loading 2 of 97: two-b (190.4 MB)" in shown
         assert "installing 2 of 2: two-b (190.4 MB)" in shown
         assert shown[-1] == ""
     else:
-        assert told.splitlines() == [
+        assert printed.splitlines() == [
             "loading 1 of 97: one (90 kB)",
             "installing 1 of 2: one (90 kB)",
         ]

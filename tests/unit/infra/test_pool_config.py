@@ -21,7 +21,7 @@ from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.config import PoolSettings, check_knob, render, variable
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import Pool, default_folder
-from trialfleet.infra.pool.environment import extended_path, surroundings, tail
+from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
 from trialfleet.infra.pool.htcondor_package import Installation
 from trialfleet.workflows.run.console import pool_view
 
@@ -147,9 +147,9 @@ def test_settings_of_a_pool_around_us_are_left_behind(monkeypatch: pytest.Monkey
     monkeypatch.setenv("_CONDOR_ANCESTOR_1", "2:3:4")
     monkeypatch.setenv("CONDOR_INHERIT", "1 2")
     monkeypatch.setenv("KEPT", "yes")
-    assert not [name for name in surroundings() if name.upper().startswith("_CONDOR_")]
-    assert "CONDOR_INHERIT" not in surroundings()
-    assert surroundings()["KEPT"] == "yes"
+    assert not [name for name in inherited_environment() if name.upper().startswith("_CONDOR_")]
+    assert "CONDOR_INHERIT" not in inherited_environment()
+    assert inherited_environment()["KEPT"] == "yes"
 
 
 def test_the_end_of_a_log_names_its_file(tmp_path: Path) -> None:

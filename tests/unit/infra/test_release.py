@@ -38,7 +38,7 @@ def test_a_dated_section_of_the_version_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "version", "told"),
+    ("old", "new", "version", "expected"),
     [
         ("", "", "0.3.0", "its newest section is 0.2.0, not 0.3.0"),
         ("", "", "0.1.0", "its newest section is 0.2.0, not 0.1.0"),
@@ -48,8 +48,8 @@ def test_a_dated_section_of_the_version_is_right() -> None:
         (CHANGELOG, "# Changelog\n", "0.2.0", "its newest section is none"),
     ],
 )
-def test_a_wrong_changelog_is_told(old: str, new: str, version: str, told: str) -> None:
-    with pytest.raises(ReleaseError, match=re.escape(told)):
+def test_a_wrong_changelog_is_told(old: str, new: str, version: str, expected: str) -> None:
+    with pytest.raises(ReleaseError, match=re.escape(expected)):
         release.check_changelog(CHANGELOG.replace(old, new), version, dated=True)
 
 

@@ -709,7 +709,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "expected"),
     [
         ("beyond", "heap-buffer-overflow"),
         ("beyond shared", "index 256 out of bounds"),
@@ -722,9 +722,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("sound", "error 0, sum 256"),
     ],
 )
-def test_the_stand_in_tells_a_faulty_kernel(faulty: Path, fault: str, said: str) -> None:
+def test_the_stand_in_tells_a_faulty_kernel(faulty: Path, fault: str, expected: str) -> None:
     ran = subprocess.run([faulty, fault], capture_output=True, text=True)
-    assert said in ran.stdout + ran.stderr
+    assert expected in ran.stdout + ran.stderr
 
 
 # nvcc
@@ -751,8 +751,8 @@ def test_nvcc_keeps_every_kernel_in_registers(source: Path, tmp_path: Path) -> N
     wanted = {75, 80, 86, 89, 90, max(known)} & known
     assert {80, 86, 89, 90} <= wanted
     targets = [f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in sorted(wanted)]
-    said = nvcc(*targets, "-fatbin", "-Xptxas", "-v", source, "-o", tmp_path / "fatbin")
-    used = re.findall(r"(\d+) bytes (stack frame|spill stores|spill loads)", said)
+    output = nvcc(*targets, "-fatbin", "-Xptxas", "-v", source, "-o", tmp_path / "fatbin")
+    used = re.findall(r"(\d+) bytes (stack frame|spill stores|spill loads)", output)
     assert len(used) >= 3 * len(wanted)
     assert {count for count, _ in used} == {"0"}
 

@@ -122,8 +122,8 @@ def test_wrong_arguments_exit_2(words: list[str], capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit) as ended:
         command.main(words)
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "is no step; there are probe, machine, build" in said or "unrecognized" in said
+    output = capsys.readouterr().err
+    assert "is no step; there are probe, machine, build" in output or "unrecognized" in output
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_the_report_says_what_was_measured_on_and_what_went_wrong(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"dry": True}, "a dry run's figures are the processor's"),
         ({"schema": 99}, "its schema is 99; known is 1"),
@@ -274,14 +274,14 @@ def test_the_report_says_what_was_measured_on_and_what_went_wrong(
 )
 def test_what_is_no_gpus_is_refused_and_nothing_is_written(
     changes: dict[str, Any],
-    said: str,
+    expected: str,
     tmp_path: Path,
     place: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = place.read_text()
     assert report.main([write(tmp_path, copy.deepcopy(RECORD) | changes)]) == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
     assert place.read_text() == before
 
 

@@ -181,7 +181,7 @@ def test_the_details_say_how_ours_compares_and_why_something_is_missing() -> Non
 
 
 @pytest.mark.parametrize(
-    ("driver", "value", "said"),
+    ("driver", "value", "expected"),
     [
         (None, None, "- (no driver)"),
         ("580.65.06", None, "- (this driver has no such option)"),
@@ -189,11 +189,11 @@ def test_the_details_say_how_ours_compares_and_why_something_is_missing() -> Non
     ],
 )
 def test_the_drivers_option_is_told_or_why_it_is_not(
-    driver: str | None, value: str | None, said: str
+    driver: str | None, value: str | None, expected: str
 ) -> None:
     machine = replace(results().machine, driver=driver, check_pci_config_space=value)
     lines = list(tables.machine_lines(machine))
-    assert lines[1] == f"driver {driver or '-'}  CheckPCIConfigSpace {said}"
+    assert lines[1] == f"driver {driver or '-'}  CheckPCIConfigSpace {expected}"
 
 
 # --- Timing ---------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ def test_an_npp_that_can_not_be_loaded_is_named(site: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--sizes", "1K,x"], "'1K,x' is not a list of sizes"),
         (["--sizes", "0"], "'0' is not a list of sizes"),
@@ -451,13 +451,13 @@ def test_an_npp_that_can_not_be_loaded_is_named(site: Path) -> None:
     ],
 )
 def test_wrong_arguments_exit_2_and_say_why_in_one_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         bench.main(arguments if "--device" in arguments else [*arguments, "--device", "cpu"])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert expected in line
 
 
 def test_every_field_of_the_json_is_documented() -> None:

@@ -76,10 +76,10 @@ def test_a_library_is_built_once_and_says_what_it_is(
     assert library == place / recipe.folder / build.LIBRARY
     assert build.find_or_build() == library
     assert len(calls.read_text().splitlines()) == 3  # two files, and the link
-    told = json.loads((library.parent / "build.json").read_text())
-    assert told["sources"] == build.hash_of_sources()
-    assert told["torch"] == torch.__version__
-    assert told["seconds"] >= 0
+    content = json.loads((library.parent / "build.json").read_text())
+    assert content["sources"] == build.hash_of_sources()
+    assert content["torch"] == torch.__version__
+    assert content["seconds"] >= 0
     assert sorted(path.name for path in library.parent.iterdir()) == ["build.json", build.LIBRARY]
 
 
@@ -128,9 +128,9 @@ def test_a_trial_waits_for_the_build_that_its_node_has_under_way(
 
 def test_in_a_job_one_compiler_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CONDOR_SCRATCH_DIR", "/somewhere")
-    assert toolchain.compilers_at_once() == 1
+    assert toolchain.parallel_compilers() == 1
     monkeypatch.delenv("_CONDOR_SCRATCH_DIR")
-    assert toolchain.compilers_at_once() == len(os.sched_getaffinity(0))
+    assert toolchain.parallel_compilers() == len(os.sched_getaffinity(0))
 
 
 def test_a_killed_builder_leaves_nothing_in_the_way(
@@ -153,11 +153,11 @@ def test_processes_build_once_and_one_of_them_may_be_killed(
     go = tmp_path / "go"
     compiler(f"while [ ! -e {go} ]; do sleep 0.1; done")
     program = "from trialfleet.nodes.kernels import build; print(build.find_or_build())"
-    said = [tmp_path / f"said{i}" for i in range(3)]
-    builders = [start(program, path) for path in said]
-    wait_until(lambda: sum("waiting" in path.read_text() for path in said) == 2)
+    outputs = [tmp_path / f"said{i}" for i in range(3)]
+    builders = [start(program, path) for path in outputs]
+    wait_until(lambda: sum("waiting" in path.read_text() for path in outputs) == 2)
     wait_until(calls.exists)
-    for builder, path in zip(builders, said, strict=True):
+    for builder, path in zip(builders, outputs, strict=True):
         if "compiling" in path.read_text():
             builder.kill()
     go.touch()
@@ -169,8 +169,8 @@ def test_processes_build_once_and_one_of_them_may_be_killed(
     assert not list(place.glob(".*"))
 
 
-def start(program: str, said: Path) -> subprocess.Popen[str]:
-    with said.open("w") as stderr:
+def start(program: str, errors_file: Path) -> subprocess.Popen[str]:
+    with errors_file.open("w") as stderr:
         words = [sys.executable, "-c", program]
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
@@ -307,7 +307,7 @@ def test_the_key_hangs_on(change: dict[str, Any], recipe: build.Recipe) -> None:
     assert replace(recipe, **change).key != recipe.key
 
 
-def test_the_sources_hash_hangs_on_names_and_contents(
+def test_the_sources_hash_depends_on_names_and_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "SOURCES", tmp_path)
@@ -466,9 +466,9 @@ def test_what_was_built_must_load(
     assert command.main(["build"]) == 1
     assert "No library: " in capsys.readouterr().out
     assert command.main(["status", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["implementation"] == "plain"
-    assert re.search(r"kernels.so does not load: .*(file too short|invalid ELF)", told["reason"])
+    content = json.loads(capsys.readouterr().out)
+    assert content["implementation"] == "plain"
+    assert re.search(r"kernels.so does not load: .*(file too short|invalid ELF)", content["reason"])
 
 
 def test_status_builds_nothing(
@@ -507,8 +507,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ended = subprocess.run(words, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.search(r"compiled cpu.cpp in \d+\.\d s \(\d of 2\)", ended.stderr)
-    told: dict[str, Any] = json.loads(ended.stdout)
-    return {**told, "place": str(place)}
+    content: dict[str, Any] = json.loads(ended.stdout)
+    return {**content, "place": str(place)}
 
 
 def in_python(

@@ -345,12 +345,12 @@ def test_the_job_gets_both_models_and_the_order_to_measure_them(
     day = make_day("r2")
     assert day.ask().exit_code == EXITS["done"]
     place = day.files.gate
-    told = json.loads(place.trial_json.read_text())
-    assert (told["mode"], told["models"]) == (
+    order = json.loads(place.trial_json.read_text())
+    assert (order["mode"], order["models"]) == (
         "evaluate",
         {"champion": "champion", "challenger": "challenger"},
     )
-    assert [(place.root / name / "weights").read_text() for name in told["models"]] == ["r1", "r2"]
+    assert [(place.root / name / "weights").read_text() for name in order["models"]] == ["r1", "r2"]
     submit = place.submit.read_text()
     assert "checkpoint, losses, champion, challenger, " in submit
     assert "transfer_output_files = result.json, progress.jsonl, checkpoint, losses\n" in submit
@@ -551,14 +551,14 @@ def test_a_model_that_the_gate_kept_out_is_nowhere_called_published(
     assert Stage.KEPT.is_good  # it has ended well
     found = list_runs([FoundRun(day.run.folder, "demo", "r2", 0.0)])
     assert (found[0].published, found[0].kept) == (0, 1)
-    assert "0 of 1, 1 kept out" in told(runs_table(found))
+    assert "0 of 1, 1 kept out" in output_of(runs_table(found))
     report = read_report(day.folder)
     assert [group.title for group in groups_of(report)] == ["Kept out"]
     assert header(report)[0] == ("Models published", "0", "of 1 region · 1 kept out")
     ((reason, _),) = attention(report)
     assert reason.startswith("its new model is not in force: kept r1: loss 0.5, champion 0.4")
     assert "promote" not in reason
-    assert "kept" in told(summary_table(report))
+    assert "kept" in output_of(summary_table(report))
     promote(Path(day.run.study.publish) / "demo" / "A" / "r2")
     assert standing(day) == "published"  # a person decided otherwise
 
@@ -567,7 +567,7 @@ def standing(day: Day) -> str:
     return StatusReader(day.folder).read().regions[0].stage
 
 
-def told(view: RenderableType) -> str:
+def output_of(view: RenderableType) -> str:
     screen = Console(width=200, file=io.StringIO())
     screen.print(view)
     return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]

@@ -37,8 +37,8 @@ def publish_formerly(models: Path, region: str, study: str, run: str, day: int) 
     model = models / region / run
     (model / "deep").mkdir(parents=True)
     (model / "deep" / "weights").write_text(f"{study} {run}")
-    told = {"study": study, "run": run, "created": f"2026-11-{day:02}T06:00:00+00:00"}
-    (model / "provenance.json").write_text(json.dumps(told))
+    provenance = {"study": study, "run": run, "created": f"2026-11-{day:02}T06:00:00+00:00"}
+    (model / "provenance.json").write_text(json.dumps(provenance))
     (models / region / "latest").unlink(missing_ok=True)
     (models / region / "latest").symlink_to(run)
 
@@ -145,9 +145,11 @@ def test_a_plan_and_a_publication_move_them_with_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
-    told: list[str] = []
-    run = plan(study_called("ours", tmp_path), run="r3", out=tmp_path / "run", notice=told.append)
-    assert told == [adopted(4, models, "ours")]
+    notices: list[str] = []
+    run = plan(
+        study_called("ours", tmp_path), run="r3", out=tmp_path / "run", notice=notices.append
+    )
+    assert notices == [adopted(4, models, "ours")]
     publish_formerly(models, "A", "ours", "r0", 1)  # by a run of the earlier release
     folder = RunFolder(run.folder)
     assert publish_region(folder, "A") != 0  # nothing was trained

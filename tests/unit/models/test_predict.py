@@ -69,7 +69,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     network = Network(data.columns, chosen)
     former = signal.getsignal(signal.SIGTERM)
     steps = PlainSteps(network, data, chosen, t.seed)
-    train.Run(t, chosen, network, data, steps).fit()
+    train.Training(t, chosen, network, data, steps).fit()
     signal.signal(signal.SIGTERM, former)
     train.save_model(t.model, network, data, chosen)
     torch.save(outputs_in_trial(network, data), folder / "outputs.pt")
@@ -326,8 +326,8 @@ def test_dates_times_and_booleans_mean_in_a_prediction_what_they_meant_in_traini
         {"day": "2026-03-01", "at": "07:00", "vip": "True"},
         {"day": "2026-03-01T00:00:00Z", "at": "07:00:00", "vip": "true"},
     ]
-    typed = [{"day": dt.date(2026, 3, 1), "at": dt.time(7), "vip": True}]
-    for rows in (texts, typed):
+    typed_rows = [{"day": dt.date(2026, 3, 1), "at": dt.time(7), "vip": True}]
+    for rows in (texts, typed_rows):
         numeric, codes = encode(cells.without_nulls(pl.DataFrame(rows), []), read, range(1, 3))
         assert {tuple(row) for row in numeric.tolist()} == {(20513.0, 7.0)}
         assert set(codes[:, 0].tolist()) == {made.columns.categorical["vip"].index("true") + 1}

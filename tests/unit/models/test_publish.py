@@ -30,7 +30,7 @@ RESULT = '{"status": "complete", "metrics": {"loss": 0.25}, "device": "cpu", "se
 DATA = [{"path": "/data/A.csv", "sha256": "5e884898", "bytes": 4}]
 
 
-def told(published: Path) -> Any:
+def provenance_of(published: Path) -> Any:
     return json.loads((published / "provenance.json").read_text())
 
 
@@ -95,7 +95,7 @@ def test_model_metrics_and_provenance_are_published(study: Study, best: TrialFol
     assert published == Path(study.publish) / "demo" / "A" / "r1"
     assert (published / "deep" / "weights").read_text() == "w1"
     assert json.loads((published / "metrics.json").read_text()) == {"loss": 0.25}
-    provenance = told(published)
+    provenance = provenance_of(published)
     assert (provenance["params"], provenance["seed"]) == ({"x": 0.5}, 7)
     assert provenance["data"] == DATA
 
@@ -115,7 +115,7 @@ def test_a_run_that_is_resumed_late_publishes_and_leaves_latest_where_it_is(
     tuesday = MONDAY + timedelta(days=1)
     publish_on(tuesday, "a", study, best)  # ids say nothing: people choose them
     late = publish_on(MONDAY, "z", study, best)
-    assert told(late.path)["created"] == "2026-11-23T06:00:00+00:00"
+    assert provenance_of(late.path)["created"] == "2026-11-23T06:00:00+00:00"
     assert latest(study) == "a"
     assert late.not_latest
     assert late.not_latest.startswith("latest stays with a: a was planned later")
@@ -135,7 +135,7 @@ def test_a_run_that_makes_up_for_a_former_day_leaves_latest_where_it_is(
     made_up = publish(frozen, "A", best)
     assert latest(study) == "monday"
     assert "stays with monday: monday was planned later" in (made_up.not_latest or "")
-    assert told(made_up.path)["date"] == str(friday.date())
+    assert provenance_of(made_up.path)["date"] == str(friday.date())
     today = FrozenStudy(
         run="tuesday", folder="/r", created=later, day=RunsDay(date=later.date()), study=study
     )
@@ -174,7 +174,7 @@ def test_the_model_before_is_the_newest_that_was_planned_earlier(
     first, third = publish_as("r1", study, best), publish_as("r3", study, best)
     second = publish_as("r2", study, best)
     (second.parent / ".publish-x").mkdir()  # of one that was killed
-    (second.parent / ".publish-x" / "provenance.json").write_text(json.dumps(told(second)))
+    (second.parent / ".publish-x" / "provenance.json").write_text(json.dumps(provenance_of(second)))
     assert [previous_model(each) for each in (first, second, third)] == [None, first, second]
     assert {model_in_force(each) for each in (first, second, third)} == {third}
     promote(first)
@@ -368,7 +368,7 @@ def test_an_attempt_that_ended_before_the_switch_is_taken_up(
 def test_a_model_of_another_run_of_the_same_id_is_neither_kept_nor_overwritten(
     study: Study, best: TrialFolder, name: str, content: str
 ) -> None:
-    former = told(publish_as("r1", study, best))
+    former = provenance_of(publish_as("r1", study, best))
     publish_as("r2", study, best)
     (best.root / name).write_text(content)
     weights = best.model / "deep" / "weights"
@@ -378,7 +378,7 @@ def test_a_model_of_another_run_of_the_same_id_is_neither_kept_nor_overwritten(
     models_folder = models_folder_of(study)
     assert (models_folder / "latest").resolve().name == "r2"
     assert (models_folder / "r1" / "deep" / "weights").read_text() == "w1"
-    assert told(models_folder / "r1") == former
+    assert provenance_of(models_folder / "r1") == former
     assert names(models_folder) == ["latest", "r1", "r2"]
 
 
@@ -461,6 +461,6 @@ def test_what_the_trainer_tells_is_published_cleaned(study: Study, best: TrialFo
     )
     published = publish_as("r1", study, best)
     assert json.loads((published / "metrics.json").read_text()) == {"loss": 1, "a\ufffd": 2}
-    assert told(published)["seconds"] is None
-    assert told(published)["versions"]["lib"] == "1\ufffd"
-    assert "torch" not in told(published)["versions"]
+    assert provenance_of(published)["seconds"] is None
+    assert provenance_of(published)["versions"]["lib"] == "1\ufffd"
+    assert "torch" not in provenance_of(published)["versions"]

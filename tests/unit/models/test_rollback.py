@@ -124,15 +124,17 @@ def test_regions_are_called_by_their_names_and_not_by_their_folders(
     assert f"{name} has no model of the run 'r9'" in shown("models", f"demo/{name}", "--card", "r9")
     assert "has no model of the run 'r9'" in shown("rollback", f"demo/{name}", "--to", "r9")
     assert shown("rollback", f"demo/{name}") == f"demo/{name}: latest is r1 (was r2)\n"
-    told = shown("rollback", f"demo/{name}")
-    assert f"demo/{name}: no model that was in force before r1 is known" in told
+    output = shown("rollback", f"demo/{name}")
+    assert f"demo/{name}: no model that was in force before r1 is known" in output
 
 
 def test_the_history_is_told_with_time_and_cause(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2")
     rollback(models_folder)
-    told = [(change.former, change.run, change.by) for change in changes(models_folder / "latest")]
-    assert told == [(None, "r1", "promote"), ("r1", "r2", "promote"), ("r2", "r1", "rollback")]
+    history = [
+        (change.former, change.run, change.by) for change in changes(models_folder / "latest")
+    ]
+    assert history == [(None, "r1", "promote"), ("r1", "r2", "promote"), ("r2", "r1", "rollback")]
     assert all(change.time for change in changes(models_folder / "latest"))
 
 

@@ -27,7 +27,7 @@ NOTICE = json.dumps({"action": "terminate", "time": "2026-11-20T16:02:00Z"})
 
 @dataclass
 class Metadata:
-    told: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
     reachable: bool = True
     silent_from: str = ""  # a path: of it and all that are asked for after it
 
@@ -35,7 +35,7 @@ class Metadata:
         self.reachable = self.reachable and path != self.silent_from
         if not self.reachable:
             raise AwsError(f"instance metadata {path}: timed out")
-        return self.told.get(path)
+        return self.paths.get(path)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Node:
         self.wrong = 0.0  # the wall clock, by so many seconds
         self.cancelled = 0
         self.off: list[str] = []
-        self.told: list[PrivilegedReadings] = []
+        self.readings: list[PrivilegedReadings] = []
         self.switch_works = True
         self.fence = "stands"  # or gone; or what it can't be raised for
 
@@ -99,7 +99,7 @@ class Node:
             clock=clock,
             cancel_switch=self._cancel,
             power_off=self.off.append,
-            tell_probe=self.told.append,
+            tell_probe=self.readings.append,
             raise_fence=self._raise_fence,
         )
 
@@ -124,20 +124,20 @@ def node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Node:
 def test_a_notice_drains_in_the_step_that_reads_it(node: Node) -> None:
     agent = node.agent()
     agent.step()
-    node.metadata.told[ACTION] = NOTICE
+    node.metadata.paths[ACTION] = NOTICE
     agent.step()
     assert node.condor.draining == "spot interruption: terminate at 2026-11-20T16:02:00Z"
 
 
 def test_a_notice_counts_though_the_metadata_fall_silent_right_after_it(node: Node) -> None:
-    node.metadata.told[ACTION], node.metadata.silent_from = NOTICE, REBALANCE
+    node.metadata.paths[ACTION], node.metadata.silent_from = NOTICE, REBALANCE
     node.agent().step()
     assert node.condor.draining == "spot interruption: terminate at 2026-11-20T16:02:00Z"
 
 
 def test_a_refused_drain_is_asked_for_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     agent = node.agent()
-    node.metadata.told[REBALANCE] = json.dumps({"noticeTime": "2026-11-20T16:00:00Z"})
+    node.metadata.paths[REBALANCE] = json.dumps({"noticeTime": "2026-11-20T16:00:00Z"})
     node.condor.refuses = True
     agent.step()
     assert node.condor.draining is None
@@ -150,7 +150,7 @@ def test_a_refused_drain_is_asked_for_again(node: Node, caplog: pytest.LogCaptur
 @pytest.mark.parametrize("wrong", [-3600.0, 3600.0])
 def test_a_clock_that_is_wrong_for_a_moment_ends_no_lease(node: Node, wrong: float) -> None:
     agent = node.agent()
-    node.metadata.told[EXPIRES] = datetime.fromtimestamp(NOW + 600, UTC).strftime(
+    node.metadata.paths[EXPIRES] = datetime.fromtimestamp(NOW + 600, UTC).strftime(
         "%Y-%m-%dT%H:%M:%SZ"
     )
     for node.wrong in (0.0, wrong, wrong, 0.0, 0.0):
@@ -164,7 +164,7 @@ def test_a_clock_that_is_wrong_for_a_moment_ends_no_lease(node: Node, wrong: flo
 
 def test_an_expired_lease_drains_first_and_switches_off_then(node: Node) -> None:
     agent = node.agent()
-    node.metadata.told[EXPIRES] = "2026-11-20T16:00:00Z"
+    node.metadata.paths[EXPIRES] = "2026-11-20T16:00:00Z"
     node.time = (read(node.metadata).expires or 0) - NOW
     assert not agent.step()
     assert node.condor.draining
@@ -177,7 +177,7 @@ def test_without_metadata_the_last_known_lease_holds(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = node.agent()
-    node.metadata.told[EXPIRES] = "2026-11-20T16:00:00Z"
+    node.metadata.paths[EXPIRES] = "2026-11-20T16:00:00Z"
     node.time = (read(node.metadata).expires or 0) - NOW - 1
     agent.step()
     node.metadata.reachable = False
@@ -193,14 +193,14 @@ def test_without_metadata_the_last_known_lease_holds(
 def test_a_tag_that_is_no_time_is_told_and_changes_nothing(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node.metadata.told[EXPIRES] = "tomorrow"
+    node.metadata.paths[EXPIRES] = "tomorrow"
     node.agent().step()
     assert "trialfleet:expires is no time: 'tomorrow'" in caplog.text
     assert node.condor.draining is None
 
 
 def test_a_notice_that_is_not_understood_is_a_notice_all_the_same(node: Node) -> None:
-    node.metadata.told[ACTION] = "<html>\nsoon"
+    node.metadata.paths[ACTION] = "<html>\nsoon"
     node.agent().step()
     assert node.condor.draining == "spot interruption: <html> soon"
 
@@ -228,7 +228,7 @@ def test_a_switch_that_cannot_be_cancelled_is_tried_again(node: Node) -> None:
 
 def test_an_agent_that_is_restarted_goes_on_where_it_was(node: Node) -> None:
     node.condor.claimed = 0
-    node.metadata.told[EXPIRES] = "2026-11-21T16:00:00Z"
+    node.metadata.paths[EXPIRES] = "2026-11-21T16:00:00Z"
     node.agent().step()
     node.metadata.reachable = False
     node.time = 600
@@ -281,7 +281,7 @@ def test_a_state_that_cannot_be_written_keeps_nobody_from_draining(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.state.parent.write_text("a file where a folder should be")
-    node.metadata.told[ACTION] = NOTICE
+    node.metadata.paths[ACTION] = NOTICE
     node.agent().step()
     assert "can't be written" in caplog.text
     assert node.condor.draining is not None
@@ -331,11 +331,11 @@ def test_the_probe_is_told_once_the_node_has_joined_and_then_every_five_minutes(
 ) -> None:
     agent, node.condor.known = node.agent(), False
     agent.step()
-    assert node.told == []
+    assert node.readings == []
     node.condor.known = True
     for node.time in (1, 2, 299, 302, 303):
         agent.step()
-    assert [said.pool for said in node.told] == [{"NVIDIA L4": (250.0,)}] * 2
+    assert [reading.pool for reading in node.readings] == [{"NVIDIA L4": (250.0,)}] * 2
 
 
 def test_a_fence_that_is_gone_is_raised_again_and_told(

@@ -126,12 +126,12 @@ def test_metadata_are_asked_for_once_unless_told_otherwise(imds: ImdsStandIn) ->
     assert imds.troubles == [503]
 
 
-@pytest.mark.parametrize("told", ['{"Code": "AssumeRoleUnauthorizedAccess"}', "<html>"])
+@pytest.mark.parametrize("expected", ['{"Code": "AssumeRoleUnauthorizedAccess"}', "<html>"])
 def test_a_role_that_gives_no_keys_is_told_in_the_services_words(
-    imds: ImdsStandIn, told: str
+    imds: ImdsStandIn, expected: str
 ) -> None:
-    imds.paths["meta-data/iam/security-credentials/trialfleet-demo"] = told
-    with pytest.raises(AwsError, match=f"role trialfleet-demo gives no keys: {told}"):
+    imds.paths["meta-data/iam/security-credentials/trialfleet-demo"] = expected
+    with pytest.raises(AwsError, match=f"role trialfleet-demo gives no keys: {expected}"):
         credentials(Imds(imds.address))
 
 

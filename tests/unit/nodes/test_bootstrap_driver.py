@@ -7,7 +7,7 @@ import pytest
 
 from tests.node_stand_ins import Bench
 from trialfleet.nodes.bootstrap import driver, packages
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 OPTION_LINE = "options nvidia NVreg_CheckPCIConfigSpace=0\n"
 
@@ -74,7 +74,7 @@ def have_driver(bench: Bench, *, name: str = "nvidia", old: bool = True, value: 
 
 
 def prepare(bench: Bench) -> str:
-    return driver.prepare(Machine(bench.root))
+    return driver.prepare(Host(bench.root))
 
 
 def changes(calls: list[str]) -> list[str]:
@@ -86,8 +86,8 @@ def changes(calls: list[str]) -> list[str]:
 def reboot(bench: Bench) -> None:
     """Load the driver anew, as a boot does."""
     (bench.root / "proc/driver/nvidia/params").unlink()
-    machine = Machine(bench.root)
-    machine.run("modprobe", "nvidia")
+    host = Host(bench.root)
+    host.run("modprobe", "nvidia")
 
 
 def test_a_machine_without_gpu_and_driver_has_none(bench: Bench) -> None:
@@ -247,7 +247,7 @@ def test_sources_that_lack_debians_driver_are_told(bench: Bench, components: str
 def test_what_sources_have_is_asked_of_the_real_apt() -> None:
     if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
         pytest.skip("wants apt, and its lists")
-    assert "main" in packages.components(Machine())
+    assert "main" in packages.components(Host())
 
 
 def test_amazons_driver_comes_from_its_own_repository(

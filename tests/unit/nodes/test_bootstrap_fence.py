@@ -13,7 +13,7 @@ import pytest
 
 from tests.node_stand_ins import IP, Bench
 from trialfleet.nodes.bootstrap import metadata_fence, services
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 RAISE = f"{sys.executable} -m trialfleet.nodes.bootstrap.metadata_fence"
 CONNECT = """
@@ -49,10 +49,10 @@ def in_a_network_of_its_own(script: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(("account", "told"), [(0, "no such place"), (65_534, "kept out")])
-def test_the_metadata_are_for_others_than_the_jobs_account(account: int, told: str) -> None:
+@pytest.mark.parametrize(("account", "expected"), [(0, "no such place"), (65_534, "kept out")])
+def test_the_metadata_are_for_others_than_the_jobs_account(account: int, expected: str) -> None:
     connect = f"/usr/bin/python3 -c '{CONNECT}' {account}"
-    assert in_a_network_of_its_own(f"{RAISE}; {RAISE}; {connect}") == told
+    assert in_a_network_of_its_own(f"{RAISE}; {RAISE}; {connect}") == expected
 
 
 def test_the_fence_is_one_rule_and_the_kernels_own_which_networkd_leaves_alone() -> None:
@@ -61,12 +61,10 @@ def test_the_fence_is_one_rule_and_the_kernels_own_which_networkd_leaves_alone()
 
 
 def test_a_fence_that_was_removed_is_raised_again() -> None:
-    script = (
-        "from trialfleet.nodes.bootstrap.metadata_fence import *; print(raise_fence(Machine()))"
-    )
+    script = "from trialfleet.nodes.bootstrap.metadata_fence import *; print(raise_fence(Host()))"
     again = f'{sys.executable} -c "{script}"'
-    told = in_a_network_of_its_own(f"{again}; {again}; ip rule del pref 169; {again}")
-    assert told.split() == ["True", "False", "True"]
+    output = in_a_network_of_its_own(f"{again}; {again}; ip rule del pref 169; {again}")
+    assert output.split() == ["True", "False", "True"]
 
 
 NO_FENCE = {
@@ -85,12 +83,12 @@ def test_a_fence_that_cannot_be_raised_is_an_error_with_its_reason(
         bench.program("ip", program)
     monkeypatch.setenv("PATH", bench.bare_path())
     with pytest.raises(StepError, match=f"jobs can't be kept from the .* metadata: .*{why}"):
-        metadata_fence.raise_fence(Machine(bench.root))
+        metadata_fence.raise_fence(Host(bench.root))
 
 
 def test_htcondor_starts_only_behind_the_fence(bench: Bench) -> None:
     """The drop-in's own line, run as systemd does: what it exits with decides."""
-    services.write(Machine(bench.root))
+    services.write(Host(bench.root))
     drop_in = bench.text("etc/systemd/system/condor.service.d/trialfleet.conf")
     (line,) = (line for line in drop_in.splitlines() if line.startswith("ExecStartPre="))
     assert line.startswith("ExecStartPre=+")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.node_stand_ins import Bench, serving
 from trialfleet.nodes.bootstrap import htcondor
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 VERSION = (
     'test -e "$ROOT/condor" || exit 1\necho "\\$CondorVersion: $(cat "$ROOT/condor") 2026 \\$"'
@@ -39,7 +39,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def prepare(bench: Bench) -> str:
-    return htcondor.prepare(Machine(bench.root), "25.14.1")
+    return htcondor.prepare(Host(bench.root), "25.14.1")
 
 
 def test_the_managers_version_that_is_there_is_left_alone(bench: Bench) -> None:

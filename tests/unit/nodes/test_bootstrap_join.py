@@ -6,7 +6,7 @@ import pytest
 
 from tests.node_stand_ins import Bench
 from trialfleet.nodes.bootstrap import join, services
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 SYSTEMCTL = """
 case "$*" in
@@ -32,9 +32,9 @@ def restarts(bench: Bench) -> int:
 
 
 def test_htcondor_is_started_once_for_one_configuration(bench: Bench) -> None:
-    machine = Machine(bench.root)
-    assert join.start(machine) == "HTCondor is started"
-    assert join.start(machine) == "HTCondor runs already"
+    host = Host(bench.root)
+    assert join.start(host) == "HTCondor is started"
+    assert join.start(host) == "HTCondor runs already"
     assert restarts(bench) == 1
     assert bench.calls.count("systemctl start trialfleet-agent.service") == 2
 
@@ -43,35 +43,35 @@ def test_htcondor_is_started_once_for_one_configuration(bench: Bench) -> None:
     "file", ["etc/condor/config.d/50-trialfleet-node.conf", "etc/condor/tokens.d/trialfleet"]
 )
 def test_another_configuration_or_token_starts_it_anew(bench: Bench, file: str) -> None:
-    join.start(Machine(bench.root))
+    join.start(Host(bench.root))
     bench.file(file, "changed\n")
-    join.start(Machine(bench.root))
+    join.start(Host(bench.root))
     assert restarts(bench) == 2
 
 
 def test_no_job_can_run_before_the_agent_watches(bench: Bench) -> None:
     bench.program("systemctl", 'test "$*" != "start trialfleet-agent.service"')
     with pytest.raises(StepError, match="start trialfleet-agent"):
-        join.start(Machine(bench.root))
+        join.start(Host(bench.root))
     assert restarts(bench) == 0
 
 
 def test_htcondor_that_died_is_started_anew(bench: Bench) -> None:
-    join.start(Machine(bench.root))
+    join.start(Host(bench.root))
     (bench.root / "condor-runs").unlink()
-    join.start(Machine(bench.root))
+    join.start(Host(bench.root))
     assert restarts(bench) == 2
 
 
 def test_what_notes_the_start_has_nothing_of_the_token_in_it(bench: Bench) -> None:
-    join.start(Machine(bench.root))
+    join.start(Host(bench.root))
     noted = bench.root / "run/trialfleet/condor-started-with"
     assert "token" not in noted.read_text()
     assert noted.stat().st_mode & 0o777 == 0o600
 
 
 def test_at_a_boot_the_agent_does_not_start_by_itself(bench: Bench) -> None:
-    services.write(Machine(bench.root))
+    services.write(Host(bench.root))
     assert not [call for call in bench.calls if " enable " in call]
     agent = bench.text("etc/systemd/system/trialfleet-agent.service")
     assert f"PYTHONPATH={bench.root}/opt/trialfleet/lib" in agent
@@ -81,35 +81,35 @@ def test_at_a_boot_the_agent_does_not_start_by_itself(bench: Bench) -> None:
 
 def test_units_that_systemd_may_not_have_read_are_read_again(bench: Bench) -> None:
     """Whoever wrote them may have been killed before it could tell systemd."""
-    services.write(Machine(bench.root))
+    services.write(Host(bench.root))
     before = len(bench.calls)
-    services.write(Machine(bench.root))
+    services.write(Host(bench.root))
     assert "systemctl daemon-reload" in bench.calls[before:]
 
 
 def test_the_node_waits_until_the_pool_has_it(bench: Bench) -> None:
     seen_at_the_third = 'test $(grep -c condor_status "$ROOT/../calls") -ge 3 && echo slot1@here'
     bench.program("condor_status", f"{seen_at_the_third}; exit 0")
-    assert join.wait(Machine(bench.root), "i-1", "127.0.0.1:9", 20, print) == "slot1@here"
+    assert join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 20, print) == "slot1@here"
     assert 'condor_status -constraint TrialfleetInstance == "i-1" -af Name' in bench.calls
 
 
 def test_a_refused_node_says_in_htcondors_words_why(bench: Bench) -> None:
     bench.program("condor_status", "echo AUTHENTICATE:1004:Failed using IDTOKENS >&2; exit 1")
     with pytest.raises(StepError, match=r"not in the pool after 0 s: .*1004:Failed using IDTOK"):
-        join.wait(Machine(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
+        join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
 
 
 def test_a_token_that_the_manager_refuses_is_said_in_words(bench: Bench) -> None:
     bench.program("condor_status", "echo AUTHENTICATE:1003:Failed to authenticate >&2; exit 1")
     with pytest.raises(StepError, match="the manager refuses this node's token"):
-        join.wait(Machine(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
+        join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
 
 
 def test_a_manager_that_cannot_be_reached_is_named(bench: Bench) -> None:
     bench.program("condor_status")
     with pytest.raises(StepError, match=r"127\.0\.0\.1:9 can't be reached .*its port open"):
-        join.wait(Machine(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
+        join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
 
 
 def test_a_long_wait_is_explained_once_while_it_goes_on(
@@ -117,9 +117,9 @@ def test_a_long_wait_is_explained_once_while_it_goes_on(
 ) -> None:
     monkeypatch.setattr(join, "PATIENCE", 0.05)
     bench.program("condor_status", "echo no route >&2; exit 1")
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(StepError):
-        join.wait(Machine(bench.root), "i-1", "127.0.0.1:9", 0.3, said.append)
-    assert len(said) == 1
-    assert said[0].startswith("not in the pool yet: `condor_status")
-    assert said[0].endswith("no route")
+        join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.3, messages.append)
+    assert len(messages) == 1
+    assert messages[0].startswith("not in the pool yet: `condor_status")
+    assert messages[0].endswith("no route")

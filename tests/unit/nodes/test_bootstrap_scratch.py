@@ -6,7 +6,7 @@ import pytest
 
 from tests.node_stand_ins import Bench
 from trialfleet.nodes.bootstrap import scratch
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 
 ROOT_DISK = "/dev/nvme0n1p1 / ext4 rw 0 0\n"
 # Like mount: fails on a disk without a file system, and is seen in /proc/mounts after that.
@@ -32,7 +32,7 @@ def local_disk(bench: Bench, name: str = "nvme1n1") -> None:
 
 
 def prepare(bench: Bench) -> str:
-    return scratch.prepare(Machine(bench.root))
+    return scratch.prepare(Host(bench.root))
 
 
 def test_without_a_disk_of_its_own_jobs_run_on_the_root_volume(bench: Bench) -> None:
@@ -89,8 +89,8 @@ def test_a_disk_that_cannot_be_formatted_is_an_error(bench: Bench) -> None:
 
 
 def test_the_folder_for_jobs_is_made_with_the_parents_it_needs(bench: Bench) -> None:
-    said: list[str] = []
-    scratch.make_folder(Machine(bench.root, said.append), "/mnt/trialfleet/execute")
+    messages: list[str] = []
+    scratch.make_folder(Host(bench.root, messages.append), "/mnt/trialfleet/execute")
     folder = bench.root / "mnt/trialfleet/execute"
     assert folder.stat().st_mode & 0o777 == 0o755
 
@@ -98,4 +98,4 @@ def test_the_folder_for_jobs_is_made_with_the_parents_it_needs(bench: Bench) -> 
 def test_a_folder_that_cannot_be_made_is_an_error(bench: Bench) -> None:
     bench.file("mnt", "a file, not a folder")
     with pytest.raises(StepError, match="/mnt/trialfleet/execute can't be the folder"):
-        scratch.make_folder(Machine(bench.root), "/mnt/trialfleet/execute")
+        scratch.make_folder(Host(bench.root), "/mnt/trialfleet/execute")

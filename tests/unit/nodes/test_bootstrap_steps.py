@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.node_stand_ins import IP, Bench
-from tests.unit.nodes.test_bootstrap_machine import SPOT, TOLD
+from tests.unit.nodes.test_bootstrap_host import SPOT, TOLD
 from trialfleet.instance_aws import Aws, Imds
 from trialfleet.nodes.bootstrap import configuration, cuda_kernels, driver, steps
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.settings import Settings
 from trialfleet.nodes.probe import kernel_log, privileged_readings
 from trialfleet.nodes.probe.kernel_log import Xid
@@ -28,15 +28,15 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def node(bench: Bench, said: list[str]) -> steps.Node:
-    machine = Machine(bench.root, said.append)
+def node(bench: Bench, messages: list[str]) -> steps.Node:
+    host = Host(bench.root, messages.append)
     settings = Settings.of(TOLD)
-    node = steps.Node(machine, settings, SPOT, Aws(Imds(), "eu-west-1"), said.append)
+    node = steps.Node(host, settings, SPOT, Aws(Imds(), "eu-west-1"), messages.append)
     node.driver = driver.NO_LONGER
     return node
 
@@ -51,7 +51,7 @@ def jobs_python(bench: Bench, body: str) -> None:
     (folder / "python3").chmod(0o755)
 
 
-def told_file(bench: Bench) -> privileged_readings.PrivilegedReadings:
+def readings_file(bench: Bench) -> privileged_readings.PrivilegedReadings:
     return privileged_readings.read(bench.root / privileged_readings.FILE.lstrip("/"))
 
 
@@ -66,7 +66,9 @@ def test_the_first_probe_is_told_what_only_root_learns(
     ]
     bench.program("condor_status", f"echo '{json.dumps(ads)}'")
     steps.tell_probe(node)
-    assert told_file(bench) == privileged_readings.PrivilegedReadings(xids, {"NVIDIA L4": (250.0,)})
+    assert readings_file(bench) == privileged_readings.PrivilegedReadings(
+        xids, {"NVIDIA L4": (250.0,)}
+    )
     (asked,) = bench.calls
     assert asked.startswith("condor_status -json -constraint PartitionableSlot && HAS_GPU")
 
@@ -77,7 +79,7 @@ def test_a_collector_that_says_nothing_is_no_reason_to_stop(
 ) -> None:
     bench.program("condor_status", program)
     steps.tell_probe(node)
-    assert told_file(bench).pool == {}
+    assert readings_file(bench).pool == {}
 
 
 def test_without_a_gpu_nobody_is_asked_and_nothing_is_compiled(
@@ -113,7 +115,7 @@ def test_a_node_compiles_the_kernels_beside_everything_else(bench: Bench, node: 
     ("body", "outcome"), [("exit 0", "compiled"), ("", "trials compile their own")]
 )
 def test_an_image_is_made_with_the_kernels_compiled(
-    bench: Bench, node: steps.Node, said: list[str], body: str, outcome: str
+    bench: Bench, node: steps.Node, messages: list[str], body: str, outcome: str
 ) -> None:
     node.settings = Settings.of({**TOLD, "image": True})
     jobs_python(bench, body or 'test "$1" = -c || { echo "needs an nvcc" >&2; exit 1; }')
@@ -122,7 +124,7 @@ def test_an_image_is_made_with_the_kernels_compiled(
         bench.calls[-1]
         == f"python -m trialfleet.nodes.kernels build --into {bench.root}{cuda_kernels.PLACE}"
     )
-    assert any("needs an nvcc" in line for line in said) is (outcome != "compiled")
+    assert any("needs an nvcc" in line for line in messages) is (outcome != "compiled")
 
 
 def test_whether_torch_has_cuda_is_asked_of_a_real_python() -> None:

@@ -361,8 +361,8 @@ def test_ranks_that_restore_at_once_all_restore_and_keep_the_progress(sandbox: P
     while len(list(sandbox.glob("ready-*"))) < len(ranks):
         time.sleep(0.01)
     (sandbox / "go").touch()
-    told = [rank.communicate()[0] for rank in ranks]
-    assert told == ['["state"]\n'] * len(ranks)
+    outputs = [rank.communicate()[0] for rank in ranks]
+    assert outputs == ['["state"]\n'] * len(ranks)
     assert steps(sandbox) == [1]
 
 

@@ -408,8 +408,8 @@ def test_a_script_whose_dagman_has_ended_asks_nothing_again(run: Run, tmp_path: 
         text=True,
     )
     assert dagman.stdout
-    with dagman.stdout as told:
-        script = int(told.readline())
+    with dagman.stdout as output:
+        script = int(output.readline())
     wait_until(lambda: waits_for_a_reply(script))
     dagman.kill()
     dagman.wait()

@@ -28,7 +28,8 @@ from tests.conftest import MakeRun
 from tests.unit.report.report_studies import region_source, report_source
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.optimizer.ownership import Owner, Ownership
-from trialfleet.optimizer.region_study import AlreadyTold, Assignment, RegionSettings, RegionStudy
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import AlreadyTold, Assignment, RegionSettings
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url

@@ -21,11 +21,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.optimizer import region_study
-from trialfleet.optimizer.region_study import (
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import (
     AlreadyTold,
     Assignment,
     RegionSettings,
-    RegionStudy,
     Spent,
     Stopped,
 )
@@ -82,8 +82,8 @@ def asked(study: RegionStudy, node: str) -> Assignment:
 
 
 def complete(study: RegionStudy, node: str, loss: float, **more: Any) -> None:
-    told: dict[str, Any] = {"seconds": 1.5, "device": "cpu", "attempts": 1} | more
-    study.tell_complete(node, metrics={"loss": loss, "other": 2.0}, **told)
+    attributes: dict[str, Any] = {"seconds": 1.5, "device": "cpu", "attempts": 1} | more
+    study.tell_complete(node, metrics={"loss": loss, "other": 2.0}, **attributes)
 
 
 def stored(storage: BaseStorage) -> list[FrozenTrial]:
@@ -188,8 +188,8 @@ def test_a_result_is_stored_with_all_that_came_with_it() -> None:
     complete(study, "a", 0.25, attempts=2, device="NVIDIA A100")
     (trial,) = stored(storage)
     assert (trial.state, trial.value) == (TrialState.COMPLETE, 0.25)
-    told = {k: v for k, v in trial.user_attrs.items() if k in region_study.TELL_KEYS}
-    assert told == {
+    attributes = {k: v for k, v in trial.user_attrs.items() if k in region_study.TELL_KEYS}
+    assert attributes == {
         "metrics": {"loss": 0.25, "other": 2.0},
         "seconds": 1.5,
         "device": "NVIDIA A100",
@@ -499,7 +499,8 @@ import json, os, signal, sys
 import scipy.stats.qmc  # before the forks
 import sqlalchemy
 from pathlib import Path
-from trialfleet.optimizer.region_study import RegionSettings, RegionStudy
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import RegionSettings
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url

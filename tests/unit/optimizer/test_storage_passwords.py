@@ -39,7 +39,7 @@ def shows_nothing(*texts: str) -> None:
                 assert form not in text, text
 
 
-def told(call: Callable[[], object]) -> str:
+def output_of(call: Callable[[], object]) -> str:
     """What a program that doesn't handle the error of `call` prints and logs."""
     log = io.StringIO()
     handler = logging.StreamHandler(log)
@@ -83,9 +83,9 @@ def test_whatever_goes_wrong_with_a_storage_its_password_is_not_shown(
     (folder / "go.sh").touch()
     given_text = url.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     path = write(folder, MINIMAL + f'storage: "{given_text}"\n'.replace("\0", "\\0"))
-    shows_nothing(told(lambda: load_study(path)))
-    shows_nothing(told(lambda: open_storage(url)))
-    shows_nothing(told(lambda: build_report(report_source(url, region_source("A")))))
+    shows_nothing(output_of(lambda: load_study(path)))
+    shows_nothing(output_of(lambda: open_storage(url)))
+    shows_nothing(output_of(lambda: build_report(report_source(url, region_source("A")))))
 
 
 @settings(max_examples=25)
@@ -102,7 +102,7 @@ def test_a_study_and_what_it_is_frozen_as_show_no_password(
     shows_nothing(repr(study), str(study), repr(frozen), str(frozen))
     changed = folder / "frozen.yaml"
     changed.write_text(f"run: 1\nfolder: {folder}\nstudy: {{storage: '{url}', nix: {url}}}\n")
-    shows_nothing(told(lambda: load_frozen(changed)))
+    shows_nothing(output_of(lambda: load_frozen(changed)))
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,10 @@ def test_the_design_puts_one_point_into_every_eighth_of_every_parameter() -> Non
 
 def test_the_design_is_the_same_whatever_the_results_and_whatever_is_pending() -> None:
     space = make(SQUARE)
-    told = explored(space, bowl, 5)
+    history = explored(space, bowl, 5)
     other = explored(space, lambda p: -bowl(p), 5)
-    pending = [trial(space, t.params, TrialState.RUNNING) for t in told]
-    assert ask(space, told) == ask(space, other) == ask(space, pending)
+    pending = [trial(space, t.params, TrialState.RUNNING) for t in history]
+    assert ask(space, history) == ask(space, other) == ask(space, pending)
 
 
 def test_another_seed_gives_another_design() -> None:
@@ -197,8 +197,8 @@ def test_a_region_in_which_trials_fail_is_left_alone_though_values_lead_there() 
     for _ in range(16):
         point = ask(space, history)
         x = float(point["x"])
-        told = (TrialState.FAIL, None) if x < 0.4 else (TrialState.COMPLETE, x)
-        history.append(trial(space, point, *told))
+        outcome = (TrialState.FAIL, None) if x < 0.4 else (TrialState.COMPLETE, x)
+        history.append(trial(space, point, *outcome))
     assert sum(t.state == TrialState.FAIL for t in history[-6:]) <= 2
 
 
@@ -235,8 +235,8 @@ def test_trials_that_were_given_up_tell_the_model_nothing(monkeypatch: pytest.Mo
 def test_suggestions_stay_inside_the_space_and_keep_their_types() -> None:
     space = make(MIXED)
     history = explored(space, lambda p: math.log(float(p["rate"])) ** 2, 14, startup_trials=8)
-    for told in history:
-        point = space.canonical(told.params)
+    for earlier in history:
+        point = space.canonical(earlier.params)
         assert {name: type(value) for name, value in point.items()} == {
             "rate": float,
             "drop": float,
@@ -296,10 +296,10 @@ def test_a_fresh_process_suggests_the_same_as_one_that_suggested_other_things() 
     before = repr(history)
     here = ask(space, history)
     assert repr(history) == before, "a suggestion changes nothing"
-    told = [(t.state.name, t.params, t.value) for t in history]
+    rows = [(t.state.name, t.params, t.value) for t in history]
     fresh = subprocess.run(
         [sys.executable, "-c", FRESH],
-        input=json.dumps([MIXED, told, 7]),
+        input=json.dumps([MIXED, rows, 7]),
         env=os.environ | {"PYTHONHASHSEED": "12345"},
         capture_output=True,
         text=True,

@@ -19,7 +19,7 @@ from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import load_frozen
 
-POOL = Prospects(slots=1, fit=1, willing=1, at_once=2, lacking=(), has_fleet=False)
+POOL = Prospects(slots=1, fit=1, willing=1, concurrency=2, lacking=(), has_fleet=False)
 BUDGET = {"trials": 8, "lanes": 8}
 
 
@@ -52,9 +52,9 @@ def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_ru
     size = "each on 1 cpu(s), 100MB"
     assert f"at once  up to 16 trial(s), {size}\n" in plan_text(run)
     assert f"{size}; this pool runs 2 at a time\n" in plan_text(run, PoolCheck(prospects=POOL))
-    large = PoolCheck(prospects=replace(POOL, at_once=16))
+    large = PoolCheck(prospects=replace(POOL, concurrency=16))
     assert f"{size}; this pool has room for all of them\n" in plan_text(run, large)
-    none = PoolCheck(prospects=replace(POOL, at_once=0, fit=0))
+    none = PoolCheck(prospects=replace(POOL, concurrency=0, fit=0))
     assert f"{size}; this pool runs none at a time\n" in plan_text(run, none)
     assert plan_summary(run)["at_once"] == 16
 
@@ -66,17 +66,17 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
     assert "time  " not in plan_text(first, pool)
     complete(first, [60.0, 90.0, None])
     second = planned(make_run, "r2", here)
-    told = {"seconds": 240.0, "trial_seconds": 60.0, "based_on": 3}
-    assert plan_summary(second, pool)["expected"] == told
+    expected = {"seconds": 240.0, "trial_seconds": 60.0, "based_on": 3}
+    assert plan_summary(second, pool)["expected"] == expected
     text = "about 4 min for the trials: one took 1 min, the median of 3 of earlier runs\n"
     assert text in plan_text(second, pool)
     assert plan_summary(second)["expected"] is None  # who knows how many run at once
     own = make_run(run="r3", out=here / "runs/r3", budget=BUDGET)  # in a folder of its own
     complete(own, [60.0] * 2)
-    assert plan_summary(second, pool)["expected"] == {**told, "based_on": 5}
+    assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5}
     other = make_run(run="r4", out=here / "runs/r4", budget=BUDGET, name="other")
     complete(other, [900.0] * 9)
-    assert plan_summary(second, pool)["expected"] == {**told, "based_on": 5}
+    assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5}
     (here / "runs/r3/study.yaml").write_text("no run")
     (here / "runs/demo/r1/study.yaml").write_text("no run")
     assert plan_summary(second, pool)["expected"] is None
@@ -119,8 +119,8 @@ def test_a_budget_in_usd_bounds_the_cost_and_knows_what_was_before(
     first = planned(make_run, "r1", here, budget=money, regions=["A", "B"])
     assert load_frozen(RunFolder(first.folder).study).costs is None
     text = plan_text(first)
-    told = "at most 10.00 USD by budget.usd of all regions; no earlier run tells what it will be\n"
-    assert f"  cost     {told}" in text
+    cost = "at most 10.00 USD by budget.usd of all regions; no earlier run tells what it will be\n"
+    assert f"  cost     {cost}" in text
     assert "  note     a budget in USD counts only what is spent on nodes with a price" in text
     complete(first, [60.0], usd=0.5)
     second = planned(make_run, "r2", here, budget=money, usd_per_hour=1.0)

@@ -28,10 +28,10 @@ class Full:
 
 
 def test_an_action_is_repeated_until_there_is_space() -> None:
-    said: list[str] = []
-    assert when_there_is_space(Full(3), said.append, pause=0) == "done"
-    assert len(said) == 3
-    assert "No space left" in said[0]
+    messages: list[str] = []
+    assert when_there_is_space(Full(3), messages.append, pause=0) == "done"
+    assert len(messages) == 3
+    assert "No space left" in messages[0]
 
 
 def test_another_error_is_not_repeated() -> None:

@@ -53,20 +53,22 @@ def slot(**more: Any) -> classad2.ClassAd:
 
 def test_a_job_that_every_slot_can_run_lacks_nothing() -> None:
     found = prospects(job(), [slot(), slot()])
-    assert found == Prospects(slots=2, fit=2, willing=2, at_once=2, lacking=(), has_fleet=False)
+    assert found == Prospects(slots=2, fit=2, willing=2, concurrency=2, lacking=(), has_fleet=False)
     assert not found.hopeless
     assert str(found) == "2 of 2 slot(s) of the pool can run them"
 
 
 def test_a_partitionable_slot_runs_as_many_at_a_time_as_it_has_room_for() -> None:
     whole = slot(PartitionableSlot=True)  # 4 cores, 23 GB
-    assert prospects(job(), [whole, slot()]).at_once == 4 + 1
-    told = str(prospects(job(), [whole]))  # what plan says of them two lines earlier
-    assert told == "1 of 1 slot(s) of the pool can run them, 4 at a time"
-    assert prospects(job(RequestMemory=8 * GB), [whole]).at_once == 2
-    assert prospects(job(RequestMemory=23 * GB - 1), [whole]).at_once == 1  # rounded up to 23 GB
-    assert prospects(job(RequestMemory=30 * GB), [whole]).at_once == 0
-    assert prospects(job(), [slot(PartitionableSlot=True, Start=False)]).at_once == 0
+    assert prospects(job(), [whole, slot()]).concurrency == 4 + 1
+    line = str(prospects(job(), [whole]))  # what plan says of them two lines earlier
+    assert line == "1 of 1 slot(s) of the pool can run them, 4 at a time"
+    assert prospects(job(RequestMemory=8 * GB), [whole]).concurrency == 2
+    assert (
+        prospects(job(RequestMemory=23 * GB - 1), [whole]).concurrency == 1
+    )  # rounded up to 23 GB
+    assert prospects(job(RequestMemory=30 * GB), [whole]).concurrency == 0
+    assert prospects(job(), [slot(PartitionableSlot=True, Start=False)]).concurrency == 0
 
 
 def test_too_much_memory_is_named_with_the_most_that_there_is() -> None:
@@ -154,7 +156,7 @@ def test_only_what_is_joined_by_and_at_the_top_comes_apart(
     assert clauses(expression) == parts
 
 
-NO_SLOT = Prospects(slots=1, fit=0, willing=0, at_once=0, lacking=("gpus: …",), has_fleet=False)
+NO_SLOT = Prospects(slots=1, fit=0, willing=0, concurrency=0, lacking=("gpus: …",), has_fleet=False)
 NEED = Room(gpus=1, cpus=1, memory_mb=2 * GB)
 LARGE, SMALL = ({"g5.xlarge": Room(gpus=1, cpus=4, memory_mb=mb)} for mb in (15_000, 1_000))
 

@@ -280,7 +280,7 @@ def test_a_fleet_that_nobody_scales_is_no_node(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "told", "said"),
+    ("gpus", "expected", "message"),
     [
         (1, {"gpus": 1, "gpu_share": 1.0}, "each on 1 GPU(s), 1 cpu(s)"),
         (2, {"gpus": 2, "gpu_share": 1.0}, "each on 2 GPU(s), 1 cpu(s)"),
@@ -292,7 +292,7 @@ def test_a_fleet_that_nobody_scales_is_no_node(place: Path) -> None:
     ],
 )
 def test_a_trial_is_told_how_much_of_how_many_gpus_is_its_own(
-    place: Path, gpus: object, told: dict[str, float], said: str
+    place: Path, gpus: object, expected: dict[str, float], message: str
 ) -> None:
     study = make_study(place, accelerator="gpu", resources={"gpus": gpus})
     folder = write_plan(study, run="r1", out=place / "run")
@@ -300,8 +300,8 @@ def test_a_trial_is_told_how_much_of_how_many_gpus_is_its_own(
     order = TrialOrder(region="A", node="A.l1.t01", trial=0, mode="tune", seed=1, params={})
     write_trial("r1", study, folder, trial, order)
     contract = json.loads(trial.trial_json.read_text())
-    assert {name: contract[name] for name in told} == told
-    assert said in plan_text(Run(folder.root))
+    assert {name: contract[name] for name in expected} == expected
+    assert message in plan_text(Run(folder.root))
 
 
 def test_a_file_that_cant_be_copied_is_named_and_nothing_is_left(place: Path) -> None:

@@ -64,9 +64,9 @@ def plan_at_once(place: Path, study: Study, outs: list[str | None]) -> list[tupl
         )
         for out in outs
     ]
-    told = [process.communicate("go\n")[0].split() for process in plans]
+    outputs = [process.communicate("go\n")[0].split() for process in plans]
     assert [process.returncode for process in plans] == [0] * len(outs)
-    return [(run, Path(folder)) for run, folder in told]
+    return [(run, Path(folder)) for run, folder in outputs]
 
 
 @pytest.mark.parametrize("publish", ["models", "none"])  # none: the folder alone is claimed

@@ -124,11 +124,13 @@ def test_a_column_that_is_almost_numbers_is_told() -> None:
 )
 def test_numbers_as_people_write_them_are_told_as_such(form: str) -> None:
     texts = [form.format(100 + i // 2) for i in range(ROWS)]
-    told = f"text such as {texts[0]!r}: write a point before decimals"
-    assert told in problem_of({**FEATURE, "y": texts})
-    assert told in problem_of({**FEATURE, "y": texts}, task="regression")
+    expected = f"text such as {texts[0]!r}: write a point before decimals"
+    assert expected in problem_of({**FEATURE, "y": texts})
+    assert expected in problem_of({**FEATURE, "y": texts}, task="regression")
     _, found = built({**TARGET, **FEATURE, "c": texts})
-    assert found.notes["c"].startswith(f"is categorical, {ROWS // 2} different texts: it is {told}")
+    assert found.notes["c"].startswith(
+        f"is categorical, {ROWS // 2} different texts: it is {expected}"
+    )
     _, found = built({**TARGET, **FEATURE, "c": [form.format(100 + i) for i in range(ROWS)]})
     assert found.ignored["c"].startswith("it is text such as ")
     classes = cycle(form.format(100), form.format(101))

@@ -143,11 +143,11 @@ SICK = {
 def test_a_sick_gpu_is_named_and_takes_only_itself_out(
     reason: str, changes: dict[str, Any]
 ) -> None:
-    judged = verdict(with_gpu(**changes))
-    assert judged.healthy
-    assert judged.sick == (OTHER.id,)
-    assert judged.reason.startswith("GPU 1: ")
-    assert reason in judged.reason
+    health = verdict(with_gpu(**changes))
+    assert health.healthy
+    assert health.sick == (OTHER.id,)
+    assert health.reason.startswith("GPU 1: ")
+    assert reason in health.reason
     alone = verdict(with_only(**changes))
     assert not alone.healthy
     assert alone.sick == (GOOD.id,)
@@ -155,9 +155,9 @@ def test_a_sick_gpu_is_named_and_takes_only_itself_out(
 
 def test_what_all_gpus_have_is_told_once() -> None:
     blind = replace(HEALTHY, gpus=(replace(GOOD, problem="why"), replace(OTHER, problem="why")))
-    judged = verdict(blind)
-    assert not judged.healthy
-    assert judged.reason == "GPU 0, 1: why"
+    health = verdict(blind)
+    assert not health.healthy
+    assert health.reason == "GPU 0, 1: why"
 
 
 def test_a_sick_gpu_that_htcondor_has_no_name_for_takes_the_machine_out() -> None:
@@ -166,9 +166,9 @@ def test_a_sick_gpu_that_htcondor_has_no_name_for_takes_the_machine_out() -> Non
 
 def test_an_error_of_the_hardware_is_one_and_one_of_a_program_is_not() -> None:
     assert verdict(with_only(xids=(13, 31, 43, 45))) == Verdict(healthy=True)
-    judged = verdict(replace(HEALTHY, xids=(31, 79, 79)))
-    assert not judged.healthy
-    assert judged.reason == "Xid 79 in the kernel's log, of a GPU that is not listed"
+    health = verdict(replace(HEALTHY, xids=(31, 79, 79)))
+    assert not health.healthy
+    assert health.reason == "Xid 79 in the kernel's log, of a GPU that is not listed"
 
 
 TRAPPED = (
@@ -198,9 +198,9 @@ KINDS = {
 def test_the_sickness_of_2014_and_slow_memory_are_told_apart(name: str, reason: str) -> None:
     made_from, readings = made(name)
     assert made_from.startswith("Made, not measured by us")
-    judged = verdict(readings)
-    assert judged.healthy is (not reason)
-    assert re.fullmatch(reason, judged.reason), judged.reason
+    health = verdict(readings)
+    assert health.healthy is (not reason)
+    assert re.fullmatch(reason, health.reason), health.reason
 
 
 def test_every_recorded_reading_is_judged() -> None:
@@ -216,8 +216,8 @@ def test_the_readings_of_2014_are_those_of_its_table() -> None:
 
 
 def test_launches_that_are_slow_while_memory_is_unknown_blame_nobody() -> None:
-    judged = verdict(with_only(launch_rate=900.0, bandwidth=None))
-    assert judged.reason == "GPU 0: each small launch is slow (900 per second, under 10000)"
+    health = verdict(with_only(launch_rate=900.0, bandwidth=None))
+    assert health.reason == "GPU 0: each small launch is slow (900 per second, under 10000)"
 
 
 def test_fewer_than_three_of_its_like_are_no_measure() -> None:
@@ -373,14 +373,14 @@ def test_every_threshold_is_an_option(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_what_root_tells_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "privileged.json"
-    for said in (
+    for readings in (
         privileged_readings.PrivilegedReadings(
             xids=(kernel_log.Xid("0000:00:1e", 79),), pool={"NVIDIA L4": (1.0, 2.0)}
         ),
         privileged_readings.PrivilegedReadings(),
     ):
-        file.write_text(said.text())
-        assert privileged_readings.read(file) == said
+        file.write_text(readings.text())
+        assert privileged_readings.read(file) == readings
     for text in ("", "[]", '{"xids": 3}', '{"xids": [[1]], "pool": {}}', '{"xids": [], "pool": 1}'):
         file.write_text(text)
         assert privileged_readings.read(file) == privileged_readings.PrivilegedReadings()

@@ -171,10 +171,10 @@ def test_a_gpu_that_hangs_takes_no_other_with_it(
     readings = gather.measured(replace(HEALTHY, gpus=(GOOD, OTHER)), time.monotonic() + 25)
     assert [gpu.bandwidth for gpu in readings.gpus] == [500.0, 482.0]
     assert readings.kernels is True
-    judged = verdict(readings)
-    assert judged.healthy
-    assert judged.sick == (OTHER.id,)
-    assert judged.reason == "GPU 1: hung when about to measure bandwidth"
+    health = verdict(readings)
+    assert health.healthy
+    assert health.sick == (OTHER.id,)
+    assert health.reason == "GPU 1: hung when about to measure bandwidth"
 
 
 BY_TURNS = """
@@ -236,9 +236,9 @@ def test_a_measurement_says_how_long_a_healthy_gpu_may_take_for_each_thing(
     for name in ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth"):
         monkeypatch.setattr(measure, name, lambda *_: 1.0)
     measure.measure(torch, torch.device("cpu"))
-    said = gather.lines(capsys.readouterr().out)
-    assert [line["doing"] for line in said if "doing" in line][-1] == "measure host_bandwidth"
-    assert all(line["seconds"] == measure.MEASURE_SECONDS for line in said if "doing" in line)
+    output = gather.lines(capsys.readouterr().out)
+    assert [line["doing"] for line in output if "doing" in line][-1] == "measure host_bandwidth"
+    assert all(line["seconds"] == measure.MEASURE_SECONDS for line in output if "doing" in line)
     assert gather.patience('{"doing": "import torch"}\n') == float("inf")
     assert gather.patience("") == float("inf")
 
@@ -254,7 +254,7 @@ def test_eight_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "loads"),
+    ("code", "expected", "loads"),
     [
         (0, json.dumps(BUILT), True),
         (0, json.dumps({"implementation": "cuda", "library": None}), False),
@@ -267,9 +267,9 @@ def test_eight_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.Monkey
     ],
 )
 def test_whether_the_kernels_load_is_asked_of_them(
-    code: int | None, said: str, loads: bool | None
+    code: int | None, expected: str, loads: bool | None
 ) -> None:
-    assert gather.kernels_load(code, said) is loads
+    assert gather.kernels_load(code, expected) is loads
 
 
 def test_the_kernels_package_tells_what_is_asked_of_it() -> None:
@@ -298,7 +298,7 @@ def test_a_slow_launch_is_not_taken_for_slow_memory(monkeypatch: pytest.MonkeyPa
     """A copy takes 1 ms here, and each launch of one or of many 50 ms."""
     clock = 0.0
 
-    def at_once(*_arguments: object) -> Any:
+    def repeated(*_arguments: object) -> Any:
         copies = _arguments[-1]
 
         def replay() -> None:
@@ -312,7 +312,7 @@ def test_a_slow_launch_is_not_taken_for_slow_memory(monkeypatch: pytest.MonkeyPa
         cuda = types.SimpleNamespace(synchronize=lambda _device: None)
         zeros = empty_like = staticmethod(lambda *_sizes, **_options: None)
 
-    monkeypatch.setattr(measure, "at_once", at_once)
+    monkeypatch.setattr(measure, "repeated", repeated)
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     assert measure.bandwidth(Torch, None) == pytest.approx(2 * measure.COPY_BYTES / 0.001 / 1e9)
 
@@ -336,9 +336,9 @@ def test_a_device_that_computes_wrongly_is_found_out(monkeypatch: pytest.MonkeyP
 def gpu_after_main(capsys: pytest.CaptureFixture[str]) -> tuple[Gpu, str]:
     """What the measurement says of a GPU on this machine."""
     assert measure.main() == 0
-    said = gather.lines(capsys.readouterr().out)
-    assert said[0] == {"doing": "import torch"}
-    return gather.with_measurements(GOOD, said, ended=True)
+    output = gather.lines(capsys.readouterr().out)
+    assert output[0] == {"doing": "import torch"}
+    return gather.with_measurements(GOOD, output, ended=True)
 
 
 def test_torch_without_cuda_makes_the_gpu_sick_with_the_reason_in_words(
@@ -348,9 +348,9 @@ def test_torch_without_cuda_makes_the_gpu_sick_with_the_reason_in_words(
 
     monkeypatch.setattr(torch.version, "cuda", None)
     gpu, note = gpu_after_main(capsys)
-    judged = verdict(replace(HEALTHY, gpus=(gpu,)))
-    assert not judged.healthy
-    assert judged.reason.endswith("is built without CUDA: trials would run on the CPU")
+    health = verdict(replace(HEALTHY, gpus=(gpu,)))
+    assert not health.healthy
+    assert health.reason.endswith("is built without CUDA: trials would run on the CPU")
     assert note == ""
 
 
@@ -389,10 +389,10 @@ def test_no_torch_is_not_measured_and_a_broken_one_is_a_problem(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("builtins.__import__", importing(error))
-    gpu, said = gpu_after_main(capsys)
+    gpu, output = gpu_after_main(capsys)
     assert gpu.problem.startswith(problem)
     assert bool(gpu.problem) is bool(problem)
-    assert said.startswith(note)
+    assert output.startswith(note)
 
 
 def importing(error: Exception) -> Any:

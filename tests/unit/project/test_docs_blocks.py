@@ -208,7 +208,7 @@ def test_commands_exist_with_their_options(block: Block) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "expected"),
     [
         ("trialfleet stauts", "No such command"),
         ("trialfleet run", "Missing argument 'STUDY'"),
@@ -222,8 +222,8 @@ def test_commands_exist_with_their_options(block: Block) -> None:
         ("pip install 'trialfleet[dashbord]'", "dashbord"),
     ],
 )
-def test_a_wrong_command_is_noticed(script: str, told: str) -> None:
-    with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(told)):
+def test_a_wrong_command_is_noticed(script: str, expected: str) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(expected)):
         check_all(script, ROOT / "README.md")
 
 

@@ -60,9 +60,9 @@ def test_what_is_generated_is_a_study_before_it_is_changed(
 def test_some_cases_of_each_kind_end_well(kind: str, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=place()) as folder:  # not under /tmp: runs are planned
         done = few_cases(kind, folder, tmp_path)
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["case"] for line in told if "case" in line] == list(range(25)), done.stderr
-    assert [line["traceback"] for line in told if "failed" in line] == []
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["case"] for line in records if "case" in line] == list(range(25)), done.stderr
+    assert [line["traceback"] for line in records if "failed" in line] == []
     assert done.returncode == 0, done.stderr
 
 

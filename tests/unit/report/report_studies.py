@@ -21,7 +21,13 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState, create_trial
 
-from trialfleet.workflows.report import Region, RegionSource, Report, ReportSource, build_report
+from trialfleet.workflows.report import (
+    RegionReport,
+    RegionSource,
+    Report,
+    ReportSource,
+    build_report,
+)
 from trialfleet.workflows.status.states import Stage
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
@@ -213,7 +219,7 @@ def two_regions(fleet: Fleet) -> Report:
     )
 
 
-def only(report: Report) -> Region:
+def only(report: Report) -> RegionReport:
     """The report's one region."""
     (region,) = report.regions
     return region

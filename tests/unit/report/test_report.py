@@ -25,7 +25,7 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.errors import OptimizerError
-from trialfleet.workflows.report import Region, Report, build_report, render_page
+from trialfleet.workflows.report import RegionReport, Report, build_report, render_page
 from trialfleet.workflows.report.summary import summary_table
 from trialfleet.workflows.report.tables import (
     region_columns,
@@ -200,9 +200,9 @@ def test_a_report_metric_that_no_trial_tells_is_said(fleet: Fleet) -> None:
         trial(DEFAULTS, 0.6, at=1, metrics={"tset": 0.8}),
     ]
     report = fleet.report(fleet.region("A", trials), notice="Money is short.")
-    told = "no trial told the report_metric 'test' (did you mean 'tset'?); they told: tset."
-    assert report.notice == f"Money is short. Nothing is compared: {told}"
-    assert told in " ".join(str(summary_table(report).caption).split())
+    expected = "no trial told the report_metric 'test' (did you mean 'tset'?); they told: tset."
+    assert report.notice == f"Money is short. Nothing is compared: {expected}"
+    assert expected in " ".join(str(summary_table(report).caption).split())
     assert "told" not in fleet.report(fleet.region("B", trials), report_metric="tset").notice
     assert fleet.report(fleet.region("C", [trial(DEFAULTS, None, at=0)])).notice == ""
 
@@ -322,7 +322,7 @@ def test_json_is_plain_complete_and_has_the_documented_keys(tuned: Report) -> No
     assert value["schema"] == 1
     assert value["finished"] == "2026-11-20T03:01:00+00:00"
     region = value["regions"][0]
-    assert set(region) == {field.name for field in dataclasses.fields(Region)}
+    assert set(region) == {field.name for field in dataclasses.fields(RegionReport)}
     assert region["published"] == "/models/JFK/r"
     assert region["report"]["gain"] == tuned.regions[0].report.gain
     assert len(region["trials"]) == 30
@@ -394,9 +394,9 @@ def test_what_jobs_cost_has_columns_where_it_is_known(fleet: Fleet) -> None:
 
 
 def test_a_trial_has_what_htcondor_says_of_its_job(fleet: Fleet) -> None:
-    told = trial(DEFAULTS, 0.5, job=JOB, attempts=2, seconds=3.0)
+    reported = trial(DEFAULTS, 0.5, job=JOB, attempts=2, seconds=3.0)
     before = trial(DEFAULTS, 0.4, at=1, seconds=3.0)  # told before jobs were recorded
-    region = only(fleet.report(fleet.region("A", [told, before])))
+    region = only(fleet.report(fleet.region("A", [reported, before])))
     first, second = region.trials
     assert {name: getattr(first, name) for name in JOB} == JOB
     assert first.attempts == 2
@@ -413,6 +413,6 @@ def test_the_full_training_is_part_of_what_a_region_took(fleet: Fleet) -> None:
 
 
 def test_a_trials_reports_are_its_learning_curve(fleet: Fleet) -> None:
-    told = trial(DEFAULTS, 0.5, reports={3: 0.5, 1: 0.25, 2: float("nan")})
-    region = only(fleet.report(fleet.region("A", [told])))
+    reported = trial(DEFAULTS, 0.5, reports={3: 0.5, 1: 0.25, 2: float("nan")})
+    region = only(fleet.report(fleet.region("A", [reported])))
     assert region.trials[0].curve == ((1, 0.25), (3, 0.5))

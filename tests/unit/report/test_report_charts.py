@@ -24,7 +24,7 @@ from tests.unit.report.report_studies import (
     trial,
     tuned_trials,
 )
-from trialfleet.workflows.report import Region, Report, render_page, summary_table
+from trialfleet.workflows.report import RegionReport, Report, render_page, summary_table
 from trialfleet.workflows.report import chart_data as drawing
 from trialfleet.workflows.report.chart_data import (
     curve_points,
@@ -42,7 +42,7 @@ from trialfleet.workflows.status import states
 pytestmark = pytest.mark.slow
 
 
-def of_values(fleet: Fleet, values: Sequence[float | None], **facts: Any) -> Region:
+def of_values(fleet: Fleet, values: Sequence[float | None], **facts: Any) -> RegionReport:
     trials = [trial(DEFAULTS, value, at=at) for at, value in enumerate(values)]
     return only(fleet.report(fleet.region("A", trials), **facts))
 

@@ -168,10 +168,10 @@ def test_a_trials_hover_shows_its_settings_literally(browser: Browser, hostile: 
     )
     browser.point(picture, *place)
     browser.wait(f"return document.querySelector('{picture} [aria-label=tip] text')")
-    told = browser.texts(f"{picture} [aria-label=tip]")[0]
-    assert told.startswith("\u200btrial 11 · best")
+    tip = browser.texts(f"{picture} [aria-label=tip]")[0]
+    assert tip.startswith("\u200btrial 11 · best")
     for text in ("</script><img", "0.012", f"{BOLD}: 2"):
-        assert text in told
+        assert text in tip
 
 
 @pytest.mark.browser

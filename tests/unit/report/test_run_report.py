@@ -42,10 +42,10 @@ def test_a_report_metric_that_goes_the_other_way_shows_its_gain_as_one(make_run:
     run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
     folder = tuned(run, DEFAULT, BEST)
     report = write_report(folder, None)
-    told = json.loads(folder.report_data.read_text())
-    assert told["report_direction"] == "maximize"
-    assert told["regions"][0]["report"]["gain"] == 0.25
-    assert told["regions"][0]["objective"]["gain"] == 0.25
+    content = json.loads(folder.report_data.read_text())
+    assert content["report_direction"] == "maximize"
+    assert content["regions"][0]["report"]["gain"] == 0.25
+    assert content["regions"][0]["objective"]["gain"] == 0.25
     page = folder.report_page.read_text()
     assert "by accuracy (higher is better); trials were chosen by loss (lower is better)" in page
     assert "+0.25" in page
@@ -88,8 +88,8 @@ def test_a_worse_model_in_force_is_told_with_the_way_back(
     models_folder = folder.root.parent / "models"
     for name, day, accuracy in (("before", 19, before), ("now", 20, BEST["accuracy"])):
         (models_folder / name).mkdir(parents=True)
-        told = {"run": name, "created": f"2026-11-{day}T06:00:00+00:00"}
-        (models_folder / name / "provenance.json").write_text(json.dumps(told))
+        provenance = {"run": name, "created": f"2026-11-{day}T06:00:00+00:00"}
+        (models_folder / name / "provenance.json").write_text(json.dumps(provenance))
         write_json(models_folder / name / "card.json", {"metrics": {"accuracy": accuracy}})
     (models_folder / "latest").symlink_to("now")
     files = folder.region("A")

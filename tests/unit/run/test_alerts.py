@@ -199,8 +199,8 @@ class Day:
     def tell(self) -> list[Event]:
         before = self.heard.read_text() if self.heard.exists() else ""
         assert tell_days("demo", self.channels, self.folder, self.journal, NOW, 0.0) == 0
-        told = self.heard.read_text().removeprefix(before) if self.heard.exists() else ""
-        return [Event.read(json.loads(line)) for line in told.splitlines()]
+        heard = self.heard.read_text().removeprefix(before) if self.heard.exists() else ""
+        return [Event.read(json.loads(line)) for line in heard.splitlines()]
 
 
 def outcome(

@@ -92,11 +92,11 @@ def test_three_attempts_that_failed_alike_are_enough(errors: list[str], alike: b
 
 def test_a_run_whose_first_attempts_all_fail_alike_says_so(region: RegionFolder) -> None:
     alike = ([trial("a", NO_MODULE, NO_MODULE)], region), ([trial("b", NO_MODULE)], region)
-    said = why_all_fail(alike)
-    assert said is not None
+    output = why_all_fail(alike)
+    assert output is not None
     log = region.trial("a").err
     words = f"no trial has completed: all attempts so far failed alike: {NO_MODULE}; see {log}"
-    assert said == words
+    assert output == words
     later = [*alike, ([trial("c", NO_MODULE, begun=20)], region)]
     assert why_all_fail(later) == words, "a line that grows would be told again and again"
     other = ([trial("c", IMPORT)], region)

@@ -24,8 +24,8 @@ def test_the_check_trains_as_the_first_trial_of_the_run_does(make_run: MakeRun) 
     order = first_order(run.study, region)
     node = f"{region.slug}.l1.t01"
     NodeScripts(folder).handle(["ask", region.slug, node])
-    told = json.loads(folder.region(region.slug).trial(node).trial_json.read_text())
-    assert (order.seed, order.params) == (told["seed"], told["params"])
+    content = json.loads(folder.region(region.slug).trial(node).trial_json.read_text())
+    assert (order.seed, order.params) == (content["seed"], content["params"])
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_a_metric_that_no_trial_tells_is_refused(
     make_run: MakeRun, changes: dict[str, Any], words: str
 ) -> None:
     study = make_run(**changes).study
-    told = r" \(did you mean 'test_loss'\?\); the trainer tells: loss, test_loss$"
-    with pytest.raises(InputError, match=words + told):
+    expected = r" \(did you mean 'test_loss'\?\); the trainer tells: loss, test_loss$"
+    with pytest.raises(InputError, match=words + expected):
         check_metrics(study, TOLD)
 
 

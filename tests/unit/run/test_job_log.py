@@ -224,8 +224,8 @@ def test_an_execution_costs_its_share_of_its_nodes_price(tmp_path: Path) -> None
         TERMINATED.format(at="09:00:00"),
     )
     stays = read_stays(log)
-    told = [(stay.instance, stay.end, stay.usd) for stay in stays]
-    assert told == [("i-a", "failed", 0.1), ("i-a", "evicted", 0.2), ("i-b", "done", 0.5)]
+    found = [(stay.instance, stay.end, stay.usd) for stay in stays]
+    assert found == [("i-a", "failed", 0.1), ("i-a", "evicted", 0.2), ("i-b", "done", 0.5)]
     job = read_job(log)
     assert job is not None
     assert (job.usd, job.lost_usd) == (0.8, 0.3)

@@ -45,7 +45,7 @@ def test_holds(code: int, reason: str, is_machines: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "OSError: [Errno 28] No space left on device: 'x'",
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
@@ -54,12 +54,12 @@ def test_holds(code: int, reason: str, is_machines: bool) -> None:
         "Unable to determine the device handle for GPU 0000:00:1E.0: Unknown Error",
     ],
 )
-def test_words_that_only_a_machine_can_be_blamed_for(said: str) -> None:
-    assert in_words(said)
+def test_words_that_only_a_machine_can_be_blamed_for(message: str) -> None:
+    assert in_words(message)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "RuntimeError: CUDA error: device-side assert triggered",
         "torch.OutOfMemoryError: CUDA out of memory",
@@ -68,8 +68,8 @@ def test_words_that_only_a_machine_can_be_blamed_for(said: str) -> None:
         "",
     ],
 )
-def test_words_of_the_trainers_own_errors(said: str) -> None:
-    assert not in_words(said)
+def test_words_of_the_trainers_own_errors(message: str) -> None:
+    assert not in_words(message)
 
 
 def test_a_machine_that_is_found_out_late_is_to_blame_for_what_was_before() -> None:

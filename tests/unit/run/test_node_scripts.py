@@ -74,9 +74,9 @@ def scripts(make_run: MakeRun) -> Scripts:
 
 def test_asking_writes_what_the_trial_is_told(scripts: Scripts) -> None:
     assert scripts.ask("A.l1.t01") == EXITS["done"]
-    told = json.loads(scripts.trial("A.l1.t01").trial_json.read_text())
-    assert told["params"] == {"x": 0.5}  # the default settings come first
-    assert (told["region"], told["node"], told["trial"], told["mode"]) == (
+    content = json.loads(scripts.trial("A.l1.t01").trial_json.read_text())
+    assert content["params"] == {"x": 0.5}  # the default settings come first
+    assert (content["region"], content["node"], content["trial"], content["mode"]) == (
         "A",
         "A.l1.t01",
         0,
@@ -118,8 +118,8 @@ def test_after_the_days_deadline_what_is_best_so_far_is_trained_in_full(scripts:
     scripts.ask("A.l1.t02")  # and its job is lost
     late = over(scripts)
     assert late.ask("A.l1.t02") == late.ask("A.l1.t03") == EXITS["skip"]
-    told = late.call("ask", "A", "A.l1.t03").message
-    assert "the day's deadline, 2026-11-20 09:00 UTC, is over" in told
+    message = late.call("ask", "A", "A.l1.t03").message
+    assert "the day's deadline, 2026-11-20 09:00 UTC, is over" in message
     assert [t.state for t in Run(late.folder.root).trials()] == ["complete", "pruned"]
     assert late.call("ask-best", "A", "A.best").exit_code == EXITS["done"]
 
@@ -127,9 +127,9 @@ def test_after_the_days_deadline_what_is_best_so_far_is_trained_in_full(scripts:
 def test_a_region_without_a_trial_at_the_days_deadline_fails_and_says_so(scripts: Scripts) -> None:
     late = over(scripts)
     assert late.ask("A.l1.t01") == EXITS["skip"]
-    told = late.call("ask-best", "A", "A.best")
-    assert told.exit_code == EXITS["stop"]
-    assert "no trial completed, so there are no best settings: the day's deadline" in told.message
+    result = late.call("ask-best", "A", "A.best")
+    assert result.exit_code == EXITS["stop"]
+    assert "no trial completed, so there are no best settings: the day's deadline" in result.message
 
 
 def test_telling_twice_tells_once(scripts: Scripts) -> None:
@@ -170,9 +170,9 @@ def test_a_trial_is_told_with_its_job_and_its_reports(scripts: Scripts) -> None:
     (record,) = Run(scripts.folder.root).trials()
     assert record.attempts == 2
     region = read_report(scripts.folder).regions[0]
-    told = region.trials[0]
-    assert (told.wall_seconds, told.last_wall_seconds, told.machine) == (7.0, 3.5, "node-1")
-    assert (told.attempts, told.curve) == (2, ((1, 0.9),))
+    found = region.trials[0]
+    assert (found.wall_seconds, found.last_wall_seconds, found.machine) == (7.0, 3.5, "node-1")
+    assert (found.attempts, found.curve) == (2, ((1, 0.9),))
     assert region.compute_seconds == 7.0
 
 
@@ -182,9 +182,9 @@ def test_a_failed_trial_is_told_with_its_job_and_its_reports(scripts: Scripts) -
     trial.log.write_text(JOB_LOG.format(job=1))
     trial.progress.write_text('{"step": 1, "metrics": {"loss": 0.9}}\n')
     scripts.call("tell", "A", "A.l1.t01", "64", "0", "1", "0")
-    told = read_report(scripts.folder).regions[0].trials[0]
-    assert (told.state, told.wall_seconds, told.attempts) == ("failed", 3.5, 1)
-    assert told.curve == ((1, 0.9),)
+    record = read_report(scripts.folder).regions[0].trials[0]
+    assert (record.state, record.wall_seconds, record.attempts) == ("failed", 3.5, 1)
+    assert record.curve == ((1, 0.9),)
 
 
 def test_trials_are_listed_with_attempts_metrics_parameters_and_errors(
@@ -254,8 +254,8 @@ def test_csv_has_the_same_columns_whichever_trial_comes_first(make_run: MakeRun)
     ]  # fmt: skip
 
 
-def fail(scripts: Scripts, node: str, *, retry: int, code: int = 1, said: str = "no") -> Reply:
-    scripts.trial(node).err.write_text(said)
+def fail(scripts: Scripts, node: str, *, retry: int, code: int = 1, message: str = "no") -> Reply:
+    scripts.trial(node).err.write_text(message)
     return scripts.call("tell", "A", node, str(code), str(retry), "2", "0")
 
 
@@ -287,7 +287,7 @@ def test_while_all_attempts_fail_alike_that_is_said_first(make_run: MakeRun) -> 
         assert reply.exit_code == EXITS["retry"]
     notice = str(Run(scripts.folder.root).status().notice)
     assert "no trial has completed: all attempts so far failed alike" in notice
-    fail(scripts, "A.l1.t01", retry=3, said="something else")
+    fail(scripts, "A.l1.t01", retry=3, message="something else")
     assert "alike" not in str(Run(scripts.folder.root).status().notice)
 
 
@@ -302,7 +302,7 @@ def test_a_trainer_that_cant_be_started_stops_its_region_after_three_trials(
             f"A.l1.t00{number}" if scripts.trial("A.l1.t001").root.exists() else f"A.l1.t0{number}"
         )
         scripts.ask(node)
-        answers.append(fail(scripts, node, retry=0, code=127, said=words).exit_code)
+        answers.append(fail(scripts, node, retry=0, code=127, message=words).exit_code)
     assert answers == [EXITS["done"], EXITS["done"], EXITS["stop"]]
     reason = json.loads(scripts.folder.region("A").stopped.read_text())["reason"]
     assert reason.startswith(f"the trainer can't be started: exit code 127: {words}; see ")
@@ -327,19 +327,19 @@ def test_a_full_training_that_is_tried_again_tells_why(scripts: Scripts) -> None
     best = scripts.folder.region("A").best
     best.err.write_text("no room for the weights")
     for _ in range(2):
-        told = scripts.call("tell-best", "A", "A.best", "1", "0", "1", "0")
-        assert told.exit_code == EXITS["retry"]
+        result = scripts.call("tell-best", "A", "A.best", "1", "0", "1", "0")
+        assert result.exit_code == EXITS["retry"]
     (region,) = Run(scripts.folder.root).status().regions
     words = "an attempt failed: exit code 1: no room for the weights"
     assert str(region.cause) == f"{words}; see {best.err}"
-    told = scripts.call("tell-best", "A", "A.best", "1", "1", "1", "0")
-    assert told.exit_code == EXITS["stop"]
-    assert f"; see {best.err}" in told.message
+    result = scripts.call("tell-best", "A", "A.best", "1", "1", "1", "0")
+    assert result.exit_code == EXITS["stop"]
+    assert f"; see {best.err}" in result.message
 
 
 def test_the_report_tells_the_cause_and_where_to_look(scripts: Scripts) -> None:
     scripts.ask("A.l1.t01")
-    fail(scripts, "A.l1.t01", retry=0, said="ModuleNotFoundError: No module named 'x'")
+    fail(scripts, "A.l1.t01", retry=0, message="ModuleNotFoundError: No module named 'x'")
     report = read_report(scripts.folder)
     (region,) = report.regions
     assert region.cause is not None
@@ -355,8 +355,8 @@ def test_a_job_that_htcondor_did_not_take_is_no_failure_of_the_trial(scripts: Sc
         scripts.ask(node)
         scripts.finish(node)
     assert scripts.call("ask-best", "A", "A.best").exit_code == EXITS["done"]
-    told = scripts.call("tell-best", "A", "A.best", "-1001", "1", "1", "0")
-    assert told.exit_code == EXITS["retry"]
+    result = scripts.call("tell-best", "A", "A.best", "-1001", "1", "1", "0")
+    assert result.exit_code == EXITS["retry"]
     assert not scripts.folder.region("A").stopped.exists()
 
 
@@ -372,16 +372,16 @@ def test_a_dagman_that_recovered_does_not_know_of_the_pre_script_but_of_the_job(
     best = scripts.folder.region("A").best
     best.result.write_text(json.dumps(result))
     (best.model / "weights").write_text("0.5")
-    told = scripts.call("tell-best", "A", "A.best", "0", "0", "1", "-1")
-    assert told.exit_code == EXITS["done"]
+    done = scripts.call("tell-best", "A", "A.best", "0", "0", "1", "-1")
+    assert done.exit_code == EXITS["done"]
 
 
 @pytest.mark.parametrize(("asked", "answer"), [("3", "0"), ("1", "1"), ("-9", "-9"), ("4", "4")])
 def test_a_node_without_a_job_is_what_its_pre_script_said(
     scripts: Scripts, asked: str, answer: str
 ) -> None:
-    for told in (("tell", "A", "A.l1.t01"), ("tell-best", "A", "A.best")):
-        assert scripts.call(*told, "-1004", "0", "1", asked).exit_code == int(answer)
+    for call in (("tell", "A", "A.l1.t01"), ("tell-best", "A", "A.best")):
+        assert scripts.call(*call, "-1004", "0", "1", asked).exit_code == int(answer)
 
 
 def test_beyond_the_budget_nodes_are_skipped_but_known_ones_still_answered(
@@ -410,8 +410,8 @@ def test_the_best_settings_are_trained_in_full_and_published(scripts: Scripts) -
         scripts.finish(f"A.l1.t0{i}", loss)
     assert scripts.call("ask-best", "A", "A.best").exit_code == EXITS["done"]
     best = scripts.folder.region("A").best
-    told = json.loads(best.trial_json.read_text())
-    assert (told["mode"], told["trial"]) == ("final", 1)
+    content = json.loads(best.trial_json.read_text())
+    assert (content["mode"], content["trial"]) == ("final", 1)
     best.result.write_text('{"status": "complete", "metrics": {"loss": 0.05}}')
     empty = scripts.call("tell-best", "A", "A.best", "0", "0", "1", "0")
     assert empty.exit_code == EXITS["stop"]
@@ -680,8 +680,8 @@ def test_the_status_shows_what_was_spent_and_what_is_left(
     assert StatusReader(folder).read().money is None
     place = default_report("f") if by_hand else folder.fleet_state
     place.parent.mkdir(parents=True, exist_ok=True)
-    told = {"run": "r1", "state": "failing", "error": "AWS says no", "step": {"spent": 12.5}}
-    place.write_text(json.dumps(told))
+    report = {"run": "r1", "state": "failing", "error": "AWS says no", "step": {"spent": 12.5}}
+    place.write_text(json.dumps(report))
     status = StatusReader(folder).read()
     assert status.to_json()["money"] == {
         "spent": 12.5,
@@ -698,16 +698,16 @@ def test_the_status_shows_what_was_spent_and_what_is_left(
     assert "fleet: 12.50 USD spent of 60.00, 47.50 left" in text
     assert f"trials ended: {UNPAID}" in text
     assert "the fleet's autoscaler: AWS says no" in text
-    place.write_text(json.dumps(told | {"run": "another"}))
+    place.write_text(json.dumps(report | {"run": "another"}))
     assert StatusReader(folder).read().money is None
 
 
 def test_a_second_service_knows_what_the_first_did(scripts: Scripts) -> None:
     scripts.ask("A.l1.t01")
-    told = scripts.trial("A.l1.t01").trial_json.read_bytes()
+    order = scripts.trial("A.l1.t01").trial_json.read_bytes()
     scripts.handler = NodeScripts(scripts.folder)
     scripts.ask("A.l1.t01")
-    assert scripts.trial("A.l1.t01").trial_json.read_bytes() == told
+    assert scripts.trial("A.l1.t01").trial_json.read_bytes() == order
     scripts.finish("A.l1.t01")
     assert len(Run(scripts.folder.root).trials()) == 1
 

@@ -19,7 +19,7 @@ class HTCondor:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.told: list[str] = []
+        self.commands: list[str] = []
         self.away: set[str] = set()
 
     def watch(self) -> ClockWatch:
@@ -29,7 +29,7 @@ class HTCondor:
     def _run(self, command: Sequence[str]) -> None:
         if command[-1] in self.away:
             raise PoolError(f"{command[-1]} is away")
-        self.told.append(command[-1])
+        self.commands.append(command[-1])
 
 
 ALL = ["schedd", "negotiator", "reconfig"]
@@ -39,19 +39,19 @@ ALL = ["schedd", "negotiator", "reconfig"]
 def htcondor(tmp_path: Path) -> HTCondor:
     here = HTCondor(tmp_path / "clock.json")
     here.watch().look(NOW, TICK)
-    assert here.told == []  # nobody knows how it was set before
+    assert here.commands == []  # nobody knows how it was set before
     return here
 
 
 @pytest.mark.parametrize(
-    ("moved", "told"),
+    ("moved", "commands"),
     [(0, []), (-5, []), (-20, ALL), (-3600, ALL), (3600, []), (0.3, [])],
 )
 def test_only_a_clock_that_was_set_back_is_noticed(
-    htcondor: HTCondor, moved: float, told: list[str]
+    htcondor: HTCondor, moved: float, commands: list[str]
 ) -> None:
     htcondor.watch().look(NOW + 60 + moved, TICK + 60)
-    assert htcondor.told == told
+    assert htcondor.commands == commands
 
 
 def test_a_clock_that_is_set_right_again_was_set_back_once(htcondor: HTCondor) -> None:
@@ -60,12 +60,12 @@ def test_a_clock_that_is_set_right_again_was_set_back_once(htcondor: HTCondor) -
     for seconds in range(30, 60, 5):
         watch.look(NOW + seconds, TICK + seconds)
     htcondor.watch().look(NOW + 60, TICK + 60)
-    assert htcondor.told == ALL
+    assert htcondor.commands == ALL
 
 
 def test_a_start_of_the_machine_is_no_set_clock(htcondor: HTCondor) -> None:
     htcondor.watch().look(NOW - 9000, 10.0)
-    assert htcondor.told == []
+    assert htcondor.commands == []
 
 
 @pytest.mark.parametrize("content", ["", "[", "[1]", "{}", "[1, null]", '["x", 2]'])
@@ -73,9 +73,9 @@ def test_a_torn_note_counts_as_none(htcondor: HTCondor, content: str) -> None:
     htcondor.file.write_text(content)
     watch = htcondor.watch()
     watch.look(NOW - 9000, TICK + 1)
-    assert htcondor.told == []
+    assert htcondor.commands == []
     watch.look(NOW - 9900, TICK + 2)
-    assert htcondor.told == ALL
+    assert htcondor.commands == ALL
 
 
 def test_a_note_that_can_not_be_written_is_remembered_all_the_same(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_note_that_can_not_be_written_is_remembered_all_the_same(tmp_path: Pat
     watch = htcondor.watch()
     watch.look(NOW, TICK)
     watch.look(NOW - 100, TICK)
-    assert htcondor.told == ALL
+    assert htcondor.commands == ALL
 
 
 def test_only_the_daemons_that_were_away_are_told_again(htcondor: HTCondor) -> None:
@@ -91,11 +91,11 @@ def test_only_the_daemons_that_were_away_are_told_again(htcondor: HTCondor) -> N
     htcondor.away = {"negotiator"}
     for seconds in (0, 5, 10):
         watch.look(NOW - 600 + seconds, TICK + seconds)
-    assert htcondor.told == ["schedd", "reconfig"]
+    assert htcondor.commands == ["schedd", "reconfig"]
     htcondor.away.clear()
     for seconds in (15, 20):
         watch.look(NOW - 600 + seconds, TICK + seconds)
-    assert htcondor.told == ["schedd", "reconfig", "negotiator"]
+    assert htcondor.commands == ["schedd", "reconfig", "negotiator"]
 
 
 def test_they_are_told_until_they_would_go_on_by_themselves(htcondor: HTCondor) -> None:
@@ -105,4 +105,4 @@ def test_they_are_told_until_they_would_go_on_by_themselves(htcondor: HTCondor) 
         watch.look(NOW - 600 + seconds, TICK + seconds)
     htcondor.away.clear()
     watch.look(NOW + 100, TICK + 700)
-    assert htcondor.told == []
+    assert htcondor.commands == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trialfleet.workflows.attempts.outcome import Complete, Failed, judge
+from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.daily.journal import Ending, Outcome
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -41,7 +41,7 @@ RUN = RunFacts(
 )  # fmt: skip
 REGION = RegionFacts(name="A", slug="A", state=RunState.RUNNING, stage=Stage.TUNING, budget=4)
 NODE = NodeFacts(node="A.l1.t01")
-FITS = Prospects(slots=2, fit=2, willing=2, at_once=2, lacking=(), has_fleet=False)
+FITS = Prospects(slots=2, fit=2, willing=2, concurrency=2, lacking=(), has_fleet=False)
 QUEUED = Queued(job="7.0", seconds=60, prospects=FITS)
 DEFER = Script("A.l1.t02", 75, "the storage of study 'demo' can't be used: locked")
 LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
@@ -208,8 +208,8 @@ def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
 )  # fmt: skip
 def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
     assert kind_of_refusal(line) is kind
-    told = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
-    run = replace(RUN, scaling=Scaling(told, wanted=True))
+    report = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
+    run = replace(RUN, scaling=Scaling(report, wanted=True))
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
     assert waits("A", run, none).kind is (kind or Kind.NO_SLOTS)
 
@@ -217,8 +217,8 @@ def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
 def test_an_autoscaler_that_says_nothing_any_more() -> None:
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
     old = {"state": "scaling", "at": (NOW - timedelta(minutes=9)).isoformat(), "step": {}}
-    for told in (None, old, {"state": "ended", "at": NOW.isoformat()}):
-        run = replace(RUN, scaling=Scaling(told, wanted=True))
+    for report in (None, old, {"state": "ended", "at": NOW.isoformat()}):
+        run = replace(RUN, scaling=Scaling(report, wanted=True))
         assert waits("A", run, none).kind is Kind.AUTOSCALER
 
 
@@ -263,7 +263,7 @@ def test_each_outcome_of_an_attempt_is_read_as_what_it_was(
 ) -> None:
     place = TrialFolder(tmp_path)
     place.result.write_text(result)
-    outcome = judge(place, code, "loss", {})
+    outcome = outcome_of(place, code, "loss", {})
     assert isinstance(outcome, Failed)
     assert kind_of_attempt(outcome.error) is kind
     assert not isinstance(outcome, Complete)

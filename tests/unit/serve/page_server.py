@@ -44,8 +44,8 @@ class Server:
         answer = connection.getresponse()
         text = answer.read().decode()
         connection.close()
-        told = {name.lower(): value for name, value in answer.getheaders()}
-        return Answer(answer.status, told, text)
+        sent_headers = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, sent_headers, text)
 
     def seen(self, path: str = "/") -> str:
         """The version of a page that the browser would ask about next."""

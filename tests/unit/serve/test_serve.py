@@ -173,25 +173,25 @@ def test_a_token_from_a_file_is_not_printed(run: StoredRun, work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "content", "told"),
+    ("mode", "content", "expected"),
     [(0o644, "long-enough-a-token", "others can read"), (0o600, "short", "16 or more")],
 )
 def test_a_token_that_protects_nothing_is_refused(
-    work: Path, monkeypatch: pytest.MonkeyPatch, mode: int, content: str, told: str
+    work: Path, monkeypatch: pytest.MonkeyPatch, mode: int, content: str, expected: str
 ) -> None:
     monkeypatch.chdir(work)
     (work / "token").write_text(content)
     (work / "token").chmod(mode)
     refused = CliRunner().invoke(main, ["serve", "--port", "0", "--token-file", "token"])
     assert refused.exit_code == 2
-    assert told in refused.stderr
+    assert expected in refused.stderr
 
 
 def test_a_port_that_is_taken_is_told(run: StoredRun, server: Server) -> None:
     port = str(urlsplit(server.url).port)
-    told = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
-    assert told.exit_code == 2
-    assert f"port {port} of 127.0.0.1 can't be used" in told.stderr
+    result = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
+    assert result.exit_code == 2
+    assert f"port {port} of 127.0.0.1 can't be used" in result.stderr
 
 
 def test_a_page_without_runs_says_how_to_make_one(work: Path) -> None:
@@ -209,11 +209,13 @@ def test_the_models_of_a_region_and_their_cards_are_shown(
     models = Path(study.publish) / study.name / "A"
     for name, hours, loss in (("r0", 30, 0.5), ("r1", 3, 0.4)):
         created = (NOW - timedelta(hours=hours)).isoformat()
-        told = {"study": study.name, "run": name, "region": "A", "created": created}
+        content = {"study": study.name, "run": name, "region": "A", "created": created}
         (models / name).mkdir(parents=True)
-        write_json(models / name / "provenance.json", told)
+        write_json(models / name / "provenance.json", content)
         gate = None if name == "r0" else VERDICT
-        write_json(models / name / "card.json", {**told, "metrics": {"loss": loss}, "gate": gate})
+        write_json(
+            models / name / "card.json", {**content, "metrics": {"loss": loss}, "gate": gate}
+        )
     (models / "latest").symlink_to("r1")
     write_json(RunFolder(run.run.folder).region("A").verdict, VERDICT)
     wait_for(lambda: "model 3 h old" in server.ask("/").text)
@@ -245,12 +247,12 @@ def test_every_metric_of_the_dashboard_exists_and_names_keep_prometheus_conventi
     assert scraped.headers["content-type"].startswith("text/plain")
     families = {family.name: family for family in parsed(scraped.text)}
     samples = {sample.name for family in families.values() for sample in family.samples}
-    told = set(re.findall(r"^# TYPE (\S+)", scraped.text, re.M))
+    declared = set(re.findall(r"^# TYPE (\S+)", scraped.text, re.M))
     dashboard = json.loads((ROOT / "docs/assets/grafana.json").read_text())
     asked = [t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])]
     used = {name for expr in asked for name in re.findall(r"trialfleet_\w+", expr)}
     assert len(used) > 8
-    assert used <= told | samples
+    assert used <= declared | samples
     assert all(family.documentation for family in families.values())
     counts = {
         (sample.labels["region"], sample.labels["state"]): sample.value

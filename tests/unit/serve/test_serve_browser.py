@@ -131,8 +131,8 @@ def test_what_is_opened_and_typed_stays_when_the_page_is_renewed(
     study = run.run.study
     model = Path(study.publish) / study.name / "north" / "r0"
     model.mkdir(parents=True)
-    told = {"study": study.name, "run": "r0", "created": "2026-11-20T02:00:00+00:00"}
-    write_json(model / "provenance.json", told)
+    provenance = {"study": study.name, "run": "r0", "created": "2026-11-20T02:00:00+00:00"}
+    write_json(model / "provenance.json", provenance)
     browser.driver.get(f"{opened}runs/r1/regions/north")
     browser.wait("return document.querySelector('#model-r0 summary')")
     browser.run("document.querySelector('#model-r0 summary').click()")

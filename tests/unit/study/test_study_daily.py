@@ -136,17 +136,17 @@ def test_a_plan_is_of_today_or_of_the_day_that_is_given(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "expected"),
     [
         ("22.11.2026", "'22.11.2026' is no date; DATE is like 2"),
         ("tomorrow", "'tomorrow' is no date; DATE is like 2"),
         ("2026-02-30", "there is no day '2026-02-30'; DATE is like 2"),
     ],
 )
-def test_what_is_no_day_is_told_as_such(typed: str, told: str) -> None:
+def test_what_is_no_day_is_told_as_such(typed: str, expected: str) -> None:
     asked = CliRunner().invoke(main, ["plan", "study.yaml", "--date", typed])
     assert asked.exit_code == 2
-    assert told in asked.output
+    assert expected in asked.output
 
 
 def test_a_day_that_changes_nothing_is_told(folder: Path) -> None:

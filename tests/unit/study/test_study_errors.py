@@ -72,13 +72,13 @@ def test_all_problems_are_told_at_once(folder: Path) -> None:
 
 
 def test_a_misspelt_key_hides_no_other_problem(folder: Path) -> None:
-    told = error_of(folder, MINIMAL + "gate: {tolerance: -1, confidnce: 0.9}\n")
-    assert "unknown key 'confidnce' (did you mean 'confidence'?)" in told
-    assert "gate.tolerance: must be greater than or equal to 0 (got -1)" in told
-    told = error_of(folder, with_line("metric: ", "metrik: "))
-    assert len(told.splitlines()) == 1  # "metric" is not told to be missing
-    told = error_of(folder, with_line("low: 0.0, high", "min: 0.0, max"))
-    assert ["'min'" in told, "'max'" in told] == [True, True]
+    message = error_of(folder, MINIMAL + "gate: {tolerance: -1, confidnce: 0.9}\n")
+    assert "unknown key 'confidnce' (did you mean 'confidence'?)" in message
+    assert "gate.tolerance: must be greater than or equal to 0 (got -1)" in message
+    message = error_of(folder, with_line("metric: ", "metrik: "))
+    assert len(message.splitlines()) == 1  # "metric" is not told to be missing
+    message = error_of(folder, with_line("low: 0.0, high", "min: 0.0, max"))
+    assert ["'min'" in message, "'max'" in message] == [True, True]
 
 
 @pytest.mark.parametrize("expression", ["Memory >", "a b", "x\nqueue 2", "$(HOME)"])
@@ -103,10 +103,10 @@ def test_a_file_that_is_missing_or_no_text_is_refused(
         (folder / name).write_text(MINIMAL)
     (folder / "other.yaml").write_text("a: 1\n")
     monkeypatch.chdir(folder)
-    told = "nope.yaml: there is no such file; studies here: here.yaml, mine/there.yml"
+    expected = "nope.yaml: there is no such file; studies here: here.yaml, mine/there.yml"
     with pytest.raises(InputError) as raised:
         load_study("nope.yaml")
-    assert str(raised.value) == told
+    assert str(raised.value) == expected
     (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"binary\.yaml"):
         load_study(folder / "binary.yaml")

@@ -57,9 +57,11 @@ FORGOTTEN = "lies beside the study, but is not among trainer.files: add it there
 def test_what_a_trial_would_not_find_is_told_with_its_line(
     folder: Path, command: str, files: str, why: str
 ) -> None:
-    told = error_of(folder, with_line(TRAINER, f"trainer: {{command: {command}, files: {files}}}"))
-    assert ":7: trainer.command" in told
-    assert why in told
+    message = error_of(
+        folder, with_line(TRAINER, f"trainer: {{command: {command}, files: {files}}}")
+    )
+    assert ":7: trainer.command" in message
+    assert why in message
 
 
 @pytest.mark.parametrize(
@@ -113,10 +115,10 @@ def test_a_misspelt_program_is_told_with_its_line_and_what_it_may_be(
     study = write(folder, text)
     with pytest.raises(StudyError) as caught:
         plan(study, out=folder / "run")
-    told = str(caught.value)
-    assert told.startswith(f"{study}:7: trainer.command")
-    assert "'pyhton3' is not on the PATH of the pool's jobs" in told
-    assert "(did you mean 'python3'?)" in told
+    message = str(caught.value)
+    assert message.startswith(f"{study}:7: trainer.command")
+    assert "'pyhton3' is not on the PATH of the pool's jobs" in message
+    assert "(did you mean 'python3'?)" in message
 
 
 @pytest.mark.usefixtures("look_of_no_pool")

@@ -36,8 +36,8 @@ class Regions(Scripts):
         best.result.write_text('{"status": "complete", "metrics": {"loss": 0.5}}')
         if model:
             (best.model / "weights").touch()
-        told = self.call("tell-best", region, f"{region}.best", "0", "0", "1", "0")
-        return told.exit_code
+        result = self.call("tell-best", region, f"{region}.best", "0", "0", "1", "0")
+        return result.exit_code
 
     def reason(self, region: str) -> str:
         return str(json.loads(self.folder.region(region).stopped.read_text())["reason"])
@@ -65,8 +65,8 @@ def test_a_region_that_publishes_nothing_is_done_when_its_trials_are(make_run: M
     run = Run(scripts.folder.root)
     assert run.status().regions[0].stage != "tuned"
     assert scripts.call("conclude", "A", "A.tuned").exit_code == EXITS["skip"]
-    told = scripts.call("tell-best", "A", "A.tuned", "-1004", "0", "1", str(EXITS["skip"]))
-    assert told.exit_code == EXITS["done"]
+    result = scripts.call("tell-best", "A", "A.tuned", "-1004", "0", "1", str(EXITS["skip"]))
+    assert result.exit_code == EXITS["done"]
     assert scripts.call("end", "A", "0").message == "A: tuned"
     assert scripts.call("begin", "A").exit_code == EXITS["skip"]
     (best,) = run.best()
@@ -120,7 +120,7 @@ def test_one_region_without_a_model_keeps_no_other_back_where_another_has_one(
 
 
 @pytest.mark.parametrize(
-    ("line", "is_told"),
+    ("line", "is_noted"),
     [
         ("model = fit(x)", True),  # what fits a model may save none
         ("if t.mode == 'final': save()", False),
@@ -130,11 +130,11 @@ def test_one_region_without_a_model_keeps_no_other_back_where_another_has_one(
     ],
 )
 def test_a_plan_says_where_a_trainer_seems_to_leave_no_model(
-    make_run: MakeRun, work: Path, line: str, is_told: bool
+    make_run: MakeRun, work: Path, line: str, is_noted: bool
 ) -> None:
     (work / "fit.py").write_text(f"{line}\n")
     trainer = {"command": ["python3", "fit.py"], "files": [str(work / "fit.py")]}
-    assert ("note     no file of the trainer" in plan_text(make_run(trainer=trainer))) == is_told
+    assert ("note     no file of the trainer" in plan_text(make_run(trainer=trainer))) == is_noted
     tuned = make_run(trainer=trainer, publish="none", out=work / "tuned")
     assert "note " not in plan_text(tuned)
 

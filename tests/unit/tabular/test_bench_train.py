@@ -62,8 +62,8 @@ def test_a_rank_of_two_launches_little_more_than_one_alone(dtype: torch.dtype, t
 
 def test_half_of_the_roofline_is_no_goal_where_launches_bound_the_step() -> None:
     goals = bench.GOALS["cuda"]
-    assert "goal 50%" in bench.told_of_roofline({"bound": "bytes"}, 0.4, goals)
-    assert "goal 50%" not in bench.told_of_roofline({"bound": "launches"}, 0.4, goals)
+    assert "goal 50%" in bench.roofline_line({"bound": "bytes"}, 0.4, goals)
+    assert "goal 50%" not in bench.roofline_line({"bound": "launches"}, 0.4, goals)
 
 
 def test_the_rows_of_an_eager_loop_lie_on_the_device_in_the_order_of_ours() -> None:
@@ -82,14 +82,14 @@ def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in rivals.WAYS if name != "compiled"]
     found = bench.measure_workload(SMALL, CPU, names, CEILINGS, torch.float32, HASTY)
     bench.print_workload(found, bench.GOALS["cpu"])
-    said = capsys.readouterr().out
-    assert "(c) eager, resident rows" in said
-    assert "bound by launches" in said
+    output = capsys.readouterr().out
+    assert "(c) eager, resident rows" in output
+    assert "bound by launches" in output
     assert set(found["ratios"]) == {"loop", "eager", "roofline"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--ways", "ours,eagr"], "'eagr' is no way to train: choose from ours, loop, compiled"),
         (["--only", "2015"], "no workload has '2015' in its name; there are flights-like"),
@@ -98,7 +98,7 @@ def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_wrong_arguments_exit_2_and_say_what_there_is(
     arguments: list[str],
-    said: str,
+    expected: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -107,7 +107,7 @@ def test_wrong_arguments_exit_2_and_say_what_there_is(
     with pytest.raises(SystemExit) as ended:
         bench.main()
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 def test_on_a_busy_machine_time_that_others_had_does_not_count(

@@ -99,8 +99,8 @@ def test_it_runs_in_a_sandbox_with_what_travels_alone(
     here = (sandbox / "losses/champion.txt").read_text()
     (sandbox / "result.json").write_text("")
     process = start(sandbox)
-    said = process.communicate()[1]
-    assert process.returncode == 0, said
+    output = process.communicate()[1]
+    assert process.returncode == 0, output
     assert (sandbox / "losses/champion.txt").read_text() == here
 
 

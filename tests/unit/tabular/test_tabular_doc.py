@@ -28,12 +28,12 @@ def test_every_setting_stands_there_with_its_default() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| ([\w.]+) \| .*… |^\| `(\w+)` \| (\w+) \|", PAGE, re.MULTILINE
     )
-    told = {name or other: default or word for name, default, other, word in rows}
+    documented = {name or other: default or word for name, default, other, word in rows}
     defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
-    assert set(defaults) <= set(told)
+    assert set(defaults) <= set(documented)
     for name, default in defaults.items():
         number = isinstance(default, int | float)
-        assert (float(told[name]) if number else told[name]) == default, name
+        assert (float(documented[name]) if number else documented[name]) == default, name
 
 
 def test_every_metric_file_and_missing_text_stands_there() -> None:

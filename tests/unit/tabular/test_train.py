@@ -188,15 +188,15 @@ def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(
         assert trainer.poll() is None, trainer.communicate()
         time.sleep(0.01)
     trainer.send_signal(signal.SIGTERM)
-    _, said = trainer.communicate(timeout=60)
-    assert trainer.returncode == 85, said
+    _, output = trainer.communicate(timeout=60)
+    assert trainer.returncode == 85, output
     assert 20 <= len(progress(sandbox)) < 100
     assert (sandbox / "checkpoint/complete.json").exists()
 
     moved = shutil.copytree(sandbox, tmp_path / "another node")
     trainer = start(moved)
-    _, said = trainer.communicate(timeout=60)
-    assert trainer.returncode == 0, said
+    _, output = trainer.communicate(timeout=60)
+    assert trainer.returncode == 0, output
     assert run_here(whole, monkeypatch) == 0
     assert progress(moved) == progress(whole)
     assert read_result(moved)["metrics"] == read_result(whole)["metrics"]

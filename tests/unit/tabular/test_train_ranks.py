@@ -64,8 +64,8 @@ def order(folder: Path, gpus: int = 2, mode: str = "final", **changes: Any) -> N
 def run(folder: Path, program: str = "on_cpu.py") -> tuple[int, str]:
     """Return the exit code and what was said."""
     trainer = start(folder, program)
-    _, said = trainer.communicate(timeout=120)
-    return trainer.returncode, said
+    _, output = trainer.communicate(timeout=120)
+    return trainer.returncode, output
 
 
 def listening(pid: int) -> set[str]:
@@ -83,8 +83,8 @@ def test_two_ranks_come_to_what_one_comes_to(sandbox: Path, tmp_path: Path, batc
     order(sandbox, params=params)
     order(alone, gpus=1, params=params)
     for folder in (sandbox, alone):
-        code, said = run(folder)
-        assert code == 0, said
+        code, output = run(folder)
+        assert code == 0, output
     assert len(progress(sandbox)) == 8
     for ours, theirs in zip(progress(sandbox), progress(alone), strict=True):
         assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-5)
@@ -103,12 +103,12 @@ def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(sandbox: Path, tmp_
         time.sleep(0.01)
     assert listening(trainer.pid) == {"127.0.0.1"}
     trainer.send_signal(signal.SIGTERM)
-    _, said = trainer.communicate(timeout=60)
-    assert trainer.returncode == 85, said
+    _, output = trainer.communicate(timeout=60)
+    assert trainer.returncode == 85, output
     assert 5 <= len(progress(sandbox)) < 30
     for folder in (sandbox, whole):
-        code, said = run(folder)
-        assert code == 0, said
+        code, output = run(folder)
+        assert code == 0, output
     assert progress(sandbox) == progress(whole)
     assert read_result(sandbox)["metrics"] == read_result(whole)["metrics"]
     ours, theirs = weights(sandbox), weights(whole)
@@ -117,8 +117,8 @@ def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(sandbox: Path, tmp_
 
 def test_fewer_rows_than_ranks_are_refused(sandbox: Path) -> None:
     order(sandbox, mode="tune", params={"tune_fraction": 0.005})
-    code, said = run(sandbox)
-    assert code == 64, said
+    code, output = run(sandbox)
+    assert code == 64, output
     assert "1 training rows are too few for 2 GPUs" in read_result(sandbox)["error"]
 
 
@@ -129,8 +129,8 @@ def test_in_bfloat16_each_type_travels_by_itself(sandbox: Path, tmp_path: Path) 
     alone = shutil.copytree(sandbox, tmp_path / "alone")
     for folder, gpus in ((sandbox, 2), (alone, 1)):
         order(folder, gpus=gpus)
-        code, said = run(folder)
-        assert code == 0, said
+        code, output = run(folder)
+        assert code == 0, output
     for ours, theirs in zip(progress(sandbox), progress(alone), strict=True):
         assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=2e-2)
 
@@ -143,7 +143,7 @@ import ranks
 run, ranks.run = ranks.run, lambda main: None
 import on_cpu, train
 
-evaluate = train.Run.evaluate_epoch
+evaluate = train.Training.evaluate_epoch
 
 
 def evaluate_epoch(self):
@@ -152,7 +152,7 @@ def evaluate_epoch(self):
     evaluate(self)
 
 
-train.Run.evaluate_epoch = evaluate_epoch
+train.Training.evaluate_epoch = evaluate_epoch
 run(train.main)
 """
 
@@ -160,18 +160,18 @@ run(train.main)
 def test_one_rank_without_memory_rejects_the_trial(sandbox: Path) -> None:
     order(sandbox)
     (sandbox / "full.py").write_text(BROKEN.replace("WORDS", "'CUDA out of memory.'"))
-    code, said = run(sandbox, "full.py")
-    assert code == 64, said
+    code, output = run(sandbox, "full.py")
+    assert code == 64, output
     assert "out of GPU memory" in read_result(sandbox)["error"]
 
 
 def test_an_error_of_one_rank_ends_all_with_1(sandbox: Path) -> None:
     order(sandbox)
     (sandbox / "broken.py").write_text(BROKEN.replace("WORDS", "'what a pity'"))
-    code, said = run(sandbox, "broken.py")
+    code, output = run(sandbox, "broken.py")
     assert code == 1
-    assert "what a pity" in said
-    assert "rank 1 of 2 failed with exit code 1" in said
+    assert "what a pity" in output
+    assert "rank 1 of 2 failed with exit code 1" in output
     assert not (sandbox / "result.json").exists()
 
 
@@ -180,13 +180,13 @@ def test_a_rank_that_is_killed_is_named_and_not_the_one_that_misses_it(sandbox: 
     error = "raise RuntimeError(WORDS)"
     killed = BROKEN.replace(error, "os.kill(os.getpid(), 9)")
     (sandbox / "killed.py").write_text(killed)
-    code, said = run(sandbox, "killed.py")
+    code, output = run(sandbox, "killed.py")
     assert code == 1
-    assert "rank 1 of 2 failed with exit code -9" in said
+    assert "rank 1 of 2 failed with exit code -9" in output
 
 
 @pytest.mark.parametrize(
-    ("codes", "said", "blamed"),
+    ("codes", "shown", "blamed"),
     [
         ({0: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # which ends after the other
         ({0: -6, 1: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # an abort for want of it
@@ -195,8 +195,8 @@ def test_a_rank_that_is_killed_is_named_and_not_the_one_that_misses_it(sandbox: 
     ],
 )
 def test_who_failed_first_is_told_and_not_who_missed_it(
-    tmp_path: Path, codes: dict[int, int], said: str | None, blamed: str
+    tmp_path: Path, codes: dict[int, int], shown: str | None, blamed: str
 ) -> None:
-    if said is not None:
-        (tmp_path / ranks.FIRST).write_text(said)
+    if shown is not None:
+        (tmp_path / ranks.FIRST).write_text(shown)
     assert ranks.blame(codes, 2, tmp_path) == blamed

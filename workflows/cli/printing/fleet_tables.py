@@ -61,7 +61,7 @@ def plan_view(plan: FleetPlan) -> RenderableType:
         table,
         Text(_money(plan)),
         Text("beside them `up` makes:"),
-        *(Text(f"  {thing}") for thing in plan.makes),
+        *(Text(f"  {resource}") for resource in plan.makes),
         Text("`trialfleet fleet plan --policy` prints the permissions that this needs"),
     )
 

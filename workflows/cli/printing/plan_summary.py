@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trialfleet.files import typed
+from trialfleet.files import shell_quoted
 from trialfleet.optimizer.startup import first_led
 from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.models.gate_decision import rule_of
@@ -60,7 +60,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
             for r in graph.regions
         ],
         "trials": sum(r.trials for r in graph.regions),
-        "at_once": graph.at_once,
+        "at_once": graph.concurrency,
         "expected": asdict(expected) if expected else None,
         "cost": _cost(run.study),
         "dag_nodes": graph.node_count,
@@ -74,7 +74,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
 
 def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
     """Return what a planned run will run, and what the pool has for it, in a few lines."""
-    summary, study, here = plan_summary(run, pool_check), run.study, typed(run.folder)
+    summary, study, here = plan_summary(run, pool_check), run.study, shell_quoted(run.folder)
     regions = summary["regions"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
     return "\n".join(
@@ -82,7 +82,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             f"{study.name} {run.run_id}",
             f"  regions  {len(regions)}: {names}",
             f"  trials   {summary['trials']}, {_then(study)}",
-            f"  at once  {_at_once(study, summary['at_once'], pool_check)}",
+            f"  at once  {_concurrency(study, summary['at_once'], pool_check)}",
             *([f"  time     {_time(summary['expected'])}"] if summary["expected"] else []),
             *([f"  cost     {_cost_text(summary['cost'])}"] if summary["cost"] else []),
             f"  model    {_model(summary['regions'])}",
@@ -141,7 +141,7 @@ def _first_led(study: Study, region: RegionGraph) -> int | None:
     return first_led(startup, region.trials, len(region.lanes))
 
 
-def _at_once(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
+def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
     """How many trials run at a time, by the study and by the pool as it stands."""
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
@@ -149,16 +149,16 @@ def _at_once(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
     found = pool_check.prospects if pool_check else None
     if found is None or not found.slots:
         return text
-    if found.at_once >= lanes:
+    if found.concurrency >= lanes:
         return f"{text}; this pool has room for all of them"
-    return f"{text}; this pool runs {found.at_once or 'none'} at a time"
+    return f"{text}; this pool runs {found.concurrency or 'none'} at a time"
 
 
 def _expected(study: Study, graph: StudyGraph, pool_check: PoolCheck | None) -> Estimate | None:
     """How long the trials will take; None where nothing says so."""
     found = pool_check.prospects if pool_check else None
-    at_once = min(graph.at_once, found.at_once) if found else 0
-    return estimate(study.name, sum(region.trials for region in graph.regions), at_once)
+    concurrency = min(graph.concurrency, found.concurrency) if found else 0
+    return estimate(study.name, sum(region.trials for region in graph.regions), concurrency)
 
 
 def _time(expected: dict[str, Any]) -> str:

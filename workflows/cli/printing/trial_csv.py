@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.run.run import TrialRecord
+    from trialfleet.workflows.run.records import TrialRecord
     from trialfleet.workflows.study.spec import Study
 
 # What every trial has, in this order; its parameters follow, then its metrics.

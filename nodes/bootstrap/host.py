@@ -30,7 +30,7 @@ def say_nothing(_line: str) -> None:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Host:
     """Where files lie, and how programs are called.
 
     Attributes:
@@ -80,8 +80,8 @@ class Machine:
         """
         done = self._call(command, seconds)
         if done.returncode != 0:
-            told = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            reason = "; ".join(told[-3:]) or f"exit status {done.returncode}"
+            output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            reason = "; ".join(output[-3:]) or f"exit status {done.returncode}"
             raise StepError(f"`{' '.join(command)}`: {reason}")
         return done.stdout
 

@@ -13,8 +13,8 @@ import pytest
 from tests.node_stand_ins import Bench
 from tests.processes import is_alive
 from trialfleet.nodes.bootstrap import configuration, packages, settings
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
-from trialfleet.nodes.bootstrap.machine import Machine, StepError
 
 SPOT = Instance(id="i-1", type="g5.xlarge", zone="eu-west-1a", lifecycle="spot", price=0.4321)
 TOLD = {
@@ -42,10 +42,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def test_a_file_is_written_once_and_with_its_mode_from_the_start(bench: Bench) -> None:
-    machine = Machine(bench.root)
-    assert machine.write("/etc/a/secret", "x", mode=0o600)
-    assert not machine.write("/etc/a/secret", "x", mode=0o600)
-    assert machine.write("/etc/a/secret", "y", mode=0o600)
+    host = Host(bench.root)
+    assert host.write("/etc/a/secret", "x", mode=0o600)
+    assert not host.write("/etc/a/secret", "x", mode=0o600)
+    assert host.write("/etc/a/secret", "y", mode=0o600)
     file = bench.root / "etc/a/secret"
     assert file.read_text() == "y"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -56,34 +56,34 @@ def test_a_secret_is_at_no_time_readable_by_others(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "chmod", lambda *_: None)
-    Machine(bench.root).write("/etc/secret", "x", mode=0o600)
+    Host(bench.root).write("/etc/secret", "x", mode=0o600)
     assert (bench.root / "etc/secret").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_others_could_read_is_written_anew(bench: Bench) -> None:
     bench.file("etc/secret", "x").chmod(0o644)
-    assert Machine(bench.root).write("/etc/secret", "x", mode=0o600)
+    assert Host(bench.root).write("/etc/secret", "x", mode=0o600)
     assert (bench.root / "etc/secret").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_program_that_fails_is_told_with_its_last_words(bench: Bench) -> None:
     bench.program("doomed", "for i in 1 2 3 4 5; do echo line $i >&2; done; exit 3")
     with pytest.raises(StepError, match=r"^`doomed now`: line 3; line 4; line 5$"):
-        Machine(bench.root).run("doomed", "now")
+        Host(bench.root).run("doomed", "now")
 
 
 def test_a_program_that_fails_without_a_word_is_told_with_its_status(bench: Bench) -> None:
     bench.program("silent", "exit 3")
     with pytest.raises(StepError, match="`silent`: exit status 3"):
-        Machine(bench.root).run("silent")
+        Host(bench.root).run("silent")
 
 
 def test_a_program_that_is_missing_or_hangs_is_told(bench: Bench) -> None:
     bench.program("slow", "exec sleep 5")
     with pytest.raises(StepError, match="there is no program absent"):
-        Machine(bench.root).run("absent")
+        Host(bench.root).run("absent")
     with pytest.raises(StepError, match="`slow`: no end after 0 s"):
-        Machine(bench.root).run("slow", seconds=0.1)
+        Host(bench.root).run("slow", seconds=0.1)
 
 
 def test_a_program_that_hangs_is_ended_with_all_that_it_started(
@@ -91,7 +91,7 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(
 ) -> None:
     bench.program("slow", 'sleep 600 & echo $! > "$ROOT/child"; wait')
     with pytest.raises(StepError, match="no end after"):
-        Machine(bench.root).run("slow", seconds=0.5)
+        Host(bench.root).run("slow", seconds=0.5)
     child = int(bench.text("child"))
     wait_for(lambda: not is_alive(child))  # SIGKILL takes a moment
 
@@ -99,7 +99,7 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(
 def test_a_program_that_leaves_a_daemon_behind_is_over_when_it_ends(bench: Bench) -> None:
     bench.program("starts", 'sleep 600 & echo $! > "$ROOT/child"; echo started')
     try:
-        assert Machine(bench.root).run("starts", seconds=60) == "started\n"
+        assert Host(bench.root).run("starts", seconds=60) == "started\n"
     finally:
         os.kill(int(bench.text("child")), signal.SIGKILL)
 
@@ -107,13 +107,13 @@ def test_a_program_that_leaves_a_daemon_behind_is_over_when_it_ends(bench: Bench
 def test_a_program_that_cannot_be_run_is_told(bench: Bench) -> None:
     bench.file("text", "no program")
     with pytest.raises(StepError, match=r"`.*/text` can't be run: .*Permission denied"):
-        Machine(bench.root).run(f"{bench.root}/text")
+        Host(bench.root).run(f"{bench.root}/text")
 
 
 def test_programs_never_ask_a_person(bench: Bench) -> None:
     bench.program("curious", "read answer && exit 9; echo $DEBIAN_FRONTEND")
     with typing("yes\n"):
-        assert Machine(bench.root).run("curious") == "noninteractive\n"
+        assert Host(bench.root).run("curious") == "noninteractive\n"
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def test_an_unknown_system_is_told_what_would_do(
     bench.file("etc/os-release", 'PRETTY_NAME="Arch Linux"\n# a comment\n')
     monkeypatch.setenv("PATH", str(bench.bin))
     with pytest.raises(StepError, match=r"Arch Linux has neither apt-get nor dnf; Ubuntu"):
-        packages.uses_apt(Machine(bench.root))
+        packages.uses_apt(Host(bench.root))
 
 
 LOCKED = """
@@ -153,8 +153,8 @@ def test_another_apt_that_is_at_work_is_waited_for(
 ) -> None:
     monkeypatch.setattr(packages, "INTERVAL", 0.01)
     bench.program("apt-get", LOCKED.format(3))
-    packages.refresh(Machine(bench.root))
-    packages.install(Machine(bench.root), "condor")
+    packages.refresh(Host(bench.root))
+    packages.install(Host(bench.root), "condor")
     assert bench.text("tries").count("x") == 5
 
 
@@ -163,7 +163,7 @@ def test_an_apt_that_never_ends_is_told(bench: Bench, monkeypatch: pytest.Monkey
     monkeypatch.setattr(packages, "PATIENCE", 0.05)
     bench.program("apt-get", LOCKED.format(10_000))
     with pytest.raises(StepError, match="held by process 7"):
-        packages.refresh(Machine(bench.root))
+        packages.refresh(Host(bench.root))
 
 
 INTERRUPTED = """
@@ -177,7 +177,7 @@ def test_an_installation_that_was_cut_off_is_brought_to_its_end(bench: Bench) ->
     """As after a reboot in the midst of it: apt refuses everything until then."""
     bench.program("apt-get", INTERRUPTED)
     bench.program("dpkg", 'touch "$ROOT/configured"')
-    packages.install(Machine(bench.root), "condor")
+    packages.install(Host(bench.root), "condor")
     assert [call.split()[0] for call in bench.calls] == ["apt-get", "dpkg", "apt-get"]
 
 
@@ -185,14 +185,18 @@ def test_an_installation_that_cannot_be_brought_to_its_end_is_told(bench: Bench)
     bench.program("apt-get", INTERRUPTED)
     bench.program("dpkg", "echo broken >&2; exit 1")
     with pytest.raises(StepError, match="dpkg was interrupted"):
-        packages.install(Machine(bench.root), "condor")
+        packages.install(Host(bench.root), "condor")
     assert [call.split()[0] for call in bench.calls] == ["apt-get", "dpkg", "apt-get"]
 
 
 def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
     bench.file("opt/trialfleet/settings.json", str(TOLD).replace("'", '"'))
-    told = settings.read(Machine(bench.root))
-    assert (told.manager, told.boot_minutes, told.endpoint_url) == ("10.0.0.1:9618", 20, "")
+    found = settings.read(Host(bench.root))
+    assert (found.manager, found.boot_minutes, found.endpoint_url) == (
+        "10.0.0.1:9618",
+        20,
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,11 +211,11 @@ def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
 def test_settings_that_cannot_be_used_are_told(bench: Bench, text: str, words: str) -> None:
     bench.file("opt/trialfleet/settings.json", text)
     with pytest.raises(StepError, match=words):
-        settings.read(Machine(bench.root))
+        settings.read(Host(bench.root))
 
 
 def test_the_token_is_roots_alone(bench: Bench) -> None:
-    configuration.write_token(Machine(bench.root), "the-token\n\n")
+    configuration.write_token(Host(bench.root), "the-token\n\n")
     file = bench.root / "etc/condor/tokens.d/trialfleet"
     assert file.read_text() == "the-token\n"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -220,7 +224,7 @@ def test_the_token_is_roots_alone(bench: Bench) -> None:
 
 def test_a_bundle_without_configuration_is_an_error(bench: Bench) -> None:
     with pytest.raises(StepError, match=r"no /opt/trialfleet/node\.conf"):
-        configuration.write(Machine(bench.root), SPOT, "set", "/scratch")
+        configuration.write(Host(bench.root), SPOT, "set", "/scratch")
 
 
 def test_the_kernel_gives_up_silent_peers_as_soon_as_the_settings_say_so(bench: Bench) -> None:
@@ -228,7 +232,7 @@ def test_the_kernel_gives_up_silent_peers_as_soon_as_the_settings_say_so(bench: 
     bench.program("sysctl")
     # As written by a bootstrap that was killed before the kernel heard of it.
     bench.file(configuration.SYSCTL, configuration.KERNEL)
-    configuration.write(Machine(bench.root), SPOT, "set", "/scratch")
+    configuration.write(Host(bench.root), SPOT, "set", "/scratch")
     file = bench.root / "etc/sysctl.d/60-trialfleet.conf"
     assert "tcp_keepalive_intvl = 5" in file.read_text()
     assert (bench.root / "var/lib/trialfleet/home").stat().st_mode & 0o777 == 0o700
@@ -256,9 +260,9 @@ def test_jobs_and_the_probe_use_the_python_that_has_torch(bench: Bench) -> None:
         folder.mkdir(parents=True)
         (folder / "python3").write_text(f"#!/bin/sh\nexit {status}\n")
         (folder / "python3").chmod(0o755)
-    assert configuration.jobs_python(Machine(bench.root)) == f"{pytorch}/python3"
+    assert configuration.jobs_python(Host(bench.root)) == f"{pytorch}/python3"
     (pytorch / "python3").unlink()
-    assert configuration.jobs_python(Machine(bench.root)) == sys.executable
+    assert configuration.jobs_python(Host(bench.root)) == sys.executable
 
 
 def test_the_question_for_torch_is_answered_by_a_real_python() -> None:
@@ -269,7 +273,7 @@ def test_the_question_for_torch_is_answered_by_a_real_python() -> None:
 
 def test_the_probes_verdict_is_advertised_before_the_startd_has_run_it(bench: Bench) -> None:
     ad = 'TrialfleetGpuHealthy = false\nTrialfleetGpuReason = "costs $(MONEY)"\n-\nnoise\n'
-    configuration.write_verdict(Machine(bench.root), ad)
+    configuration.write_verdict(Host(bench.root), ad)
     assert bench.text("etc/condor/config.d/45-trialfleet-probe.conf").splitlines() == [
         "TrialfleetGpuHealthy = false",
         'TrialfleetGpuReason = "costs $(DOLLAR)(MONEY)"',
@@ -279,16 +283,16 @@ def test_the_probes_verdict_is_advertised_before_the_startd_has_run_it(bench: Be
 
 def test_a_boot_begins_with_no_gpu_offline(bench: Bench) -> None:
     file = bench.file(configuration.OFFLINE, "OFFLINE_MACHINE_RESOURCE_GPUS = GPU-1\n")
-    configuration.write_verdict(Machine(bench.root), "TrialfleetGpuHealthy = true\n")
+    configuration.write_verdict(Host(bench.root), "TrialfleetGpuHealthy = true\n")
     assert not file.exists()
 
 
 def test_the_first_probe_has_the_fleets_thresholds_too(bench: Bench) -> None:
-    assert configuration.probe_options(Machine(bench.root)) == []
+    assert configuration.probe_options(Host(bench.root)) == []
     bench.file(
         configuration.SHARED, "A = 1\nTRIALFLEET_PROBE_OPTIONS = --launch-rate 5000.0 --x 1\n"
     )
     options = ["--launch-rate", "5000.0", "--x", "1"]
-    assert configuration.probe_options(Machine(bench.root)) == options
+    assert configuration.probe_options(Host(bench.root)) == options
     bench.file(configuration.SHARED, "TRIALFLEET_PROBE_OPTIONS = \nB = 2\n")
-    assert configuration.probe_options(Machine(bench.root)) == []
+    assert configuration.probe_options(Host(bench.root)) == []

@@ -11,8 +11,8 @@ import pytest
 from tests.conftest import MakeRun
 from tests.fleet.mock_aws.moto_account import ACCOUNT, HOME, Account, fleet
 from trialfleet.errors import FleetError, InputError
-from trialfleet.infra.fleet.aws import account as surroundings
-from trialfleet.infra.fleet.aws.account import SECRETS, Surroundings
+from trialfleet.infra.fleet.aws import account
+from trialfleet.infra.fleet.aws.account import SECRETS, AwsEnvironment
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.workflows.plan import planning as plan_module
@@ -53,7 +53,7 @@ def test_what_leads_to_the_account_is_kept_and_no_secret(
         "AWS_CONTAINER_AUTHORIZATION_TOKEN": "t",
         "LANG": "C",
     }
-    found = surroundings.look(HOME, given)
+    found = account.look(HOME, given)
     assert found.account == ACCOUNT
     assert found.variables == {
         "AWS_PROFILE": "nightly",
@@ -66,10 +66,10 @@ def test_what_leads_to_the_account_is_kept_and_no_secret(
 def test_keys_in_the_environment_alone_are_refused(shell: pytest.MonkeyPatch) -> None:
     shell.setenv("AWS_ACCESS_KEY_ID", "testing")
     shell.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-    assert surroundings.look(HOME).account == ACCOUNT  # the same account's are in the file
+    assert account.look(HOME).account == ACCOUNT  # the same account's are in the file
     shell.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     with pytest.raises(InputError) as refused:
-        surroundings.look(HOME)
+        account.look(HOME)
     text = str(refused.value)
     assert text.startswith("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY: ")
     assert "it has no AWS" in text
@@ -96,7 +96,7 @@ def test_a_run_keeps_the_account_and_its_autoscaler_goes_there(
     assert stat.S_IMODE(folder.aws.stat().st_mode) == 0o600
     assert json.loads(folder.aws.read_text())["account"] == ACCOUNT
     shell.setenv("AWS_SHARED_CREDENTIALS_FILE", "/another/shell")
-    aws = surroundings.read(folder.aws).enter()
+    aws = account.read(folder.aws).enter()
     assert inventory.instances(aws, fleet()) == []
     texts = [path.read_text() for path in folder.root.glob("*.sub")]
     assert not any(str(tmp_path / "keys") in text for text in texts)
@@ -105,7 +105,7 @@ def test_a_run_keeps_the_account_and_its_autoscaler_goes_there(
 def test_another_account_is_refused_and_not_asked_anything(
     shell: pytest.MonkeyPatch,
 ) -> None:
-    aws = Surroundings(account=OTHER, variables={}).enter()
+    aws = AwsEnvironment(account=OTHER, variables={}).enter()
     for _ in range(2):
         with pytest.raises(FleetError) as refused:
             inventory.instances(aws, fleet())
@@ -121,4 +121,4 @@ def test_a_file_that_is_none_of_ours_is_told(tmp_path: Path, text: str | None) -
     if text is not None:
         (tmp_path / "aws.json").write_text(text)
     with pytest.raises(InputError, match=r"aws\.json can't be read .*plan the study anew"):
-        surroundings.read(tmp_path / "aws.json")
+        account.read(tmp_path / "aws.json")

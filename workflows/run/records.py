@@ -1,0 +1,108 @@
+"""What a run found, as records: each trial, and the best settings of each region."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.files import read_json
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.causes import failed_attempts
+from trialfleet.workflows.status.job_log import Job, job_fields
+from trialfleet.workflows.status.states import Stage, TrialState, trial_state
+from trialfleet.workflows.status.status import RegionStatus
+
+if TYPE_CHECKING:
+    from trialfleet.optimizer.stored_trials import StoredTrial
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord(Job):
+    """One trial of a region and its job, as the study knows them.
+
+    Attributes:
+        state: where it stands, as `TrialState` has it.
+        value: the objective's metric, of a complete trial.
+        params: what the trial was given, constants left out.
+        metrics: all that it reported.
+        seconds: the time that its training took, by the trainer's own word.
+        error: why it failed, or was given up; while it runs: why its last attempt failed, if one
+            has.
+    """
+
+    region: str
+    trial: int
+    node: str
+    state: TrialState
+    value: float | None
+    params: dict[str, Any]
+    metrics: dict[str, float]
+    seconds: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSettings:
+    """The best settings of a region.
+
+    Attributes:
+        stage: where the region stands.
+        value: the objective's metric of the trial that had them.
+        final: the metrics of their full training; None until it is done.
+        published: the folder of the published model; None until it is.
+    """
+
+    region: str
+    stage: Stage
+    trial: int
+    value: float
+    params: dict[str, Any]
+    final: dict[str, float] | None
+    published: str | None
+
+
+def record_of(region: str, trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> TrialRecord:
+    """Return a trial as a record.
+
+    Args:
+        region: the region's name.
+        trial: as the storage has it.
+        unfinished: the words for trials that were asked and not told, by their nodes.
+    """
+    attributes = trial.user_attrs
+    return TrialRecord(
+        region=region,
+        trial=trial.number,
+        node=attributes["node"],
+        state=trial_state(trial.state.name, attributes["node"], unfinished),
+        value=trial.value if trial.state.name == "COMPLETE" else None,
+        params=attributes["params"],
+        metrics=attributes.get("metrics", {}),
+        seconds=attributes.get("seconds"),
+        error=attributes.get("error") or _last_error(trial),
+        attempts=attributes.get("attempts") or 0,
+        **job_fields(attributes.get("job") or {}),  # none where jobs weren't recorded yet
+    )
+
+
+def _last_error(trial: StoredTrial) -> str | None:
+    """Why the last attempt at a trial that isn't finished failed, if one has."""
+    attempts = [] if trial.state.is_finished() else failed_attempts([trial])
+    return attempts[-1].error if attempts else None
+
+
+def best_of(files: RunFolder, status: RegionStatus, record: TrialRecord) -> BestSettings:
+    """Return the best settings of a region, by the record of their trial."""
+    region = files.region(status.slug)
+    published = region.published.exists()
+    assert record.value is not None, "the best trial is complete"
+    return BestSettings(
+        region=record.region,
+        stage=status.stage,
+        trial=record.trial,
+        value=record.value,
+        params=record.params,
+        final=read_json(region.best.result)["metrics"] if published else None,
+        published=read_json(region.published)["path"] if published else None,
+    )

@@ -1,0 +1,178 @@
+"""The normal form of a study: each region by name with its own data, every path absolute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.optimizer.startup import default_startup
+from trialfleet.workflows.study.checks import URL_PREFIXES
+from trialfleet.workflows.study.export import DEFAULT_FOLDER, NO_MODELS, Export
+from trialfleet.workflows.study.paths import (
+    Keys,
+    Problem,
+    UnusableStudyError,
+    absolute_storage,
+    existing,
+    named_program,
+    region_data,
+    regions_of_glob,
+    sandbox_name,
+    writable_folder,
+)
+from trialfleet.workflows.study.sections import (
+    BudgetOverride,
+    Region,
+    RegionGlob,
+    S3Keys,
+    Trainer,
+    startup_problem,
+)
+from trialfleet.workflows.study.trainer_command import command_problems
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.study.spec import Study
+
+
+def resolved(study: Study, folder: Path) -> Study:
+    """Return the normal form of a study; see `Study.resolve`."""
+    regions = _regions(study, folder)
+    normal = study.model_copy(
+        update={
+            "regions": regions,
+            "data": [],
+            "s3": _s3_keys(study, regions, folder),
+            "trainer": _trainer(study, folder),
+            "python": study.python and named_program(study.python, folder),
+            "storage": study.storage and absolute_storage(study.storage, folder, ("storage",)),
+            "publish": _publish(study, folder),
+            "export": _export(study, folder),
+            "fleet": study.fleet and studys_fleet(study.fleet, study.name, study.shares),
+            "notify": study.channels(folder),
+        }
+    )
+    _check_command(normal, folder)
+    for name in regions:
+        normal.space_of(name)  # an override may break the space
+        _check_startup(normal, name)
+    startups = {name: _with_startup(normal, name) for name in regions}
+    return normal.model_copy(update={"regions": startups})
+
+
+def _regions(study: Study, folder: Path) -> dict[str, Region]:
+    if isinstance(study.regions, RegionGlob):
+        if study.data:
+            text = "with regions: {glob: …} the files that match are the data; leave data out"
+            raise UnusableStudyError(Problem(("data",), text))
+        found = regions_of_glob(study.regions.glob, folder, ("regions", "glob"))
+        return {name: Region(data=[file]) for name, file in found.items()}
+    table = study.regions if isinstance(study.regions, dict) else dict.fromkeys(study.regions)
+    return {
+        name: _region(study, name, region or Region(), folder) for name, region in table.items()
+    }
+
+
+def _region(study: Study, name: str, region: Region, folder: Path) -> Region:
+    data = region_data(name, region.data_or(study.data), folder, _data_keys(study, name))
+    return region.model_copy(update={"data": data})
+
+
+def _publish(study: Study, folder: Path) -> str:
+    if not study.publishes:
+        return NO_MODELS
+    name = DEFAULT_FOLDER if study.publish.startswith(URL_PREFIXES) else study.publish
+    return writable_folder(name, folder, ("publish",))
+
+
+def _export(study: Study, folder: Path) -> Export | None:
+    export = study.export and study.export.resolve(folder)
+    if not study.publish.startswith(URL_PREFIXES):
+        return export
+    return (export or Export(s3=study.publish)).model_copy(update={"s3": study.publish})
+
+
+def _trainer(study: Study, folder: Path) -> Literal["tabular"] | Trainer:
+    if not isinstance(study.trainer, Trainer):
+        return study.trainer
+    place: Keys = ("trainer", "files")
+    files = [existing(file, folder, (*place, i)) for i, file in enumerate(study.trainer.files)]
+    return study.trainer.model_copy(update={"files": files})
+
+
+def _s3_keys(study: Study, regions: Mapping[str, Region], folder: Path) -> S3Keys | None:
+    if study.s3:
+        return S3Keys(**{key: existing(file, folder, ("s3", key)) for key, file in study.s3})
+    for name, region in regions.items():
+        for place in region.data or []:
+            if place.startswith(URL_PREFIXES):
+                raise UnusableStudyError(
+                    Problem(
+                        _data_keys(study, name),
+                        f"{place!r} needs s3: {{access_key_id_file: …, "
+                        "secret_access_key_file: …}, with which HTCondor signs it",
+                    )
+                )
+    return None
+
+
+def _data_keys(study: Study, region: str) -> Keys:
+    own = study.regions.get(region) if isinstance(study.regions, dict) else None
+    return ("data",) if own is None or own.data is None else ("regions", region, "data")
+
+
+def _check_command(study: Study, folder: Path) -> None:
+    """Whether a trial finds in its sandbox what the trainer's command names."""
+    if not isinstance(study.trainer, Trainer):
+        return
+    data = {sandbox_name(place) for name in study.region_table for place in study.data_of(name)}
+    found = command_problems(study.trainer.command, study.trainer.files, data, folder)
+    if problems := [Problem(("trainer", "command", i), text) for i, text in found]:
+        raise UnusableStudyError(*problems)
+
+
+def _check_startup(study: Study, region: str) -> None:
+    own = study.region(region).budget
+    if own and (problem := startup_problem(own.startup_trials, study.budget_of(region).trials)):
+        keys = ("regions", region, "budget", "startup_trials")
+        raise UnusableStudyError(Problem(keys, problem))
+
+
+def _with_startup(study: Study, name: str) -> Region:
+    """A region that says how many start-up trials it has: later releases may differ."""
+    region, budget = study.region(name), study.budget_of(name)
+    if budget.startup_trials is not None:
+        return region
+    tuned = [entry for entry in study.space_of(name).parameters.values() if entry.count != 1]
+    own = region.budget or BudgetOverride()
+    startup = default_startup(budget.trials, len(tuned))
+    budget_override = own.model_copy(update={"startup_trials": startup})
+    return region.model_copy(update={"budget": budget_override})
+
+
+def studys_fleet(fleet: Fleet, study: str, shares: int | None) -> Fleet:
+    """Return a study's fleet, with what it takes from the study where it has none of its own.
+
+    Args:
+        fleet: as the study has it.
+        study: its name, which becomes the fleet's.
+        shares: how many of its trials share a GPU; None: they want none.
+
+    Raises:
+        UnusableStudyError: the fleet shares GPUs otherwise than the trials ask, which would wait
+            for ever.
+    """
+    if shares and fleet.trials_per_gpu not in {None, shares}:
+        text = (
+            f"is {fleet.trials_per_gpu}, and resources.gpus asks for {shares} trial(s) on a GPU; "
+            "leave it out"
+        )
+        raise UnusableStudyError(Problem(("fleet", "trials_per_gpu"), text))
+    name = study.lower().replace("_", "-")[:32].strip("-")
+    return fleet.model_copy(
+        update={
+            "name": name if fleet.name is None else fleet.name,
+            "trials_per_gpu": fleet.trials_per_gpu or shares,
+        }
+    )
