@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trialfleet.optimizer.region_sampler import RegionSampler
+    from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 
 __all__ = ["RegionSampler"]
 
@@ -16,7 +16,7 @@ __all__ = ["RegionSampler"]
 def __getattr__(name: str) -> object:
     """Import the sampler when it is first used: the client, a process per trial, needs none."""
     if name == "RegionSampler":
-        from trialfleet.optimizer.region_sampler import RegionSampler
+        from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 
         return RegionSampler
     raise AttributeError(f"module 'trialfleet.optimizer' has no attribute {name!r}")

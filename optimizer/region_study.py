@@ -31,11 +31,11 @@ from trialfleet.optimizer.region_types import (
     Spent,
     Stopped,
 )
-from trialfleet.optimizer.seeds import stable_seed
+from trialfleet.optimizer.sampling.seeds import stable_seed
+from trialfleet.optimizer.sampling.suggest import suggest
 from trialfleet.optimizer.space import Scalar, SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.stored_trials import FAILURES, is_repeat
-from trialfleet.optimizer.suggest import suggest
 from trialfleet.optimizer.trial_execution import TrialExecution, store_reports
 
 # the attributes that a tell writes

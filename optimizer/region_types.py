@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trialfleet.errors import InputError
-from trialfleet.optimizer.samplers import OWN, Sampler
+from trialfleet.optimizer.sampling.names import OWN, Sampler
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,9 @@ from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.ownership import Owner
+from trialfleet.optimizer.sampling.startup import first_led
+from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
-from trialfleet.optimizer.startup import first_led
-from trialfleet.optimizer.suggest import warm_up
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.models.latest import why_not_latest

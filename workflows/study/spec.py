@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.optimizer.samplers import OWN, Sampler
+from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.sections import OneLine, Section, refusal, refuse
 from trialfleet.workflows.study import resolution

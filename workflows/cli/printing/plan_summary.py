@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.files import shell_quoted
-from trialfleet.optimizer.startup import first_led
+from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.plan.folder import RunFolder

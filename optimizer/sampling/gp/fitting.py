@@ -16,9 +16,9 @@ from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from trialfleet.optimizer.gp.domain import Array, Mask
-from trialfleet.optimizer.gp.kernel import Hyperparameters
-from trialfleet.optimizer.gp.posterior import Likelihood, Posterior
+from trialfleet.optimizer.sampling.gp.domain import Array, Mask
+from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
+from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior
 
 SAMPLES = 8
 MOST_FITTED = 150  # results; a likelihood costs their number's cube

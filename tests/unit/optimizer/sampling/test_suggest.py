@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from trialfleet.optimizer.gp import proposal
-from trialfleet.optimizer.gp.domain import Array, Domain
-from trialfleet.optimizer.seeds import stable_seed
+from trialfleet.optimizer.sampling.gp import proposal
+from trialfleet.optimizer.sampling.gp.domain import Array, Domain
+from trialfleet.optimizer.sampling.seeds import stable_seed
+from trialfleet.optimizer.sampling.suggest import Point, in_startup, suggest, warm_up
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.suggest import Point, in_startup, suggest, warm_up
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
 
@@ -271,7 +271,7 @@ FRESH = """
 import json, sys
 from optuna.trial import TrialState, create_trial
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.suggest import suggest
+from trialfleet.optimizer.sampling.suggest import suggest
 entries, told, seed = json.load(sys.stdin)
 space = SearchSpace.model_validate(entries)
 distributions = space.distributions()

@@ -22,9 +22,9 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from trialfleet.optimizer.gp.domain import Array, Domain
-from trialfleet.optimizer.gp.proposal import proposals
-from trialfleet.optimizer.seeds import stable_seed
+from trialfleet.optimizer.sampling.gp.domain import Array, Domain
+from trialfleet.optimizer.sampling.gp.proposal import proposals
+from trialfleet.optimizer.sampling.seeds import stable_seed
 
 _FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
 

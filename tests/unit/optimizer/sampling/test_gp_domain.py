@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import IntDistribution
 
-from trialfleet.optimizer.gp.domain import Column, Domain
+from trialfleet.optimizer.sampling.gp.domain import Column, Domain
 from trialfleet.optimizer.space import SearchSpace
 
 SPACE = SearchSpace.model_validate(

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import erfcx, log_ndtr, logsumexp
 
-from trialfleet.optimizer.gp.domain import Array
-from trialfleet.optimizer.gp.posterior import Posterior
+from trialfleet.optimizer.sampling.gp.domain import Array
+from trialfleet.optimizer.sampling.gp.posterior import Posterior
 
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 _FAR = -1e4  # below it h(z) is φ(z) / z² to the last digit

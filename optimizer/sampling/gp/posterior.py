@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
-from trialfleet.optimizer.gp.domain import Array, Mask
-from trialfleet.optimizer.gp.kernel import Hyperparameters, covariance, differences, slopes
+from trialfleet.optimizer.sampling.gp.domain import Array, Mask
+from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters, covariance, differences, slopes
 
 JITTER = 1e-9  # beside the noise, of the signal: a Cholesky factor exists in double precision
 

@@ -63,7 +63,7 @@ class OptunaHistory:
         """Tell a sampler the history.
 
         Args:
-            name: the sampler's class, one of `trialfleet.optimizer.samplers.Sampler`.
+            name: the sampler's class, one of `trialfleet.optimizer.sampling.names.Sampler`.
             space: the search space.
             history: every trial asked so far, at least one of them complete.
             points: their canonical points.

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Literal
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from trialfleet.optimizer.samplers import OWN, Sampler
-from trialfleet.optimizer.seeds import stable_seed
-from trialfleet.optimizer.startup import results_awaited
+from trialfleet.optimizer.sampling.names import OWN, Sampler
+from trialfleet.optimizer.sampling.seeds import stable_seed
+from trialfleet.optimizer.sampling.startup import results_awaited
 
 if TYPE_CHECKING:
-    from trialfleet.optimizer.gp.domain import Domain
+    from trialfleet.optimizer.sampling.gp.domain import Domain
     from trialfleet.optimizer.space import Scalar, SearchSpace
 
 Direction = Literal["minimize", "maximize"]
@@ -109,7 +109,7 @@ def _by_own(
     """Yield what our Gaussian process proposes, the most promising first."""
     import numpy as np
 
-    from trialfleet.optimizer.gp.proposal import proposals
+    from trialfleet.optimizer.sampling.gp.proposal import proposals
 
     domain = _domain(space)
     sign = 1.0 if direction == "minimize" else -1.0
@@ -129,7 +129,7 @@ def _by_own(
 
 
 def _domain(space: SearchSpace) -> Domain:
-    from trialfleet.optimizer.gp.domain import Domain
+    from trialfleet.optimizer.sampling.gp.domain import Domain
 
     return Domain(space.distributions(), space.conditions(), space.defaults())
 
@@ -143,7 +143,7 @@ def _by_optuna(
     seed: int,
 ) -> Iterator[Point]:
     """Yield what one of Optuna's samplers proposes, each proposal pending to the next one."""
-    from trialfleet.optimizer.optuna_samplers import OptunaHistory
+    from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
 
     study = OptunaHistory(sampler, space, history, points, direction, seed)
     for _ in range(SAMPLER_TRIES):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trialfleet.optimizer.gp.acquisition import ExpectedImprovement
-from trialfleet.optimizer.gp.domain import Array, Domain
-from trialfleet.optimizer.gp.fitting import posteriors
-from trialfleet.optimizer.gp.outputs import standardized
-from trialfleet.optimizer.gp.search import best_points
+from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
+from trialfleet.optimizer.sampling.gp.domain import Array, Domain
+from trialfleet.optimizer.sampling.gp.fitting import posteriors
+from trialfleet.optimizer.sampling.gp.outputs import standardized
+from trialfleet.optimizer.sampling.gp.search import best_points
 
 _GOOD = 5  # known points that are looked around
 

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats.qmc import Sobol
 
-from trialfleet.optimizer.gp.acquisition import ExpectedImprovement
-from trialfleet.optimizer.gp.domain import Array, Domain
+from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
+from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 
 SPREAD = 512  # points over the whole space
 NEAR = 256  # points near good ones

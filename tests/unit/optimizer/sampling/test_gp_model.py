@@ -7,11 +7,11 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal
 
-from trialfleet.optimizer.gp.domain import Array
-from trialfleet.optimizer.gp.fitting import MOST_FITTED, SAMPLES, posteriors
-from trialfleet.optimizer.gp.kernel import Hyperparameters, covariance, slopes
-from trialfleet.optimizer.gp.outputs import standardized
-from trialfleet.optimizer.gp.posterior import Likelihood, Posterior
+from trialfleet.optimizer.sampling.gp.domain import Array
+from trialfleet.optimizer.sampling.gp.fitting import MOST_FITTED, SAMPLES, posteriors
+from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters, covariance, slopes
+from trialfleet.optimizer.sampling.gp.outputs import standardized
+from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior
 
 CATEGORICAL = np.array([False, False, True])
 GIVEN = Hyperparameters(np.array([0.3, 0.8, 1.5]), joint=1.3, additive=0.6, noise=1e-3)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import yeojohnson, yeojohnson_normmax
 
-from trialfleet.optimizer.gp.domain import Array
+from trialfleet.optimizer.sampling.gp.domain import Array
 
 _FLAT = 1e-12  # of the largest value: less than that is rounding
 _TAIL = 3.0  # begins so many times farther from the median than the best value is

@@ -15,12 +15,12 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
 
-from trialfleet.optimizer.gp.acquisition import ExpectedImprovement, log_h
-from trialfleet.optimizer.gp.domain import Array, Domain
-from trialfleet.optimizer.gp.kernel import Hyperparameters
-from trialfleet.optimizer.gp.posterior import Posterior
-from trialfleet.optimizer.gp.proposal import proposals
-from trialfleet.optimizer.gp.search import best_points
+from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement, log_h
+from trialfleet.optimizer.sampling.gp.domain import Array, Domain
+from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
+from trialfleet.optimizer.sampling.gp.posterior import Posterior
+from trialfleet.optimizer.sampling.gp.proposal import proposals
+from trialfleet.optimizer.sampling.gp.search import best_points
 from trialfleet.optimizer.space import SearchSpace
 
 SPACE = {
@@ -136,8 +136,8 @@ def test_eight_in_parallel_differ_and_still_come_close() -> None:
 FRESH = """
 import json, sys
 import numpy as np
-from tests.unit.optimizer.gp.test_gp_search import domain
-from trialfleet.optimizer.gp.proposal import proposals
+from tests.unit.optimizer.sampling.test_gp_search import domain
+from trialfleet.optimizer.sampling.gp.proposal import proposals
 rows, values, pending = map(np.array, json.load(sys.stdin))
 print(json.dumps(proposals(domain(), rows, values, pending, 3)[:5].tolist()))
 """

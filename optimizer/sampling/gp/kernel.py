@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trialfleet.optimizer.gp.domain import Array, Mask
+from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 
 _SQRT5 = 5**0.5
 
