@@ -167,7 +167,7 @@ class Agent:
         try:
             self._tell_probe(PrivilegedReadings(kernel_log.read_xids(), self._pool.bandwidths()))
         except OSError as error:
-            log.warning("the probe can't be told: %s", error)
+            log.warning("the probe can't be notified: %s", error)
 
     def _remember(self, decision: Decision) -> None:
         if decision.memory == self._memory:

@@ -87,8 +87,8 @@ def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
     if not complete or is_objective or metric in reported:
         return ""
     return (
-        f"Nothing is compared: no trial told the report_metric {metric!r}"
-        f"{did_you_mean(metric, reported)}; they told: {', '.join(reported) or 'none'}."
+        f"Nothing is compared: no trial reported the report_metric {metric!r}"
+        f"{did_you_mean(metric, reported)}; they reported: {', '.join(reported) or 'none'}."
     )
 
 

@@ -139,7 +139,7 @@ def _priceless(offer: _Offer) -> str:
     if offer.lifecycle == "spot":
         return "AWS lists no spot price"
     return (
-        "its price is not known, and AWS's Pricing API told none (it takes the permission "
+        "its price is not known, and AWS's Pricing API gave none (it takes the permission "
         "pricing:GetProducts)"
     )
 

@@ -61,7 +61,7 @@ def _clock(answer: Any) -> Finding:
     check = "clock"
     there = time_of(answer)
     if there is None:
-        return Finding(check=check, ok=None, found="AWS told no time")
+        return Finding(check=check, ok=None, found="AWS gave no time")
     skew = datetime.now(UTC) - there
     found = (
         f"{abs(skew.total_seconds()):.0f} s {'ahead of' if skew > timedelta() else 'behind'} AWS"

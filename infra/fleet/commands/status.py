@@ -259,7 +259,7 @@ def _why(
     minutes = _minutes(instance.launched, now)
     late = f", which is more than the {up.BOOT_MINUTES} that it may take"
     since = f"{minutes:.0f} minutes after its launch{late if minutes >= up.BOOT_MINUTES else ''}"
-    return f"not in the pool {since}{last_message or '; it has told nothing of its boot yet'}"
+    return f"not in the pool {since}{last_message or '; it has reported nothing of its boot yet'}"
 
 
 def _why_in_pool(stage: Stage, pool: PoolNode) -> str:

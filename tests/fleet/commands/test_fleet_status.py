@@ -113,7 +113,7 @@ def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
         assert node.why.endswith(f"its console ends: {last_line(output)}")
         account.faults.refuse("GetConsoleOutput", "UnauthorizedOperation", status=403)
         node = seen(account, monkeypatch).nodes[0]
-        assert node.why.endswith("it has told nothing of its boot yet")
+        assert node.why.endswith("it has reported nothing of its boot yet")
 
 
 def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,9 @@ def test_a_report_metric_that_no_trial_tells_is_said(fleet: Fleet) -> None:
         trial(DEFAULTS, 0.6, at=1, metrics={"tset": 0.8}),
     ]
     report = fleet.report(fleet.region("A", trials), notice="Money is short.")
-    expected = "no trial told the report_metric 'test' (did you mean 'tset'?); they told: tset."
+    expected = (
+        "no trial reported the report_metric 'test' (did you mean 'tset'?); they reported: tset."
+    )
     assert report.notice == f"Money is short. Nothing is compared: {expected}"
     assert expected in " ".join(str(summary_table(report).caption).split())
     assert "told" not in fleet.report(fleet.region("B", trials), report_metric="tset").notice
