@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FAILING = """
-from tests.pool.watching import told
+from tests.pool.watching import finished_trials
 
 def test_passes_before(pool):
     pool.status()
@@ -17,7 +17,7 @@ def test_passes_before(pool):
 def test_fails(pool, make_run, wait_for):
     run = make_run({"seconds": 0.0}, budget={"trials": 2, "lanes": 1})
     run.submit()
-    wait_for(lambda: told(run) >= 1)
+    wait_for(lambda: finished_trials(run) >= 1)
     assert not "this far"
 """
 
