@@ -46,7 +46,10 @@ def install(version: str, cpu_index: str | None) -> None:
         say(f"no NVIDIA GPU: torch for CPUs, some 200 MB, from {cpu_index}")
         pip_install(version, "--no-deps", "--index-url", cpu_index)
     else:
-        say(f"{cpu_index} does not answer: pip's choice of torch; PyPI's is for CUDA, 4 to 5 GB")
+        say(
+            f"{cpu_index} can't be reached: torch comes from pip's own index (from PyPI it is the "
+            "build for CUDA, 4 to 5 GB; a mirror may have the smaller one)"
+        )
     if failed := pip_install(version):  # all of it, or what it needs beside
         sys.exit(failed)
 

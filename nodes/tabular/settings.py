@@ -7,6 +7,15 @@ import difflib
 from typing import Any
 
 
+class SettingError(ValueError):
+    """A setting that the trainer doesn't have, or a value that it can't have."""
+
+    def __init__(self, name: str, text: str) -> None:
+        """Say what is wrong with the setting of a name."""
+        super().__init__(text)
+        self.name = name
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Hyperparameters and constants of `train.py`; a study's search space may name each of them.
@@ -52,32 +61,33 @@ class Settings:
         """Check every value.
 
         Raises:
-            ValueError: a setting has the wrong type or is out of range.
+            SettingError: a setting has the wrong type or is out of range.
         """
         for field in dataclasses.fields(self):
             _check_type(field.name, getattr(self, field.name), type(field.default))
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                raise ValueError(f"{name} is {value}; it must lie in {low} … {high}")
+                raise SettingError(name, f"{name} is {value}; it must lie in {low} … {high}")
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name} is {value!r}; choose {' or '.join(choices)}")
+                raise SettingError(name, f"{name} is {value!r}; choose {' or '.join(choices)}")
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Settings:
         """Return the settings that a trial's parameters give; what they leave out is as above.
 
         Raises:
-            ValueError: a name is unknown, or a value is not allowed.
+            SettingError: a name is unknown, or a value is not allowed.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):
             near = difflib.get_close_matches(unknown[0], known, n=1)
             meant = f" (did you mean {near[0]}?)" if near else ""
-            raise ValueError(
+            raise SettingError(
+                unknown[0],
                 f"the tabular trainer has no setting {', '.join(unknown)}{meant}; it knows "
-                f"{', '.join(known)}"
+                f"{', '.join(known)}",
             )
         return cls(**params)
 
@@ -87,6 +97,9 @@ METRICS = {  # beside the loss; of the validation rows "val_…", of the test ro
     "multiclass": ("accuracy",),
     "regression": ("rmse", "mae", "r2"),
 }
+
+
+GAINS = {"auc", "accuracy", "r2"}  # the greater, the better; of all others the smaller
 
 
 def metrics_of(kind: str) -> list[str]:
@@ -119,7 +132,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def _check_type(name: str, value: object, expected: type) -> None:
-    """Raise ValueError unless `value` is of `expected`; an int may stand for a float."""
+    """Raise SettingError unless `value` is of `expected`; an int may stand for a float."""
     allowed = (int, float) if expected is float else (expected,)
     if isinstance(value, bool) or not isinstance(value, allowed):
-        raise ValueError(f"{name} is {value!r}; it must be a {expected.__name__}")  # noqa: TRY004
+        raise SettingError(name, f"{name} is {value!r}; it must be a {expected.__name__}")

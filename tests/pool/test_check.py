@@ -47,7 +47,7 @@ def test_a_trainer_that_fails_is_told_with_its_last_words(make_run: MakeRun) -> 
     assert str(caught.value) == (
         "the trainer fails with the default settings of region 'A': exit code 1: I always fail; "
         f"its last words, from '{place}/err':\n  I always fail\n"
-        f"what the trial was told and left is in '{place}'"
+        f"what the trial received and left is in '{place}'"
     )
     assert (place / "trial.json").exists()
     assert not (run.folder / "study.db").exists()

@@ -143,4 +143,4 @@ def _check_lengths(batch: Sequence[Sequence[Any]], width: int, first_row: int) -
     for number, row in enumerate(batch, start=first_row):
         if len(row) != width:
             size = "longer" if len(row) > width else "shorter"
-            raise ValueError(f"row {number} is {size} than the header")
+            raise ValueError(f"row {number} below the header is {size} than it")

@@ -33,6 +33,7 @@ from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.export import Export
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
 
@@ -154,14 +155,17 @@ def _check_settings(study: Study) -> None:
     """Whether the reference trainer, where it is used, knows the parameters of every region."""
     if isinstance(study.trainer, Trainer):
         return
-    from trialfleet.nodes.tabular.settings import Settings
+    from trialfleet.nodes.tabular.settings import SettingError, Settings
 
-    for region in study.region_table:
+    for region, own in study.region_table.items():
         space = study.space_of(region)
+        settings = space.complete(space.defaults())
         try:
-            Settings.of(space.complete(space.defaults()))
-        except ValueError as error:
-            raise InputError(f"region {region!r}: search_space: {error}") from error
+            Settings.of(settings)
+        except SettingError as error:
+            is_own = error.name in (own.search_space or {})
+            keys = (*(("regions", region) if is_own else ()), "search_space", error.name)
+            raise UnusableStudyError(Problem(keys, str(error))) from error
 
 
 def _node_file(name: str) -> Path:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted, write_json
-from trialfleet.nodes.tabular.settings import METRICS, metrics_of
+from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
 from trialfleet.nodes.tabular.table import read_table, save_table
 from trialfleet.sections import nearest
 from trialfleet.workflows import ctrl_c
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
 _MOST_PROBLEMS, _MOST_FILES = 20, 3
 # How a problem begins that is one with a key of the study.
-_KEY = re.compile(r"(objective\.metric|report_metric|gate\.metric|target|table(?:\.\w+)*): ")
+_KEY = re.compile(r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|table(?:\.\w+)*): ")
 # What a kind of target is in words; that of the last kind that has a metric is the widest.
 _TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
 _AUC_OF = {"val_auc": "validation", "test_auc": "test"}
@@ -191,8 +191,26 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     for key, metric in metrics.items():
         if metric is not None and metric not in known:
             yield f"{key}: {_why_not(metric, found)}"
+        elif metric is not None and (problem := _direction_problem(study, key, metric)):
+            yield problem
         elif (part := _AUC_OF.get(metric or "")) in found.one_class:
             yield f"{key}: the {part} rows have one class only, and {metric} needs both"
+
+
+def _direction_problem(study: Study, key: str, metric: str) -> str | None:
+    """What is wrong with the direction that the study gives a metric of the trainer."""
+    section = key.removesuffix("metric")  # "objective.", "report_" or "gate."
+    given = {
+        "objective.": study.objective.direction,
+        "report_": study.report_direction,
+        "gate.": study.gate.direction if study.gate else None,
+    }[section]
+    is_gain = metric.partition("_")[2] in GAINS
+    right = "maximize" if is_gain else "minimize"
+    if given in {None, right}:
+        return None
+    size = "large" if is_gain else "small"
+    return f"{section}direction: is {given}, and a {size} {metric} is a good one: {right}"
 
 
 def _why_not(metric: str, found: Description) -> str:

@@ -185,7 +185,7 @@ def _failure(region: str, error: str, place: TrialFolder) -> str:
     words = f"; its last words, from {str(place.err)!r}:\n{last_words}" if last_words else ""
     return (
         f"the trainer fails with the default settings of region {region!r}: {error}{words}\n"
-        f"what the trial was told and left is in {str(place.root)!r}"
+        f"what the trial received and left is in {str(place.root)!r}"
     )
 
 

@@ -160,7 +160,7 @@ def _time_left(status: RunStatus) -> str:
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
     money = snapshot.look.status.money
     if money is None:
-        return "Money", NOTHING, "no fleet that costs any"
+        return "Money", NOTHING, "no fleet with prices"
     if money.cap is None:
         return "Money", f"{money.spent:.2f} USD", "no cap"
     return "Money", f"{money.spent:.2f} USD", f"of {money.cap:.2f}, {money.left or 0:.2f} left"

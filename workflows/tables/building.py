@@ -214,7 +214,7 @@ def _numbers(values: pl.Series, kind: str, numbered: Sequence[int]) -> pl.Series
         written = cells.as_people_write_numbers(values)
         hint = f"; it is {written}" if written else ""
         raise TableError(
-            f"row {numbered[error.row]}, column {values.name!r}: {error.why}{hint}"
+            f"row {numbered[error.row]} below the header, column {values.name!r}: {error.why}{hint}"
         ) from error
 
 
@@ -265,7 +265,7 @@ def _features(rows: pl.DataFrame, target: str, options: TableOptions) -> dict[st
         if name == target:
             continue
         if name in options.split.own_columns and override is None:
-            found[name] = Feature(role="ignore", values=rows[name], why="it deals out the rows")
+            found[name] = Feature(role="ignore", values=rows[name], why="it only splits the rows")
         else:
             found[name] = feature_of(rows[name], override)
     if all(feature.role == "ignore" for feature in found.values()):

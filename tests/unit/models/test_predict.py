@@ -147,7 +147,7 @@ def test_many_rows_go_in_batches(
     assert predict.predict_file(model, path, out) == 10
     assert len(set(out.getvalue().splitlines())) == 2  # the header and ten equal lines
     path.write_text("kind,number\n" + "a,50\n" * 6 + "a,?\n")
-    with pytest.raises(ValueError, match="row 7, column 'number'"):
+    with pytest.raises(ValueError, match="row 7 below the header, column 'number'"):
         predict.predict_file(model, path, out)
 
 
@@ -156,10 +156,16 @@ def test_many_rows_go_in_batches(
     [
         ("", "no column number, kind; the model needs number, kind"),
         ("kind,Number\na,1\n", "no column number; the model needs number, kind"),
-        ("kind,number\na,1\na,x1\n", "row 2, column 'number': 'x1' is not a number"),
-        ("kind,number\na,1e99\n", "row 1, column 'number': '1e99' is infinite or too large"),
-        ("kind,number\na,1\nb\n", "row 2 is shorter"),
-        ("kind,number\na,1,2\n", "row 1 is longer"),
+        (
+            "kind,number\na,1\na,x1\n",
+            "row 2 below the header, column 'number': 'x1' is not a number",
+        ),
+        (
+            "kind,number\na,1e99\n",
+            "row 1 below the header, column 'number': '1e99' is infinite or too large",
+        ),
+        ("kind,number\na,1\nb\n", "row 2 below the header is shorter"),
+        ("kind,number\na,1,2\n", "row 1 below the header is longer"),
     ],
 )
 def test_rows_that_cannot_be_predicted_are_named(
@@ -280,7 +286,7 @@ def test_standard_output_gets_all_or_nothing_and_rows_may_come_in_by_a_pipe(
     assert predicted("kind,number\na,1\n").stdout.startswith("kind,number,predicted_y\na,1,")
     bad = predicted("kind,number\na,1\na,x\n")
     assert (bad.returncode, bad.stdout) == (2, "")
-    assert "row 2, column 'number': 'x' is not a number" in bad.stderr
+    assert "row 2 below the header, column 'number': 'x' is not a number" in bad.stderr
 
 
 def test_a_study_is_named_where_several_have_a_region(

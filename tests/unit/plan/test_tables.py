@@ -146,9 +146,12 @@ def test_other_texts_are_not_taken_for_numbers(texts: list[str]) -> None:
 def test_a_cell_that_is_no_number_is_named_by_its_row_in_the_file() -> None:
     columns = {"y": [None, *cycle("no", "yes")], "c": ["?", "1", "x", *cycle("3")[2:]]}
     text = problem_of(columns, columns={"c": "numeric"})
-    assert text == "row 3, column 'c': 'x' is not a number"
+    assert text == "row 3 below the header, column 'c': 'x' is not a number"
     text = problem_of({**TARGET, "c": ["1", "1e99", *cycle("3")[2:]]})
-    assert text == "row 2, column 'c': '1e+99' is infinite or too large for a 32-bit number"
+    assert (
+        text
+        == "row 2 below the header, column 'c': '1e+99' is infinite or too large for a 32-bit number"
+    )
 
 
 # The target
@@ -202,7 +205,11 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
         ({"y": cycle("a")}, {}, "the training rows have one class only"),
         ({"y": [f"t{i}" for i in range(ROWS)]}, {}, "40 different values in 40 rows, too many"),
         ({"y": [*map(str, range(99, 98 + ROWS)), "?"]}, {}, "would be numbers but for '?'"),
-        ({"y": [*cycle("1")[1:], "x"]}, {"task": "regression"}, "row 40, column 'y': 'x' is not"),
+        (
+            {"y": [*cycle("1")[1:], "x"]},
+            {"task": "regression"},
+            "row 40 below the header, column 'y': 'x' is not",
+        ),
         ({"y": [i / 7 for i in range(ROWS)]}, {"task": "classification"}, "write table: {task: r"),
     ],
 )
@@ -278,7 +285,7 @@ def test_a_split_by_time_trains_on_the_oldest_and_parts_no_moment() -> None:
     made, found = built(
         {**FEATURE, "y": cycle(0.5, 1.5), "day": days}, split={"time": "day", "shares": shares}
     )
-    assert found.ignored == {"day": "it deals out the rows"}
+    assert found.ignored == {"day": "it only splits the rows"}
     assert set(made.split[-20:]) == {TRAIN}
     assert np.bincount(made.split).tolist() == [20, 8, 12]  # days of four rows each
     parts = [set(made.split[i : i + 4]) for i in range(0, ROWS, 4)]

@@ -86,7 +86,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             *([f"  time     {_time(summary['expected'])}"] if summary["expected"] else []),
             *([f"  cost     {_cost_text(summary['cost'])}"] if summary["cost"] else []),
             f"  model    {_model(summary['regions'])}",
-            f"  graph    {summary['dag_nodes']} DAG nodes",
+            f"  graph    {summary['dag_nodes']} DAG nodes (jobs and their steps)",
             f"  files    {summary['files']} in {here}",
             *_gate(study),
             *(f"  note     {note}" for note in _warnings(run)),
