@@ -234,11 +234,11 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
         (
             {"search_space": {"droput": 0.1, "hidden": {"type": "int", "low": 8, "high": 16}}},
-            "search_space.droput: the tabular trainer has no setting droput (did you mean dropout?)",
+            "search_space.droput: the tabular trainer has no setting droput (did you mean dropout",
         ),
         (
-            {"regions": {"north": None, "south": {"search_space": {"hidden": 0}}}},
-            "regions.south.search_space.hidden: hidden is 0; it must lie in 1 … 65536",
+            {"regions": {"north": None, "south": {"search_space": {"dropout": 2}}}},
+            "regions.south.search_space.dropout: dropout is 2; it must lie in 0.0 … 0.99",
         ),
         (
             {"table": {"split": {"column": "part"}}},
