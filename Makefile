@@ -8,7 +8,7 @@
 # make docs    the documentation as a site, build/site/index.html; docs-reference: what of it is made from code
 # make release builds wheel and sdist into dist/ and tries the wheel alone; TAG=1 tags the commit, DEMO_TOO=1
 #              also runs the demo's study with it, OFFLINE=1 borrows the packages of .venv
-# make lock    pins every package anew in requirements.lock; LOCK=--upgrade takes the newest versions
+# make lock    pins every package anew in requirements*.lock; LOCK=--upgrade takes the newest versions
 # make vendor  fetches the JavaScript libraries of report and page anew, as their vendor folders pin them
 # make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
 #              REAL=1, as root: nodes boot Debian with systemd, cloud-init and apt (needs mmdebstrap)
@@ -35,7 +35,8 @@ DEMO ?= demo
 .PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-optimizer bench-kernels bench-train gpu gpu-report docs docs-reference release clean
 .DEFAULT_GOAL := check
 
-demo: $(VENV)/ready
+# An environment for those who use it; with all that tests need, where that is there already.
+demo: $(if $(wildcard $(VENV)/ready),$(VENV)/ready,$(VENV)/run)
 	$(BIN)/trialfleet pool up
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/trialfleet run $(FLIGHTS)/study.yaml --run-id $(DEMO)
@@ -94,22 +95,35 @@ gpu:
 gpu-report: $(VENV)/ready
 	$(BIN)/python -m tests.gpu.report $(FILE)
 
-# The lock has a hash for every file but torch's: which build of it is right depends on the machine.
-$(VENV)/ready: pyproject.toml requirements.lock constraints.txt infra/install_torch.py infra/pip_progress.py
+# The locks have a hash for every file but torch's: which build of it is right depends on the machine.
+INSTALLERS := constraints.txt infra/install_torch.py infra/pip_progress.py
+define INSTALL
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python infra/pip_progress.py --require-hashes --requirement requirements.lock
+	$(BIN)/python infra/pip_progress.py --require-hashes --requirement $<
 	$(BIN)/python infra/install_torch.py constraints.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+endef
+
+$(VENV)/run: requirements-run.lock pyproject.toml $(INSTALLERS)
+	$(INSTALL)
+
+$(VENV)/ready: requirements.lock pyproject.toml $(INSTALLERS)
+	$(INSTALL)
 
 # For every platform and every Python that pyproject.toml allows; a version stays as long as it may.
+# requirements-run.lock has the part of requirements.lock that a user needs.
+UNIVERSAL := --universal --python-version 3.11 --generate-hashes --annotation-style line \
+	--custom-compile-command "make lock"
 lock:
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet uv==0.13.9
 	build/lock/bin/uv pip compile --quiet $(LOCK) pyproject.toml \
 		--extra docs --extra flights --extra postgresql --extra test --group lock --excludes constraints.txt \
-		--universal --python-version 3.11 --generate-hashes --annotation-style line \
-		--custom-compile-command "make lock" --output-file requirements.lock
+		$(UNIVERSAL) --output-file requirements.lock
+	build/lock/bin/uv pip compile --quiet pyproject.toml \
+		--extra flights --group lock --excludes constraints.txt --constraint requirements.lock \
+		$(UNIVERSAL) --output-file requirements-run.lock
 
 # A newer version: change its file's name and SHA-256 in packages.sha256. The page holds each
 # package's licence; those that have no script of their own are part of the two that have one.

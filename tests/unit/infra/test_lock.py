@@ -62,6 +62,20 @@ def test_it_meets_what_torch_needs_on_a_cpu() -> None:
     assert unmet(line for line in needs if not line.startswith(("nvidia", "cuda", "triton"))) == []
 
 
+def test_the_lock_of_a_user_is_a_part_of_it() -> None:
+    run = (ROOT / "requirements-run.lock").read_text()
+    entries = [set(re.findall(r"^\S+==[^\\\n]+", text, re.MULTILINE)) for text in (run, LOCK)]
+    names = [{entry.partition("==")[0] for entry in found} for found in entries]
+    assert names[0] < names[1]
+    versions = [{entry.partition(" ")[0] for entry in found} for found in entries]
+    assert versions[0] <= versions[1]
+    needed = [*DECLARED["project"]["dependencies"], *DECLARED["dependency-groups"]["lock"]]
+    wanted = {canonicalize_name(Requirement(line).name) for line in needed} - set(APART)
+    assert wanted <= {canonicalize_name(name.partition("[")[0]) for name in names[0]}
+    assert "file:" not in run
+    assert "index-url" not in run
+
+
 def test_every_package_has_hashes() -> None:
     entries = re.findall(r"^\S+==.*(?:\n +--hash.*)*", LOCK, re.MULTILINE)
     assert len(entries) > 100
