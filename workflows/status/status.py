@@ -27,6 +27,7 @@ from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.notify.outbox import undelivered
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import Cause, cause_of, why_all_fail
 from trialfleet.workflows.status.job_costs import region_usd
@@ -372,11 +373,7 @@ def open_run(path: Path) -> RunFolder:
     """
     folder = RunFolder(path.absolute())
     planned = _planned(folder, str(path))
-    if not planned.is_dir() or not planned.samefile(path):
-        raise InputError(
-            f"{str(path)!r} was planned as {str(planned)!r}, and its files name each other so; "
-            "move it back, or plan the study anew"
-        )
+    check_place(path, planned)
     return RunFolder(planned)
 
 
