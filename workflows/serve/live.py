@@ -29,7 +29,7 @@ _CHECK = 0.5  # seconds between two looks at modification times
 _QUEUE = 2.0  # … at the states of jobs
 _NO_QUEUE = 15.0  # … after the queue did not answer
 _AGAIN = 20.0  # seconds after which a run is read again, whatever has changed: progress of trials
-_SHARE = 0.015  # of a core that reading takes at most, however much changes
+_SHARE = 0.008  # of a core that reading takes at most, however much changes
 _LONGEST = 2.0  # seconds between two looks at a run that changes all the time, and costs more
 _UNWATCHED = 10.0  # seconds after which nobody watches any more
 
