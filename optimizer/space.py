@@ -25,7 +25,8 @@ from trialfleet.optimizer.parameters import (
     Scalar,
     same,
 )
-from trialfleet.sections import did_you_mean, refuse
+from trialfleet.sections import refuse
+from trialfleet.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

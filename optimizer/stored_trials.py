@@ -13,13 +13,15 @@ import math
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from trialfleet.errors import OptimizerError
@@ -38,26 +40,39 @@ _HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
 _VERSIONS = """
 SELECT schema_version FROM version_info UNION ALL SELECT version_num FROM alembic_version
 """
-_STUDY = "SELECT study_id FROM studies WHERE study_name = ?"
+_STUDIES = "SELECT study_name, study_id FROM studies"
 _TRIALS = """
 SELECT trial_id, number, state, datetime_start, datetime_complete
 FROM trials WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
 """
-_ATTRIBUTES = """
-SELECT trial_id, key, value_json FROM trial_user_attributes JOIN trials USING (trial_id)
-WHERE study_id = ? AND trial_id > ?
-"""
-_VALUES = """
-SELECT trial_id, value, value_type FROM trial_values JOIN trials USING (trial_id)
-WHERE study_id = ? AND trial_id > ?
-"""
+_ATTRIBUTES = "SELECT trial_id, key, value_json FROM trial_user_attributes WHERE trial_id IN ({})"
+_VALUES = "SELECT trial_id, value, value_type FROM trial_values WHERE trial_id IN ({})"
 _STEPS = """
 SELECT trial_id, step, intermediate_value, intermediate_value_type
-FROM trial_intermediate_values JOIN trials USING (trial_id)
-WHERE study_id = ? AND trial_id > ?
+FROM trial_intermediate_values WHERE trial_id IN ({})
 """
+_AT_ONCE = 5_000  # trials that one statement asks for
 
-Read = Callable[[str], "list[StoredTrial]"]
+
+class Reader(Protocol):
+    """Reads the trials of studies, by the studies' names.
+
+    Finished trials are read once, however often it is called. A study that isn't there has none.
+    """
+
+    def __call__(self, study: str) -> list[StoredTrial]:
+        """Return the trials of a study.
+
+        Raises:
+            OptimizerError: the storage can't be read.
+        """
+
+    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+        """Return the trials of studies, by their names; of one moment where that is possible.
+
+        Raises:
+            OptimizerError: the storage can't be read.
+        """
 
 
 class TrialState(IntEnum):
@@ -71,7 +86,7 @@ class TrialState(IntEnum):
 
     def is_finished(self) -> bool:
         """Whether the trial will never change again."""
-        return self not in {TrialState.RUNNING, TrialState.WAITING}
+        return self is not TrialState.RUNNING and self is not TrialState.WAITING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,34 +101,39 @@ class StoredTrial:
     user_attrs: dict[str, Any] = field(default_factory=dict)
     intermediate_values: dict[int, float] = field(default_factory=dict)
 
+    @cached_property
+    def ran(self) -> tuple[float, float] | None:
+        """When the job of a finished trial ran, in Unix seconds; None where that isn't known.
+
+        Else when it was asked for and told.
+        """
+        job = self.user_attrs.get("job") or {}
+        start, end = job.get("started"), job.get("ended")
+        if start is None and self.datetime_start:
+            start = self.datetime_start.timestamp()
+        if end is None and self.datetime_complete:
+            end = self.datetime_complete.timestamp()
+        return (
+            None if start is None or end is None else (float(start), max(float(start), float(end)))
+        )
+
 
 def is_repeat(trial: FrozenTrial | StoredTrial) -> bool:
     """Tell a trial that the database made twice from one that was given up, which says why."""
     return trial.state == TrialState.PRUNED and "error" not in trial.user_attrs
 
 
-def reader_of_file(path: Path) -> Read:
-    """Return what reads the trials of a study, by the study's name, from a SQLite file.
-
-    Finished trials are read once, however often it is called. A study that the file doesn't have,
-    or a file that isn't there yet, has no trials.
-
-    Raises (what is returned, when it is called):
-        OptimizerError: the file can't be read.
-    """
-    return _SqliteFile(path).read
+def reader_of_file(path: Path) -> Reader:
+    """Return what reads the trials of studies from a SQLite file; it need not be there yet."""
+    return _SqliteFile(path)
 
 
-def reader_of_url(url: str) -> Read:
-    """Return what reads the trials of a study, by the study's name, from the storage at `url`.
-
-    Raises (what is returned, when it is called):
-        OptimizerError: the storage can't be read.
-    """
+def reader_of_url(url: str) -> Reader:
+    """Return what reads the trials of studies from the storage at `url`."""
     from trialfleet.optimizer.storage_url import sqlite_file
 
     file = sqlite_file(url)
-    return reader_of_file(file) if file else _OptunaStorage(url).read
+    return reader_of_file(file) if file else _OptunaStorage(url)
 
 
 class _SqliteFile:
@@ -122,21 +142,23 @@ class _SqliteFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._finished: dict[str, dict[int, StoredTrial]] = {}  # by study and id; no gap before
-        self._other: Read | None = None  # reads it where the tables are not those of `TABLES`
+        self._other: Reader | None = None  # reads it where the tables are not those of `TABLES`
 
-    def read(self, study: str) -> list[StoredTrial]:
-        """Return the trials of a study."""
+    def __call__(self, study: str) -> list[StoredTrial]:
+        return self.all([study])[study]
+
+    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         if self._other:
-            return self._other(study)
+            return self._other.all(studies)
         if not self._path.exists():
-            return []
-        with _errors_of(study), self._transaction() as database:
+            return {study: [] for study in studies}
+        with _errors_of(studies), self._transaction() as database:
             if _version(database) == TABLES:
-                return self._read(database, study)
+                return self._read(database, studies)
         from trialfleet.optimizer.storage_url import sqlite_url
 
-        self._other = _OptunaStorage(sqlite_url(self._path)).read
-        return self._other(study)
+        self._other = _OptunaStorage(sqlite_url(self._path))
+        return self._other.all(studies)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -147,17 +169,23 @@ class _SqliteFile:
             database.execute("BEGIN")
             yield database
 
-    def _read(self, database: sqlite3.Connection, study: str) -> list[StoredTrial]:
-        if (row := database.execute(_STUDY, (study,)).fetchone()) is None:
-            return []
-        known = self._finished.setdefault(study, {})
-        others = _trials(database, row[0], after=max(known, default=0))
-        trials = [*known.values(), *others.values()]
-        for key, trial in others.items():
-            if not trial.state.is_finished():
-                break
-            known[key] = trial
-        return trials
+    def _read(
+        self, database: sqlite3.Connection, studies: Sequence[str]
+    ) -> dict[str, list[StoredTrial]]:
+        ids = dict(database.execute(_STUDIES).fetchall())
+        known = {study: self._finished.setdefault(study, {}) for study in studies}
+        rows = {
+            study: database.execute(_TRIALS, (ids[study], max(known[study], default=0))).fetchall()
+            for study in studies
+            if study in ids
+        }
+        others = _trials(database, [row for of in rows.values() for row in of])
+        found = {}
+        for study in studies:
+            new = [(row[0], others[row[0]]) for row in rows.get(study, ())]
+            found[study] = [*known[study].values(), *(trial for _, trial in new)]
+            known[study].update(takewhile(lambda each: each[1].state.is_finished(), new))
+        return found
 
 
 def _version(database: sqlite3.Connection) -> tuple[Any, ...]:
@@ -167,15 +195,18 @@ def _version(database: sqlite3.Connection) -> tuple[Any, ...]:
     return tuple(value for (value,) in database.execute(_VERSIONS))
 
 
-def _trials(database: sqlite3.Connection, study: int, *, after: int) -> dict[int, StoredTrial]:
-    """The trials of a study by id, those up to the id `after` left out."""
-    wanted = (study, after)
+_Row = tuple[int, int, str, str | None, str | None]  # as `_TRIALS` has them
+
+
+def _trials(database: sqlite3.Connection, rows: Sequence[_Row]) -> dict[int, StoredTrial]:
+    """The trials of some rows, by id."""
+    ids = [row[0] for row in rows]
     attributes: dict[int, dict[str, Any]] = {}
-    for key, name, value in database.execute(_ATTRIBUTES, wanted):
+    for key, name, value in _of_trials(database, _ATTRIBUTES, ids):
         attributes.setdefault(key, {})[name] = json.loads(value)
-    values = {key: _number(*stored) for key, *stored in database.execute(_VALUES, wanted)}
+    values = {key: _number(*stored) for key, *stored in _of_trials(database, _VALUES, ids)}
     steps: dict[int, dict[int, float]] = {}
-    for key, step, *stored in database.execute(_STEPS, wanted):
+    for key, step, *stored in _of_trials(database, _STEPS, ids):
         steps.setdefault(key, {})[step] = _number(*stored)
     return {
         key: StoredTrial(
@@ -187,8 +218,14 @@ def _trials(database: sqlite3.Connection, study: int, *, after: int) -> dict[int
             user_attrs=attributes.get(key, {}),
             intermediate_values=steps.get(key, {}),
         )
-        for key, number, state, start, complete in database.execute(_TRIALS, wanted)
+        for key, number, state, start, complete in rows
     }
+
+
+def _of_trials(database: sqlite3.Connection, words: str, ids: Sequence[int]) -> Iterator[Any]:
+    for first in range(0, len(ids), _AT_ONCE):
+        chosen = ",".join(str(int(key)) for key in ids[first : first + _AT_ONCE])
+        yield from database.execute(words.format(chosen))
 
 
 def _number(value: float | None, kind: str) -> float:
@@ -200,11 +237,12 @@ def _time(text: str | None) -> datetime | None:
 
 
 @contextmanager
-def _errors_of(study: str) -> Iterator[None]:
+def _errors_of(studies: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, ValueError, LookupError) as error:
-        raise OptimizerError(f"the storage of study {study!r} can't be used: {error}") from error
+        named = f"study {studies[0]!r}" if len(studies) == 1 else f"{len(studies)} studies"
+        raise OptimizerError(f"the storage of {named} can't be used: {error}") from error
 
 
 class _OptunaStorage:
@@ -214,8 +252,10 @@ class _OptunaStorage:
         self._url = url
         self._storage: BaseStorage | None = None
 
-    def read(self, study: str) -> list[StoredTrial]:
-        """Return the trials of a study."""
+    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+        return {study: self(study) for study in studies}
+
+    def __call__(self, study: str) -> list[StoredTrial]:
         from trialfleet.optimizer.storage import storage_errors
 
         with storage_errors(f"the storage of study {study!r}"):

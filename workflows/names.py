@@ -12,6 +12,7 @@ import re
 import unicodedata
 
 MAX_REGION_NAME = 200
+NO_MODELS = "none"  # as a study's `publish`; a folder of that name is ./none
 # Marks after which a terminal or a page shows text in another order than it is written.
 TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _PLAIN_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")

@@ -6,9 +6,8 @@ check says in words what it wants.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import (
@@ -23,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-_LONGEST_GUESSED = 100  # characters of a word whose likes are looked for
+from trialfleet.spelling import did_you_mean
 
 
 class Section(BaseModel):
@@ -100,26 +99,6 @@ def refuse(title: str, problems: list[tuple[tuple[str | int, ...], str, object]]
         for place, message, value in problems
     ]
     raise ValidationError.from_exception_data(title, details)
-
-
-def did_you_mean(
-    word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
-) -> str:
-    """Return ` (did you mean …?)` when a choice is near to `word`, else nothing.
-
-    Args:
-        word: what was written.
-        choices: what may be written.
-        other_words: what else people call one of the choices.
-    """
-    known = (other_words or {}).get(word.lower()) or nearest(word, choices)
-    return f" (did you mean {known!r}?)" if known else ""
-
-
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that is spelt most like `word`; None where none is near."""
-    near = difflib.get_close_matches(word[:_LONGEST_GUESSED], list(choices), n=1)
-    return near[0] if near else None
 
 
 def refusal(text: str) -> PydanticCustomError:

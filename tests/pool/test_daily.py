@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.conftest import MOODY
+from tests.pool.conftest import CPUS
+from trialfleet import Run
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.clock import clock_of, install, remove
 from trialfleet.workflows.daily.days import Days
@@ -131,3 +135,37 @@ def test_htcondor_is_the_clock_where_systemd_does_not_run(
     remove(file, messages.append)
     assert clock_of("demo", folder) is None
     assert not folder.start.exists()
+
+
+@pytest.mark.thorough
+def test_trials_that_wait_for_a_slot_at_the_deadline_do_not_begin(
+    here: Path, wait_for: Callable[..., None]
+) -> None:
+    put_data(here, SECOND, A="1")
+    opened = here / "gate"
+    opened.mkdir()
+    space = {"x": {"type": "float", "low": 0.0, "high": 1.0}, "gate": str(opened)}
+    file = write_study(
+        here,
+        regions=["A"],
+        search_space=space,
+        budget={"trials": CPUS + 3, "lanes": CPUS + 3, "startup_trials": CPUS + 3},
+        daily={"at": "02:30", "zone": "UTC", "deadline": "1m"},
+    )
+    days, place = Days(file), here / "runs" / "demo" / str(SECOND)
+
+    def states() -> Counter[str]:
+        return (
+            Counter(trial.state for trial in Run(place).trials()) if place.exists() else Counter()
+        )
+
+    with ThreadPoolExecutor(1) as aside:
+        day = aside.submit(days.run, SECOND)
+        wait_for(lambda: states() == {"running": CPUS, "pruned": 3})
+        for node in ("A.best", *(f"A.l{lane}.t01" for lane in range(1, CPUS + 4))):
+            (opened / node).touch()
+        assert day.result(300) == [SECOND]
+    assert states() == {"complete": CPUS, "pruned": 3}
+    assert endings(days, SECOND) == {"A": Ending.PUBLISHED}
+    told = [trial.error for trial in Run(place).trials() if trial.state == "pruned"]
+    assert all("the day's deadline" in str(error) for error in told)

@@ -89,10 +89,9 @@ def _models(ctx: click.Context, _: str) -> Iterable[str]:
 def _published_by(folder: Path) -> list[str]:
     """The regions whose models a run published; none where it can't be read."""
     from trialfleet.workflows.run.lookup import published_models
-    from trialfleet.workflows.run.run import Run
 
     try:
-        return list(published_models(Run(folder)))
+        return list(published_models(folder))
     except (TrialfleetError, OSError):
         return []
 

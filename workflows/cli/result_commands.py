@@ -15,7 +15,7 @@ import click
 
 from trialfleet.errors import InputError
 from trialfleet.files import replacing
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.cli.arguments import (
     completed_by_runs,
     model_argument,

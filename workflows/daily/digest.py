@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from trialfleet.errors import TrialfleetError
+from trialfleet.workflows.costs.items import Sum, add, sums
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.notify.delivery import deliver
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.notify.outbox import Outbox
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.run.costs import read_costs
 from trialfleet.workflows.study.notify import Channel
 
 _STILL_NEWS = timedelta(days=2)  # of a day's end, for those who have just asked to hear of it
@@ -41,7 +46,8 @@ def tell_days(
     if not channels:
         return 0
     outbox = Outbox(folder.alerts)
-    outbox.put(_events(study, folder, journal, now), channels, is_daily=True)
+    events = list(_events(study, folder, journal, now, outbox))
+    outbox.put(events, channels, is_daily=True)
     end = time.monotonic() + seconds
     with outbox.alone(wait=True):
         while (left := deliver(outbox, channels)) and time.monotonic() < end:
@@ -49,13 +55,17 @@ def tell_days(
     return left
 
 
-def _events(study: str, folder: DailyFolder, journal: Journal, now: datetime) -> Iterator[Event]:
+def _events(
+    study: str, folder: DailyFolder, journal: Journal, now: datetime, outbox: Outbox
+) -> Iterator[Event]:
     for attempt in journal.attempts():
         if attempt.ended and now - attempt.ended <= _STILL_NEWS:
             found = journal.outcomes(attempt.date, attempt.date)
             outcomes = [one for one in found if one.attempt == attempt.attempt]
             yield from _without_run(study, folder, outcomes)
-            yield _digest(study, folder, attempt, outcomes)
+            digest = event_id(folder.root, "day-done", attempt.date, attempt.attempt)
+            costs = None if outbox.has(digest) else _costs(folder, attempt)
+            yield _digest(study, digest, attempt, outcomes, costs)
 
 
 def _without_run(study: str, folder: DailyFolder, outcomes: list[Outcome]) -> Iterator[Event]:
@@ -78,34 +88,107 @@ def _again(one: Outcome) -> str:
     return f"Again: trialfleet daily backfill STUDY.yaml --from {day} --to {day} --only missing"
 
 
-def _digest(study: str, folder: DailyFolder, attempt: Attempt, outcomes: list[Outcome]) -> Event:
+def _next_steps(outcomes: list[Outcome]) -> list[str]:
+    failed = [one for one in outcomes if one.ending is Ending.FAILED]
+    return [_again(failed[0])] if failed else []
+
+
+@dataclass(frozen=True)
+class DaysCosts:
+    """What a day's run has cost; by region where it can be put to one."""
+
+    total: Sum
+    regions: Mapping[str, Sum]
+
+
+def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
+    """What a day's run has cost; None where there is no run, or nobody knows a price."""
+    place = folder.run(attempt.run)
+    if not RunFolder(place).study.exists():
+        return None
+    try:
+        items = read_costs([str(place)]).items
+    except (TrialfleetError, OSError):  # the day is told all the same
+        return None
+    if all(item.usd is None for item in items):
+        return None
+    return DaysCosts(add(items), {one.key["region"]: one for one in sums(items, ["region"])})
+
+
+def _digest(
+    study: str, key: str, attempt: Attempt, outcomes: list[Outcome], costs: DaysCosts | None
+) -> Event:
     counts = {e: sum(one.ending is e for one in outcomes) for e in Ending}
     words = ", ".join(f"{count} {ending}" for ending, count in counts.items() if count)
     again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
+    spent = f", {_money(costs.total.usd, costs.total)} USD" if costs else ""
     return Event(
-        id=event_id(folder.root, "day-done", attempt.date, attempt.attempt),
+        id=key,
         kind="day-done",
         study=study,
         run=attempt.run,
-        title=in_one_line(f"{study} {attempt.date}{again}: {words or 'nothing to do'}"),
-        text=digest_table(outcomes),
+        title=in_one_line(f"{study} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
+        text="\n".join(filter(None, [digest_table(outcomes, costs), *_next_steps(outcomes)])),
         data={
             "date": str(attempt.date),
             "attempt": attempt.attempt,
             "counts": {str(ending): count for ending, count in counts.items()},
             "regions": [
-                {"region": one.region, "ended": str(one.ending), "why": one.why} for one in outcomes
+                {
+                    "region": one.region,
+                    "ended": str(one.ending),
+                    "why": one.why,
+                    **_priced(costs.regions.get(one.region) if costs else None),
+                }
+                for one in outcomes
             ],
+            **_priced(costs.total if costs else None),
         },
     )
 
 
-def digest_table(outcomes: list[Outcome]) -> str:
-    """Return what became of each region, in columns; what somebody may have to look at first."""
+def _priced(cost: Sum | None) -> dict[str, float]:
+    return {} if cost is None else {"usd": round(cost.usd, 6)}
+
+
+def digest_table(outcomes: list[Outcome], costs: DaysCosts | None = None) -> str:
+    """Return what became of each region, in columns; what somebody may have to look at first.
+
+    Args:
+        outcomes: of the regions.
+        costs: what each has cost, and all together, where that is known.
+    """
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
+    amounts = [_usd(costs, one.region) for one in rows]
     width = max((len(one.region) for one in rows), default=0)
+    widest = max(map(len, amounts), default=0)
     lines = [
-        f"{one.region:<{width}}  {one.ending:<9}  {in_one_line(one.why)}".rstrip() for one in rows
+        f"{one.region:<{width}}  {one.ending:<9}  {amount:>{widest}}{'  ' * bool(widest)}"
+        f"{in_one_line(one.why)}".rstrip()
+        for one, amount in zip(rows, amounts, strict=True)
     ]
-    return "\n".join(lines)
+    return "\n".join(lines + ([_spent(costs.total)] if costs else []))
+
+
+def _usd(costs: DaysCosts | None, region: str) -> str:
+    """What a region has cost; empty where it had no job."""
+    known = costs.regions.get(region) if costs else None
+    return f"{_money(known.usd, costs.total)} USD" if known and costs else ""
+
+
+def _money(amount: float, total: Sum) -> str:
+    """An amount with as many decimals as all others of the day."""
+    return f"{amount:,.{2 if total.usd >= 1 else 4}f}"
+
+
+def _spent(total: Sum) -> str:
+    """What the day has cost, and how much of that led to nothing."""
+    parts = [
+        f"{_money(amount, total)} USD {what}"
+        for what, amount in (("lost", total.lost), ("boot", total.boot), ("idle", total.idle))
+        if amount
+    ]
+    missing = f"; {total.unpriced_hours:.1f} slot hours have no known price"
+    within = f", of it {', '.join(parts)}" if parts else ""
+    return f"cost: {_money(total.usd, total)} USD{within}{missing if total.unpriced_hours else ''}"

@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
 from trialfleet.files import sync
@@ -24,7 +25,9 @@ from trialfleet.workflows.models.latest import (
     point,
     provenance_of,
 )
-from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.study.spec import Study
 
 BESIDE = ".publish-"  # how the name of a model that isn't whole yet begins
 _REPLACED = ".moved-"  # … of one whose former place is taken by a link
@@ -36,7 +39,16 @@ def models_folder_of(study: Study, slug: str) -> Path:
     Raises:
         InputError: a published model lies where the folder is to be.
     """
-    models_folder = Path(study.publish) / study.name / slug
+    return models_folder_in(study.publish, study.name, slug)
+
+
+def models_folder_in(publish: str, study: str, slug: str) -> Path:
+    """Return the folder of a region's models, of a study by its publish folder and its name.
+
+    Raises:
+        InputError: a published model lies where the folder is to be.
+    """
+    models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
             raise InputError(

@@ -26,14 +26,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-from trialfleet.workflows.study.spec import Study
+    from trialfleet.workflows.study.spec import Study
 
-Losses = npt.NDArray[np.float64]
+Losses: TypeAlias = "npt.NDArray[np.float64]"
 
 RESAMPLES = 10_000
 _MOST_ROWS = 10_000  # that are drawn one by one; more are drawn in groups
@@ -256,6 +257,8 @@ def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float,
         confidence: of each end by itself.
         seed: the same one gives the same interval.
     """
+    import numpy as np
+
     random = np.random.default_rng(seed)
     values = differences
     if len(values) > _MOST_ROWS:  # the means of groups by chance vary as the rows' mean does

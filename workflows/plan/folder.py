@@ -39,7 +39,8 @@ RUN/regions/SLUG/gate.json        the gate's verdict: whether latest is switched
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from trialfleet import nodes
@@ -51,37 +52,37 @@ class DagFiles:
 
     dag: Path
 
-    @property
+    @cached_property
     def submit(self) -> Path:
         """The submit file of its DAGMan: there since it was first submitted."""
         return self._beside(".condor.sub")
 
-    @property
+    @cached_property
     def lock(self) -> Path:
         """There while a DAGMan runs it; one that finds it at its start goes into recovery."""
         return self._beside(".lock")
 
-    @property
+    @cached_property
     def nodes_log(self) -> Path:
         """The events of its nodes' jobs: what recovery reads."""
         return self._beside(".nodes.log")
 
-    @property
+    @cached_property
     def metrics(self) -> Path:
         """How its last DAGMan ended, as JSON."""
         return self._beside(".metrics")
 
-    @property
+    @cached_property
     def log(self) -> Path:
         """The events of its DAGMan job."""
         return self._beside(".dagman.log")
 
-    @property
+    @cached_property
     def node_status(self) -> Path:
         """Where its nodes stand; DAGMan writes it every few seconds."""
         return self.dag.with_name("node.status")
 
-    @property
+    @cached_property
     def aside(self) -> Path:
         """The folder of what former DAGMans left, set aside so that no other reads it."""
         return self._beside(".aside")
@@ -96,77 +97,77 @@ class TrialFolder:
 
     root: Path
 
-    @property
+    @cached_property
     def trial_json(self) -> Path:
         """The trial's order: its contract's input."""
         return self.root / nodes.TRIAL
 
-    @property
+    @cached_property
     def submit(self) -> Path:
         """The submit file, rendered when the trial's parameters are chosen."""
         return self.root / "trial.sub"
 
-    @property
+    @cached_property
     def log(self) -> Path:
         """HTCondor's event log of the job, over all attempts."""
         return self.root / "log"
 
-    @property
+    @cached_property
     def out(self) -> Path:
         """Standard output of the last attempt."""
         return self.root / "out"
 
-    @property
+    @cached_property
     def data_checksums(self) -> Path:
         """The checksums of the data when a full training was asked for."""
         return self.root / "data.json"
 
-    @property
+    @cached_property
     def err(self) -> Path:
         """Standard error of the last attempt."""
         return self.root / "err"
 
-    @property
+    @cached_property
     def result(self) -> Path:
         """What the trial left: its contract's output; empty until then."""
         return self.root / nodes.RESULT
 
-    @property
+    @cached_property
     def job(self) -> Path:
         """How the job of a full training, or of a gate, ran and what it cost."""
         return self.root / "job.json"
 
-    @property
+    @cached_property
     def failures(self) -> Path:
         """Why attempts at a full training failed, by their number; the study keeps a trial's."""
         return self.root / "failures.json"
 
-    @property
+    @cached_property
     def progress(self) -> Path:
         """One JSON line per report of the trial; empty at the start."""
         return self.root / nodes.PROGRESS
 
-    @property
+    @cached_property
     def checkpoint(self) -> Path:
         """The folder of the trial's last checkpoint; empty at the start."""
         return self.root / nodes.CHECKPOINT
 
-    @property
+    @cached_property
     def model(self) -> Path:
         """The trained model's folder, of a full training."""
         return self.root / nodes.MODEL
 
-    @property
+    @cached_property
     def losses(self) -> Path:
         """A file NAME.txt for each model that the gate's job measured: its loss in each row."""
         return self.root / "losses"
 
-    @property
+    @cached_property
     def champion(self) -> Path:
         """The model in force, of the gate's job."""
         return self.root / "champion"
 
-    @property
+    @cached_property
     def challenger(self) -> Path:
         """The model that may take its place, of the gate's job."""
         return self.root / "challenger"
@@ -178,52 +179,52 @@ class RegionFolder:
 
     root: Path
 
-    @property
+    @cached_property
     def dag(self) -> Path:
         """The region's graph."""
         return self.root / "region.dag"
 
-    @property
+    @cached_property
     def dag_files(self) -> DagFiles:
         """The region's graph and what HTCondor writes beside it."""
         return DagFiles(self.dag)
 
-    @property
+    @cached_property
     def scripts_log(self) -> Path:
         """What the PRE and POST scripts printed."""
         return self.root / "scripts.log"
 
-    @property
+    @cached_property
     def stopped(self) -> Path:
         """Why the region stopped early; absent if it didn't."""
         return self.root / "stopped.json"
 
-    @property
+    @cached_property
     def spent(self) -> Path:
         """Which budget in USD pays for no more of its trials; absent until one was refused."""
         return self.root / "spent.json"
 
-    @property
+    @cached_property
     def restart(self) -> Path:
         """There while the region's DAGMan is being replaced by another, with the reason."""
         return self.root / "restart.json"
 
-    @property
+    @cached_property
     def table(self) -> Path:
         """The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data."""
         return self.root / "table.npz"
 
-    @property
+    @cached_property
     def table_found(self) -> Path:
         """What was found in its data when the run was planned; of `trainer: tabular` alone."""
         return self.root / "table.json"
 
-    @property
+    @cached_property
     def published(self) -> Path:
         """Where the region's model was published; absent until then."""
         return self.root / "published.json"
 
-    @property
+    @cached_property
     def tuned(self) -> Path:
         """That its trials are done, in a study that publishes nothing; absent until then."""
         return self.root / "tuned.json"
@@ -233,22 +234,22 @@ class RegionFolder:
         """Whether the region has what the study asked for: nothing is left to do."""
         return self.published.exists() or self.tuned.exists()
 
-    @property
+    @cached_property
     def best(self) -> TrialFolder:
         """The full training of the best settings."""
         return TrialFolder(self.root / "best")
 
-    @property
+    @cached_property
     def gate(self) -> TrialFolder:
         """The job that measures the model in force and the new one on the same rows."""
         return TrialFolder(self.root / "gate")
 
-    @property
+    @cached_property
     def verdict(self) -> Path:
         """Whether the new model takes the place of the one in force; absent until that is known."""
         return self.root / "gate.json"
 
-    @property
+    @cached_property
     def trials(self) -> Path:
         """The folder of the trials' folders."""
         return self.root / "trials"
@@ -263,150 +264,155 @@ class RunFolder:
     """A run's files. `root` is absolute."""
 
     root: Path
+    _known: dict[str, RegionFolder] = field(
+        default_factory=dict, init=False, repr=False, compare=False, hash=False
+    )  # paths take longer to make than to look at, and whoever watches a run asks for them often
 
     def __post_init__(self) -> None:
         assert self.root.is_absolute(), f"a run's folder is absolute: {self.root}"
 
-    @property
+    @cached_property
     def check(self) -> TrialFolder:
         """The trial of the trainer's dry start; absent once that went well."""
         return TrialFolder(self.root / "check")
 
-    @property
+    @cached_property
     def study(self) -> Path:
         """The resolved study, frozen."""
         return self.root / "study.yaml"
 
-    @property
+    @cached_property
     def dag(self) -> Path:
         """The whole graph."""
         return self.root / "study.dag"
 
-    @property
+    @cached_property
     def database(self) -> Path:
         """Optuna's SQLite file, where the study names no other storage."""
         return self.root / "study.db"
 
-    @property
+    @cached_property
     def optimizer_submit(self) -> Path:
         """The submit file of the optimiser's service."""
         return self.root / "optimizer.sub"
 
-    @property
+    @cached_property
     def publish_submit(self) -> Path:
         """The submit file that publishes a region's model, the same for all."""
         return self.root / "publish.sub"
 
-    @property
+    @cached_property
     def report_submit(self) -> Path:
         """The submit file that writes the report at the run's end."""
         return self.root / "report.sub"
 
-    @property
+    @cached_property
     def fleet_submit(self) -> Path:
         """The submit file of the fleet's autoscaler, in a study that has one."""
         return self.root / "fleet.sub"
 
-    @property
+    @cached_property
     def fleet_state(self) -> Path:
         """What the fleet's autoscaler did last and what the fleet has cost so far."""
         return self.root / "fleet.json"
 
-    @property
+    @cached_property
     def hand(self) -> Path:
         """Locked by whoever submits, stops or mends the run, one at a time."""
         return self.root / "hand.lock"
 
-    @property
+    @cached_property
     def mends(self) -> Path:
         """What was mended while the run went on, and when."""
         return self.root / "mends.json"
 
-    @property
+    @cached_property
     def checksums(self) -> Path:
         """The checksums of the data files that were read so far, a JSON line each."""
         return self.root / "checksums.jsonl"
 
-    @property
+    @cached_property
     def aws(self) -> Path:
         """The AWS account of the fleet that the run scales, and the way to it; no secret."""
         return self.root / "aws.json"
 
-    @property
+    @cached_property
     def alerts(self) -> Path:
         """The outbox of the run's events: there where the study wants to notify anybody."""
         return self.root / "alerts"
 
-    @property
+    @cached_property
     def export(self) -> Path:
         """What the export of its models needs: there where the study exports them."""
         return self.root / "export"
 
-    @property
+    @cached_property
     def export_variables(self) -> Path:
         """The way to AWS of whoever planned the run; a proxy's password may be in it."""
         return self.export / "variables.json"
 
-    @property
+    @cached_property
     def unpaid(self) -> Path:
         """Why no more trials, or full trainings, are begun for want of money; absent until then."""
         return self.root / "unpaid.json"
 
-    @property
+    @cached_property
     def no_model(self) -> Path:
         """That a full training left no model, and whose; absent until then."""
         return self.root / "no-model.json"
 
-    @property
+    @cached_property
     def submission(self) -> Path:
         """That the run is to be in the queue, from before it is handed over; `mend` writes it."""
         return self.root / "submission.json"
 
-    @property
+    @cached_property
     def study_config(self) -> Path:
         """The configuration of the whole graph's DAGMan."""
         return self.root / "study.conf"
 
-    @property
+    @cached_property
     def region_config(self) -> Path:
         """The configuration of the regions' DAGMans."""
         return self.root / "region.conf"
 
-    @property
+    @cached_property
     def client(self) -> Path:
         """The program that the nodes' scripts call."""
         return self.root / "client"
 
-    @property
+    @cached_property
     def start(self) -> Path:
         """The program that starts the trainer in a trial's sandbox."""
         return self.root / "start"
 
-    @property
+    @cached_property
     def code(self) -> Path:
         """The trainer's files."""
         return self.root / "code"
 
-    @property
+    @cached_property
     def report_page(self) -> Path:
         """The report, for people."""
         return self.root / "report.html"
 
-    @property
+    @cached_property
     def report_data(self) -> Path:
         """The report, for programs."""
         return self.root / "report.json"
 
-    @property
+    @cached_property
     def regions(self) -> Path:
         """The folder of the regions' folders."""
         return self.root / "regions"
 
     def region(self, slug: str) -> RegionFolder:
         """The folder of one region."""
-        return RegionFolder(self.regions / slug)
+        if slug not in self._known:
+            self._known[slug] = RegionFolder(self.regions / slug)
+        return self._known[slug]
 
-    @property
+    @cached_property
     def dag_files(self) -> DagFiles:
         """The whole graph and what HTCondor writes beside it."""
         return DagFiles(self.dag)

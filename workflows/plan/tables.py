@@ -19,7 +19,7 @@ from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted, write_json
 from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
 from trialfleet.nodes.tabular.table import read_table, save_table
-from trialfleet.sections import nearest
+from trialfleet.spelling import nearest
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.checksums import FileState, sha256_of

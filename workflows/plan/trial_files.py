@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from trialfleet.files import write_atomic, write_json
@@ -29,6 +31,7 @@ class TrialOrder:
         models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
             they are: champion, challenger.
         avoid: machines that its job is not to run on while others may take it.
+        until: a job that has not begun by then does not begin any more.
     """
 
     region: str
@@ -39,6 +42,7 @@ class TrialOrder:
     params: dict[str, Any]
     models: dict[str, str] = field(default_factory=dict)
     avoid: tuple[str, ...] = ()
+    until: datetime | None = None
 
 
 def write_trial(
@@ -121,5 +125,6 @@ def submit_text(
         files=files,
         avoid=order.avoid,
         avoid_seconds=AVOID_SECONDS,
+        until=math.ceil(order.until.timestamp()) if order.until else None,
         urls=[d for d in data if d.startswith(URL_PREFIXES)],
     )

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.report.formatting import column_decimals, fixed, signed
 from trialfleet.workflows.report.model import (
     Comparison,

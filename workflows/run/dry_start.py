@@ -17,7 +17,7 @@ from pathlib import Path
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman import job_queue

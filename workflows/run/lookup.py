@@ -12,18 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, shell_quoted
-from trialfleet.sections import did_you_mean
-from trialfleet.workflows.models.folders import models_folder_of
+from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.models.folders import models_folder_in
 from trialfleet.workflows.models.latest import LATEST, provenance_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.plan.frozen_head import head_of
 
 RUNS = Path("runs")
 _SHOWN = 10  # names in a message
@@ -190,7 +187,7 @@ def find_model(name: str) -> Path:
     known: dict[str, None] = {}
     for found in of_study or runs:
         try:
-            published = published_models(_opened(found.folder))
+            published = published_models(found.folder)
         except InputError:  # moved, say: another run may have it
             continue
         if region in published:
@@ -263,19 +260,20 @@ def _folder_of_one_study(
 
 def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
     """The folder of a region's models in each study, as the study's newest run has it."""
+    slug = region_slug(region)
     found: dict[str, Path] = {}
     seen: set[str] = set()
     for each in runs:
         if each.study in seen:
             continue
         try:
-            study = _opened(each.folder).study
-            folder = models_folder_of(study, region_slug(region)) if study.publishes else None
+            head = head_of(files := RunFolder(each.folder.absolute()))
+            folder = models_folder_in(head.publish, head.study, slug) if head.publishes else None
         except InputError:  # moved, say: another run of the study may be whole
             continue
         seen |= {each.study} - {""}
-        if region in study.region_table and folder and folder.is_dir():
-            found.setdefault(study.name, folder)
+        if files.region(slug).root.is_dir() and folder and folder.is_dir():
+            found.setdefault(head.study, folder)
     return found
 
 
@@ -334,7 +332,7 @@ def models_of(name: str) -> list[Path]:
     matches = [run for run in runs if name in {run.run, run.name}]
     if not matches:
         return [find_model(name)]
-    published = published_models(_opened(find_run(name)))
+    published = published_models(find_run(name))
     if not published:
         raise InputError(f"the run {name!r} has published no model")
     return list(published.values())
@@ -342,32 +340,33 @@ def models_of(name: str) -> list[Path]:
 
 def _model_of_run(name: str, run: str, region: str) -> Path:
     try:
-        opened = _opened(find_run(run))
+        folder = find_run(run)
+        published = published_models(folder)
     except InputError as error:
         raise InputError(f"{name!r} is no model's folder; as RUN/REGION: {error}") from None
-    published = published_models(opened)
     if region not in published:
+        run_id = head_of(RunFolder(folder.absolute())).run
         raise InputError(
-            f"the run {opened.run_id!r} has published no model of {region!r}"
+            f"the run {run_id!r} has published no model of {region!r}"
             f"{did_you_mean(region, published)}; regions: {_listed(published) or 'none'}"
         )
     return published[region]
 
 
-def published_models(run: Run) -> dict[str, Path]:
-    """Return the folder of each model that a run published, by region."""
-    from trialfleet.workflows.plan.graph import graph_of
+def published_models(folder: Path) -> dict[str, Path]:
+    """Return the folder of each model that a run published, by region.
 
-    files = RunFolder(run.folder)
-    records = {r.name: files.region(r.slug).published for r in graph_of(run.study).regions}
+    Raises:
+        InputError: the folder holds no run, or was moved since it was planned.
+    """
+    from trialfleet.workflows.study.frozen import load_frozen
+
+    files = RunFolder(folder.absolute())
+    head_of(files)
+    regions = load_frozen(files.study).study.region_table
+    records = {region: files.region(region_slug(region)).published for region in regions}
     return {
         region: Path(read_json(record)["path"])
         for region, record in records.items()
         if record.exists()
     }
-
-
-def _opened(folder: Path) -> Run:
-    from trialfleet.workflows.run.run import Run
-
-    return Run(folder)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.attempts import resource_limits
 from trialfleet.workflows.dagman import job_queue, mend
 from trialfleet.workflows.dagman.health import faults

@@ -102,6 +102,7 @@ class RegionStudies:
             mode: which of the two it is.
             avoid: machines where attempts at it failed before.
         """
+        day = self.frozen.day
         order = TrialOrder(
             region=self.regions[slug].name,
             node=node,
@@ -110,6 +111,7 @@ class RegionStudies:
             seed=answer.seed,
             params=answer.params,
             avoid=avoid,
+            until=day.deadline if day and mode == "tune" else None,
         )
         write_trial(self.frozen.run, self.study, self.folder, place, order)
 

@@ -10,7 +10,7 @@ from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.giving_up import why_give_up
 from trialfleet.workflows.attempts.job_record import execution_of
-from trialfleet.workflows.attempts.outcome import Complete, Unpaid
+from trialfleet.workflows.attempts.outcome import JOB_REMOVED, Complete, Unpaid
 from trialfleet.workflows.attempts.retries import Attempts
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.budgets import Budgets
@@ -62,6 +62,9 @@ class TrialScripts:
         if isinstance(outcome, Complete):
             return self._tell_complete(slug, node, outcome, execution)
         study = self._studies.of(slug)
+        if over := self._never_began(int(return_code), execution):
+            study.give_up(node, reason=over, **execution)
+            return Reply(EXITS["done"], f"{node}: given up: {over}")
         attempts = Attempts(place, self._study)
         outcome = attempts.with_machine(outcome, study.failures(node))
         noted = study.note_failure(
@@ -77,6 +80,11 @@ class TrialScripts:
         if not is_last:
             return attempts.try_again(node, outcome, noted)
         return Reply(EXITS["done"], f"{node}: failed for good: {outcome.error}")
+
+    def _never_began(self, return_code: int, execution: TrialExecution) -> str | None:
+        """Why a trial is given up whose job was removed while it waited, if nothing begins now."""
+        is_removed = return_code == JOB_REMOVED and not execution["job"]
+        return self._studies.over() if is_removed else None
 
     def _why_give_up(self, slug: str, *, never_began: bool) -> str | None:
         """Why none of a region's trials can succeed, if so.

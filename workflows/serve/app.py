@@ -13,17 +13,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.serve import charts, details, strip, views
 from trialfleet.workflows.serve.live import LiveRuns, Snapshot
 from trialfleet.workflows.serve.metrics import exposition
@@ -36,6 +38,8 @@ _ASSETS = {
     "page.js": "text/javascript",
     "theme.js": "text/javascript",
 }
+# A page of its own that can ask for none of the others; the file's own policy names its scripts.
+_REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 _KEPT = 64  # rendered parts
 _TURN = 15.0  # seconds after which a part is rendered anew: ages, and how far what runs has come
 
@@ -45,10 +49,11 @@ class Pages:
 
     Args:
         runs: which there are.
+        dashboard: the folder of the run that optuna-dashboard shows beside them, if it does.
     """
 
-    def __init__(self, runs: Runs) -> None:
-        self.runs, self.live = runs, LiveRuns()
+    def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
+        self.runs, self.live, self._dashboard = runs, LiveRuns(), dashboard
         self._lock = threading.Lock()
         self._rendered: OrderedDict[tuple[object, ...], tuple[str, str]] = OrderedDict()
 
@@ -115,6 +120,14 @@ class Pages:
             polls=False,
         )
 
+    def report(self, request: Request) -> Response:
+        """A run's report, as it lies in its folder."""
+        run = self._called(request)
+        if not has_report(run.folder):
+            return _missing("no report yet; trialfleet report writes one")
+        headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
+        return FileResponse(run.folder.report_page, media_type="text/html", headers=headers)
+
     def metrics(self, request: Request) -> Response:
         """The newest run of each study, for Prometheus."""
         snapshots = []
@@ -141,6 +154,8 @@ class Pages:
                 days=details.days_of(status.study),
                 key=run.key,
                 only=self.runs.only,
+                report=has_report(run.folder),
+                dashboard=self._dashboard == run.folder.root,
                 views=views,
             ),
         )
@@ -205,6 +220,11 @@ class Pages:
             return found
 
 
+def has_report(folder: RunFolder) -> bool:
+    """Whether a run has a report; a link is not followed."""
+    return folder.report_page.is_file() and not folder.report_page.is_symlink()
+
+
 def _with_version(part: str) -> tuple[str, str]:
     return part, hashlib.sha256(part.encode()).hexdigest()[:16]
 
@@ -249,6 +269,7 @@ def application(
             Route("/", pages.newest),
             Route("/runs", pages.all),
             Route("/runs/{run}", pages.run),
+            Route("/runs/{run}/report", pages.report),
             Route("/runs/{run}/regions/{region}", pages.region),
             Route("/runs/{run}/regions/{region}/trials/{node}", pages.trial),
             Route("/metrics", pages.metrics),

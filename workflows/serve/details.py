@@ -112,7 +112,7 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
     graph, status = snapshot.graph[slug], snapshot.look.status
     region = next(each for each in status.regions if each.slug == slug)
     trials = list(snapshot.look.trials.get(region.name, ()))
-    span = strip.span_of(snapshot, trials)
+    lanes, ticks = strip.bars_of(snapshot, graph)
     tile = views.tile_of(snapshot, region)
     rows, parameters = _rows(snapshot, region, trials)
     return RegionPage(
@@ -126,9 +126,9 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
         facts=tuple(_facts(snapshot, region)),
         history=charts.history(trials, status.metric, status.direction),
         curves=charts.curves(trials, status.metric, region.best_trial),
-        lanes=tuple(strip.bars_of(snapshot, graph, span)) if span else (),
-        lanes_height=strip.LANE * len(graph.lanes),
-        ticks=strip.ticks(span) if span else (),
+        lanes=lanes,
+        lanes_height=strip.height_of(graph),
+        ticks=ticks,
         parameters=parameters,
         trials=tuple(rows),
         models=tuple(_models(snapshot.champions.folder(slug))),

@@ -58,11 +58,12 @@ def serve(
     runs = Runs(named)
     with ExitStack() as held:
         routes: tuple[Route, ...] = ()
-        if dashboard:
-            routes = held.enter_context(optuna_routes(runs.newest().folder.root))
+        shown = runs.newest().folder.root if dashboard else None
+        if shown:
+            routes = held.enter_context(optuna_routes(shown))
         listening = held.enter_context(_listening(host, port))
         port = listening.getsockname()[1]
-        pages = Pages(runs)
+        pages = Pages(runs, shown)
         app = application(
             pages,
             hosts=names_of_this_machine([*allowed, host]),

@@ -1,16 +1,21 @@
 """Lanes as a strip of time: where each trial of a region lies, as SVG paths.
 
 A path per region and state holds all of its trials: forty regions of a hundred trials are a few
-tens of kilobytes, and nothing in the page has to draw them.
+tens of kilobytes, and nothing in the page has to draw them. The full training and the gate lie on
+a lane of their own, below those of the trials.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
+from trialfleet.files import read_json
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.serve.live import Snapshot
@@ -25,20 +30,25 @@ _SHOWN = {
     TrialState.RUNNING: "running",
     TrialState.HELD: "failed",
 }
+_MOST_KNOWN = 5_000  # regions whose finished trials are kept
 _SHORTEST = 2  # units of a trial, so that one that failed at once is seen
+
+
+Ticks = tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A trial on its lane.
+    """A trial on its lane, or what comes behind the trials on the last one.
 
     Attributes:
+        title: what it is.
         lane: counted from 0.
-        kind: complete, failed, running or waiting.
+        kind: complete, failed, running or waiting; full-training or gate.
         left, width: in units of the strip.
     """
 
-    trial: int
+    title: str
     node: str
     lane: int
     kind: str
@@ -68,65 +78,161 @@ class Strip:
     begin: datetime
     end: datetime
     rows: tuple[Row, ...]
-    ticks: tuple[tuple[float, str], ...]
+    ticks: Ticks
 
 
 def strip_of(snapshot: Snapshot) -> Strip | None:
     """Return the lanes of a run's regions that have begun; None while none has."""
-    trials = snapshot.look.trials
-    span = span_of(snapshot, [trial for each in trials.values() for trial in each])
+    jobs = [(region, _jobs(snapshot, region)) for region in snapshot.graph.values()]
+    span = _span([job for _, each in jobs for job in each])
     if span is None:
         return None
-    rows = tuple(_row(snapshot, region, span) for region in snapshot.graph.values())
     return Strip(
         begin=datetime.fromtimestamp(span[0], UTC),
         end=datetime.fromtimestamp(span[1], UTC),
-        rows=tuple(row for row in rows if row.paths),
+        rows=tuple(_row(region, each, span) for region, each in jobs if each),
         ticks=ticks(span),
     )
 
 
-def span_of(snapshot: Snapshot, trials: Iterable[StoredTrial]) -> tuple[float, float] | None:
-    """Return when the first of some trials began and the last ended, in Unix seconds."""
-    now = snapshot.now.timestamp()
-    spans = [when for trial in trials if (when := _when(trial, now))]
-    if not spans:
+def bars_of(snapshot: Snapshot, region: RegionGraph) -> tuple[tuple[Bar, ...], Ticks]:
+    """Return what has begun of a region, over the time that it took, and the times along that."""
+    jobs = _jobs(snapshot, region)
+    span = _span(jobs)
+    if span is None:
+        return (), ()
+    places = [_place(job, span) for job in jobs]
+    bars = (
+        Bar(title=job.title, node=job.node, lane=job.lane, kind=job.kind, left=left, width=width)
+        for job, (left, width) in zip(jobs, places, strict=True)
+    )
+    return tuple(bars), ticks(span)
+
+
+def height_of(region: RegionGraph) -> int:
+    """Return the height of a region's lanes, in units of the strip."""
+    return LANE * (len(region.lanes) + region.publishes)
+
+
+class _Job(NamedTuple):
+    """A job of a region and when it ran, in Unix seconds."""
+
+    start: float
+    end: float
+    title: str
+    node: str
+    lane: int
+    kind: str
+
+
+_Span = tuple[float, float]
+
+
+def _span(jobs: Sequence[_Job]) -> _Span | None:
+    """When the first of some jobs began and the last ended."""
+    if not jobs:
         return None
-    begin, end = min(start for start, _ in spans), max(end for _, end in spans)
-    return begin, max(end, begin + 1.0)
+    begin = min([job.start for job in jobs])
+    return begin, max(*[job.end for job in jobs], begin + 1.0)
 
 
-def bars_of(snapshot: Snapshot, region: RegionGraph, span: tuple[float, float]) -> list[Bar]:
-    """Return the trials of a region that have begun, in a span of time."""
-    lanes = {node: at for at, lane in enumerate(region.lanes) for node in lane}
-    began, now = _began(snapshot, region.name), snapshot.now.timestamp()
-    unfinished = snapshot.look.unfinished.get(region.name, {})
-    scale = WIDTH / (span[1] - span[0])
-    found = []
-    for trial in snapshot.look.trials.get(region.name, ()):
-        node = str(trial.user_attrs.get("node"))
-        when = _when(trial, now, began.get(node))
-        if when is None or node not in lanes:
-            continue
-        left = round((when[0] - span[0]) * scale)
-        right = round((when[1] - span[0]) * scale)
-        kind = _SHOWN.get(trial_state(trial.state.name, node, unfinished), "waiting")
-        width = max(_SHORTEST, right - left - 1)
-        found.append(Bar(trial=trial.number, node=node, lane=lanes[node], kind=kind,
-                         left=min(left, WIDTH - _SHORTEST), width=width))  # fmt: skip
-    return found
+def _place(job: _Job, span: _Span) -> tuple[int, int]:
+    """Where a job begins on the strip, and how wide it is."""
+    begin, scale = span[0], WIDTH / (span[1] - span[0])
+    left = round((job.start - begin) * scale)
+    width = round((job.end - begin) * scale) - left - 1
+    return min(left, WIDTH - _SHORTEST), max(_SHORTEST, width)
 
 
-def _row(snapshot: Snapshot, region: RegionGraph, span: tuple[float, float]) -> Row:
+def _row(region: RegionGraph, jobs: Sequence[_Job], span: _Span) -> Row:
     paths: dict[str, list[str]] = defaultdict(list)
-    for bar in bars_of(snapshot, region, span):
-        paths[bar.kind].append(f"M{bar.left} {bar.lane * LANE + LANE // 2}h{bar.width}")
+    for job in jobs:
+        left, width = _place(job, span)
+        paths[job.kind].append(f"M{left} {job.lane * LANE + LANE // 2}h{width}")
     return Row(
         name=region.name,
         slug=region.slug,
-        height=LANE * len(region.lanes),
+        height=height_of(region),
         paths=tuple((kind, "".join(parts)) for kind, parts in sorted(paths.items())),
     )
+
+
+# The jobs of finished trials, by run and region: a trial that is finished stays as it is.
+_known: dict[tuple[Path, str], dict[int, tuple[StoredTrial, _Job | None]]] = {}
+
+
+def _jobs(snapshot: Snapshot, region: RegionGraph) -> list[_Job]:
+    """The trials of a region that have begun, its full training and its gate."""
+    if len(_known) > _MOST_KNOWN:
+        _known.clear()
+    known = _known.setdefault((snapshot.folder.root, region.slug), {})
+    now, began = snapshot.now.timestamp(), _began(snapshot, region.name)
+    unfinished = snapshot.look.unfinished.get(region.name, {})
+    jobs = []
+    for trial in snapshot.look.trials.get(region.name, ()):
+        made = known.get(trial.number)
+        if made is None or made[0] is not trial:
+            made = trial, _job_of(region, trial, now, began, unfinished)
+            if trial.state.is_finished():
+                known[trial.number] = made
+        if made[1]:
+            jobs.append(made[1])
+    return [*jobs, *_ends(snapshot, region, now, began)]
+
+
+def _job_of(
+    region: RegionGraph,
+    trial: StoredTrial,
+    now: float,
+    began: Mapping[str, float | None],
+    unfinished: Mapping[str, TrialState],
+) -> _Job | None:
+    node = str(trial.user_attrs.get("node"))
+    lane = _lanes(region).get(node)
+    when = trial.ran or _so_far(trial, now, began.get(node))
+    if when is None or lane is None:
+        return None
+    kind = _SHOWN.get(trial_state(trial.state.name, node, unfinished), "waiting")
+    return _Job(*when, f"trial {trial.number}: {kind}", node, lane, kind)
+
+
+@lru_cache(maxsize=1024)
+def _lanes(region: RegionGraph) -> dict[str, int]:
+    """The lane of each trial's node."""
+    return {node: at for at, lane in enumerate(region.lanes) for node in lane}
+
+
+def _ends(
+    snapshot: Snapshot, region: RegionGraph, now: float, began: Mapping[str, float | None]
+) -> Iterator[_Job]:
+    """The full training and the gate's job: while they run, and how they ran."""
+    files = snapshot.folder.region(region.slug)
+    for kind, node, place in (
+        ("full-training", region.best, files.best),
+        ("gate", region.gate, files.gate),
+    ):
+        start = began.get(node)
+        when = (start, max(start, now)) if start is not None else _noted(place.job)
+        if when:
+            yield _Job(*when, kind.replace("-", " "), node, len(region.lanes), kind)
+
+
+def _noted(file: Path) -> tuple[float, float] | None:
+    try:
+        return _when_of_job(file, file.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _when_of_job(file: Path, _stamp: int) -> tuple[float, float] | None:
+    """When a job ran, as its folder has it; read once."""
+    try:
+        found = read_json(file)
+        start, end = found.get("started"), found.get("ended")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return None if start is None or end is None else (float(start), max(float(start), float(end)))
 
 
 def _began(snapshot: Snapshot, name: str) -> dict[str, float | None]:
@@ -136,23 +242,18 @@ def _began(snapshot: Snapshot, name: str) -> dict[str, float | None]:
     return {each.node: each.started for each in own.running_trials} if own else {}
 
 
-def _when(trial: StoredTrial, now: float, began: float | None = None) -> tuple[float, float] | None:
-    """When a trial's job ran, else when it was asked for and told; until now if it isn't over."""
-    job = trial.user_attrs.get("job") or {}
-    start, end = job.get("started", began), job.get("ended")
+def _so_far(trial: StoredTrial, now: float, began: float | None) -> tuple[float, float] | None:
+    """Since when a trial that isn't over has run, or waits; until now."""
+    start = began
     if start is None and trial.datetime_start:
         start = trial.datetime_start.timestamp()
-    if start is None:
-        return None
-    if end is None:
-        end = trial.datetime_complete.timestamp() if trial.datetime_complete else now
-    return float(start), max(float(start), float(end))
+    return None if start is None else (start, max(start, now))
 
 
 _STEPS = (10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
-def ticks(span: tuple[float, float], most: int = 6) -> tuple[tuple[float, str], ...]:
+def ticks(span: tuple[float, float], most: int = 6) -> Ticks:
     """Return round times within a span: percent of it, and the time of day here."""
     length = span[1] - span[0]
     step = next(

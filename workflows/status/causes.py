@@ -80,7 +80,8 @@ class Cause:
 
 def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:
     """Return the failed attempts at trials, oldest first."""
-    return sorted(attempt for trial in trials for attempt in _of(trial))
+    failed = (trial for trial in trials if FAILURES in trial.user_attrs)  # most have none
+    return sorted(attempt for trial in failed for attempt in _of(trial))
 
 
 def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:

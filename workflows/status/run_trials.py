@@ -18,7 +18,10 @@ class RunTrials:
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
-        self._frozen = frozen
+        self._names = {
+            region: study_name(frozen.study, frozen.run, region)
+            for region in frozen.study.region_table
+        }
         self._read = trials_reader(folder, frozen.study)
         self._seen: dict[str, list[StoredTrial]] = {}
 
@@ -28,14 +31,20 @@ class RunTrials:
         Raises:
             OptimizerError: the storage can't be read.
         """
-        name = study_name(self._frozen.study, self._frozen.run, region)
-        return [trial for trial in self._read(name) if not is_repeat(trial)]
+        return _without_repeats(self._read(self._names[region]))
 
     def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
         """Return the trials by region, and why they are those last seen where they are."""
-        names, notice = list(self._frozen.study.region_table), None
+        notice = None
         try:
-            self._seen = {name: self.of(name) for name in names}
+            found = self._read.all(list(self._names.values()))
+            self._seen = {
+                region: _without_repeats(found[name]) for region, name in self._names.items()
+            }
         except OptimizerError as error:
             notice = f"the study can't be read: {error}"
-        return {name: self._seen.get(name, []) for name in names}, notice
+        return {region: self._seen.get(region, []) for region in self._names}, notice
+
+
+def _without_repeats(trials: list[StoredTrial]) -> list[StoredTrial]:
+    return [trial for trial in trials if not is_repeat(trial)]

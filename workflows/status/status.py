@@ -18,6 +18,7 @@ from typing import Any
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_json
 from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun, look_up
@@ -27,6 +28,7 @@ from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.notify.outbox import undelivered
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import Cause, cause_of, why_all_fail
 from trialfleet.workflows.status.job_costs import region_usd
@@ -41,7 +43,7 @@ from trialfleet.workflows.status.region_state import (
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.running import RunningTrial, running_trials
 from trialfleet.workflows.status.spending import Spending, read_spending
-from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of, trial_state
+from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of
 from trialfleet.workflows.status.time_left import seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
@@ -302,12 +304,12 @@ class StatusReader:
         state: RunState,
     ) -> RegionStatus:
         files = self._folder.region(region.slug)
-        words = [
-            trial_state(t.state.name, str(t.user_attrs.get("node")), unfinished) for t in trials
-        ]
-        count = Counter(words)
-        best = self._best([t for t in trials if t.state.name == "COMPLETE"])
-        phase = phase_of(files, region, queued, sum(t.state.is_finished() for t in trials))
+        complete = [t for t in trials if t.state is StoredState.COMPLETE]
+        failed = sum(t.state is StoredState.FAIL for t in trials)
+        pruned = sum(t.state is StoredState.PRUNED for t in trials)
+        count = Counter(unfinished.values())
+        best = self._best(complete)
+        phase = phase_of(files, region, queued, len(complete) + failed + pruned)
         published = noted(files.published, "path")
         not_latest = why_not_latest(files.published)
         is_tuning = state is RunState.RUNNING and phase == "trials"
@@ -320,9 +322,9 @@ class StatusReader:
                 state, phase, published=published is not None, kept=not_latest is not None
             ),
             phase=phase,
-            done=count[TrialState.COMPLETE],
-            failed=count[TrialState.FAILED],
-            pruned=count[TrialState.PRUNED],
+            done=len(complete),
+            failed=failed,
+            pruned=pruned,
             running=count[TrialState.RUNNING],
             queued=count[TrialState.QUEUED],
             on_hold=count[TrialState.HELD],
@@ -372,11 +374,7 @@ def open_run(path: Path) -> RunFolder:
     """
     folder = RunFolder(path.absolute())
     planned = _planned(folder, str(path))
-    if not planned.is_dir() or not planned.samefile(path):
-        raise InputError(
-            f"{str(path)!r} was planned as {str(planned)!r}, and its files name each other so; "
-            "move it back, or plan the study anew"
-        )
+    check_place(path, planned)
     return RunFolder(planned)
 
 

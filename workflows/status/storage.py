@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
-from trialfleet.optimizer.stored_trials import Read, reader_of_file, reader_of_url
+from trialfleet.optimizer.stored_trials import Reader, reader_of_file, reader_of_url
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -26,7 +26,7 @@ def storage_url(folder: RunFolder, study: Study) -> str:
     return study.storage or sqlite_url(folder.database)
 
 
-def trials_reader(folder: RunFolder, study: Study) -> Read:
+def trials_reader(folder: RunFolder, study: Study) -> Reader:
     """Return what reads the trials of a run's studies, by a study's name; see `stored_trials`."""
     return reader_of_url(study.storage) if study.storage else reader_of_file(folder.database)
 

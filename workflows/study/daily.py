@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field
 
-from trialfleet.sections import Section, did_you_mean, matches, refusal, schema_of
+from trialfleet.sections import Section, matches, refusal, schema_of
+from trialfleet.spelling import did_you_mean
 
 DATE = "{date}"  # in data patterns
 _TIME = r"([01]?[0-9]|2[0-3]):[0-5][0-9]"

@@ -22,7 +22,6 @@ _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _PREFIX = r"[A-Za-z0-9!_.*'()=-]+"  # what S3's manual calls safe in names of objects
 S3_FOLDER = rf"s3://{_BUCKET}(/{_PREFIX})*/?"
 DEFAULT_FOLDER = "models"
-NO_MODELS = "none"  # as `publish`; a folder of that name is ./none
 NEEDED = "mlflow"  # the module's name; in mlflow-skinny, too
 _INSTALL = "pip install 'trialfleet[mlflow]' (or mlflow-skinny, or mlflow, 3.17 or newer)"
 _FILES = ("password_file", "token_file")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from trialfleet.errors import InputError
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.names import check_region_name
 from trialfleet.workflows.study.checks import URL_PREFIXES, transferable
 from trialfleet.workflows.study.daily import DATE

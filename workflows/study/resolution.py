@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.sampling.startup import default_startup
+from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study.checks import URL_PREFIXES
-from trialfleet.workflows.study.export import DEFAULT_FOLDER, NO_MODELS, Export
+from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export
 from trialfleet.workflows.study.paths import (
     Keys,
     Problem,

@@ -27,6 +27,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.sections import OneLine, Section, refusal, refuse
+from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study import resolution
 from trialfleet.workflows.study.checks import (
     URL_PREFIXES,
@@ -37,7 +38,7 @@ from trialfleet.workflows.study.checks import (
     TeamName,
 )
 from trialfleet.workflows.study.daily import DATE, Daily
-from trialfleet.workflows.study.export import DEFAULT_FOLDER, NO_MODELS, Export, Keep, check_publish
+from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export, Keep, check_publish
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.paths import (
     Keys,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from trialfleet import nodes
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 
 _INTERPRETERS = re.compile(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Columns, Table, Task, stack
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, feature_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.names import region_slug

@@ -10,7 +10,7 @@ from trialfleet.errors import InputError
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI, Fleet, Needs
 from trialfleet.infra.fleet.spec.machines import InstanceType
-from trialfleet.sections import did_you_mean
+from trialfleet.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from types_boto3_ec2.literals import LocationTypeType

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,14 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.daily.digest import tell_days
+from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.notify.event import Event
+from trialfleet.workflows.notify.senders import slack_text
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.storage import storage_url, study_name
+from trialfleet.workflows.study.notify import Channel
 
 
 @pytest.fixture
@@ -96,3 +103,43 @@ def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None
         done = CliRunner().invoke(main, ["cost", *words])
         assert done.exit_code == 2
         assert attributes in done.output
+
+
+def test_a_day_is_told_with_what_it_and_each_of_its_regions_cost(runs: Path) -> None:
+    now = datetime(2026, 11, 22, 8, tzinfo=UTC)
+    folder = DailyFolder(runs / "runs" / "s")
+    journal = Journal(folder.journal)
+    day = Attempt(
+        date=now.date(), attempt=1, run="r1", regions=("A", "B", "C"), started=now, deadline=None
+    )
+    journal.begin(day)
+    journal.record(
+        [
+            Outcome(date=now.date(), region="A", attempt=1, ending=Ending.PUBLISHED, run="r1"),
+            Outcome(
+                date=now.date(), region="B", attempt=1, ending=Ending.FAILED, why="no", run="r1"
+            ),
+            Outcome(date=now.date(), region="C", attempt=1, ending=Ending.UNCHANGED),
+        ],
+        now,
+    )
+    journal.end(day, now)
+    heard = runs / "heard"
+    channel = Channel.model_validate({"command": ["sh", "-c", f"cat > '{heard}'"]})
+    assert tell_days("s", [channel], folder, journal, now, 0.0) == 0
+    told = json.loads(heard.read_text())
+    assert told["title"] == f"s {now.date()}: 1 published, 1 unchanged, 1 failed, 1.50 USD"
+    assert told["text"].splitlines() == [
+        "B  failed     0.50 USD  no",
+        "A  published  1.00 USD",
+        "C  unchanged",
+        "cost: 1.50 USD, of it 0.50 USD lost; 1.0 slot hours have no known price",
+        (
+            "Again: trialfleet daily backfill STUDY.yaml --from 2026-11-22 --to 2026-11-22"
+            " --only missing"
+        ),
+    ]
+    assert told["data"]["usd"] == 1.5
+    assert [one.get("usd") for one in told["data"]["regions"]] == [1.0, 0.5, None]
+    assert "`" not in told["text"]
+    assert slack_text([Event.read(told)]).startswith(f"*s {now.date()}: 1 published")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 import subprocess
@@ -27,6 +28,8 @@ from trialfleet.optimizer.stored_trials import (
     reader_of_file,
     reader_of_url,
 )
+from trialfleet.workflows.models.latest import promote
+from trialfleet.workflows.plan.folder import RunFolder
 
 NAME = 'flüge/2026-11-20T10-00-00/it\'s a "name"'
 FIELDS = [name for name in StoredTrial.__dataclass_fields__ if name != "value"]
@@ -187,10 +190,41 @@ def test_what_is_asked_all_the_time_loads_nothing_heavy(
     storage.create_new_trial(study, trial("COMPLETE", 0.5, metrics={"loss": 0.5}))
     close_storage(storage)
     given = words if words in (["--help"], ["runs"]) else [*words, str(run.folder)]
+    assert not loaded_by(given, work) & HEAVY
+
+
+@pytest.mark.parametrize(
+    ("words", "also"),
+    [
+        (["rollback", "A"], {"pydantic", "rich"}),
+        (["promote", "models/demo/A/r1"], {"pydantic", "rich"}),
+        (["promote", "r2/A"], set()),
+        (["models"], set()),
+        (["models", "A"], set()),
+    ],
+)
+def test_going_back_to_a_former_model_loads_nothing_heavy(
+    make_run: MakeRun, work: Path, words: list[str], also: set[str]
+) -> None:
+    for name in ("r1", "r2"):
+        run = make_run(run=name, out=work / "runs" / "demo" / name)
+        model = work / "models" / "demo" / "A" / name
+        model.mkdir(parents=True)
+        provenance = {"study": "demo", "run": name, "region": "A"}
+        (model / "provenance.json").write_text(json.dumps(provenance))
+        published = RunFolder(run.folder).region("A").published
+        published.parent.mkdir(parents=True, exist_ok=True)
+        published.write_text(json.dumps({"path": str(model)}))
+        promote(model)
+    assert not loaded_by(words, work) & (HEAVY | also)
+
+
+def loaded_by(words: list[str], here: Path) -> set[str]:
+    """The packages that a command imports."""
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, *given], cwd=work, capture_output=True, text=True
+        [sys.executable, "-c", LOADED, *words], cwd=here, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     loaded = set(done.stderr.rpartition("loaded:")[2].split())
     assert "trialfleet" in loaded
-    assert not loaded & HEAVY
+    return loaded

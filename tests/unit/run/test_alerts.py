@@ -232,6 +232,10 @@ def test_a_day_is_told_once_as_a_table(day: Day) -> None:
         "São Paulo  failed     no such file",
         "Rio        kept       worse by 0.3",
         "Oslo       published",
+        (
+            "Again: trialfleet daily backfill STUDY.yaml --from 2026-11-22 --to 2026-11-22"
+            " --only missing"
+        ),
     ]
     assert done.data["counts"] == {"published": 1, "kept": 1, "unchanged": 0, "failed": 1}
     assert day.tell() == []

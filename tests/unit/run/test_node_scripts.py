@@ -124,6 +124,46 @@ def test_after_the_days_deadline_what_is_best_so_far_is_trained_in_full(scripts:
     assert late.call("ask-best", "A", "A.best").exit_code == EXITS["done"]
 
 
+RAN = "001 (007.000.000) 2026-11-20 10:00:01 Job executing on host: <127.0.0.1:1>\n...\n"
+REMOVED = "009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\tby the policy\n...\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "is_over", "state"),
+    [
+        (REMOVED, True, "pruned"),
+        (REMOVED, False, "unknown"),  # somebody removed it: it is tried again
+        (RAN + REMOVED, True, "unknown"),  # … and ask gives it up
+    ],
+)
+def test_a_trial_that_waits_at_the_days_deadline_is_given_up_and_has_not_failed(
+    scripts: Scripts, log: str, is_over: bool, state: str
+) -> None:
+    scripts.ask("A.l1.t01")
+    scripts.trial("A.l1.t01").log.write_text(log)
+    late = over(scripts) if is_over else scripts
+    late.call("tell", "A", "A.l1.t01", "-1002", "0", "1", "0")
+    (record,) = Run(late.folder.root).trials()
+    assert record.state == state
+    if state == "pruned":
+        assert "the day's deadline, 2026-11-20 09:00 UTC, is over" in str(record.error)
+        assert late.ask("A.l1.t01") == EXITS["skip"]
+
+
+def test_a_job_knows_the_days_deadline_unless_it_is_a_full_training(scripts: Scripts) -> None:
+    day = RunsDay(date=date(2026, 11, 20), deadline=datetime(2100, 1, 1, tzinfo=UTC))
+    file = scripts.folder.study
+    file.write_text(dump_frozen(load_frozen(file).model_copy(update={"day": day})))
+    late = Scripts(Run(scripts.folder.root))
+    for node in ("A.l1.t01", "A.l1.t02", "A.l1.t03"):
+        late.ask(node)
+        late.finish(node)
+    ask_best_until_it_is_known(late)
+    at = f"time() >= {int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())}"
+    assert at in late.trial("A.l1.t01").submit.read_text()
+    assert at not in late.folder.region("A").best.submit.read_text()
+
+
 def test_a_region_without_a_trial_at_the_days_deadline_fails_and_says_so(scripts: Scripts) -> None:
     late = over(scripts)
     assert late.ask("A.l1.t01") == EXITS["skip"]

@@ -265,11 +265,47 @@ def test_every_metric_of_the_dashboard_exists_and_names_keep_prometheus_conventi
     assert sum(sample.value for sample in states) == 1
 
 
+def test_the_full_training_and_the_gate_lie_on_a_lane_of_their_own(
+    run: StoredRun, server: Server, wait_for: Callable[..., None]
+) -> None:
+    files = RunFolder(run.run.folder).region("A")
+    began = BEGAN.timestamp()
+    ends = ((files.best, "full-training", 900), (files.gate, "gate", 1000))
+    for place, _, start in ends:
+        place.root.mkdir(parents=True, exist_ok=True)
+        write_json(place.job, {"started": began + start, "ended": began + start + 60})
+    for _, kind, _ in ends:  # below the two lanes of trials
+        path = re.compile(rf'<path class="{kind}" d="M\d+ 15h\d+"/>')
+        wait_for(lambda path=path: len(path.findall(server.ask("/").text)) == 1)
+    page = server.ask("/runs/r1/regions/A").text
+    assert 'viewBox="0 0 1000 18"' in page
+    assert "<title>full training</title>" in page
+    assert server.ask("/runs/r1/regions/A/trials/A.best").status == 200
+
+
+def test_a_run_leads_to_its_report_which_can_ask_for_nothing(
+    run: StoredRun, server: Server, work: Path
+) -> None:
+    assert server.ask("/runs/r1/report").status == 404
+    assert "/runs/r1/report" not in server.ask("/").text
+    page = RunFolder(run.run.folder).report_page
+    page.symlink_to("/etc/hostname")
+    assert server.ask("/runs/r1/report").status == 404
+    page.unlink()
+    assert CliRunner().invoke(main, ["report", str(run.run.folder)]).exit_code == 0
+    answer = server.ask("/runs/r1/report")
+    assert (answer.status, answer.text) == (200, page.read_text())
+    assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts")
+    assert "allow-same-origin" not in answer.headers["content-security-policy"]
+    assert 'href="/runs/r1/report"' in server.ask("/runs/r1").text
+
+
 def test_the_dashboard_can_be_read_and_none_of_its_writing_routes_answers(
     run: StoredRun, work: Path
 ) -> None:
     pytest.importorskip("optuna_dashboard")
     with serving(work, str(run.run.folder), "--dashboard") as server:
+        assert 'href="/dashboard"' in server.ask("/").text
         page = server.ask("/dashboard")
         assert page.status == 200
         assert "<title>Optuna Dashboard</title>" in page.text

@@ -1,0 +1,31 @@
+"""What somebody may have meant by a word that isn't known.
+
+Apart from `sections`, as commands that read no study need it and pydantic takes a while to import.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+_LONGEST_GUESSED = 100  # characters of a word whose likes are looked for
+
+
+def did_you_mean(
+    word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
+) -> str:
+    """Return ` (did you mean …?)` when a choice is near to `word`, else nothing.
+
+    Args:
+        word: what was written.
+        choices: what may be written.
+        other_words: what else people call one of the choices.
+    """
+    known = (other_words or {}).get(word.lower()) or nearest(word, choices)
+    return f" (did you mean {known!r}?)" if known else ""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that is spelt most like `word`; None where none is near."""
+    near = difflib.get_close_matches(word[:_LONGEST_GUESSED], list(choices), n=1)
+    return near[0] if near else None

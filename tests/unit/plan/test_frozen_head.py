@@ -1,0 +1,52 @@
+"""Where a run and its models lie is read without the study, and says what the study says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeRun
+from trialfleet.errors import InputError
+from trialfleet.workflows.plan import frozen_head
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.frozen_head import FrozenHead, head_of
+from trialfleet.workflows.study.frozen import load_frozen
+
+LONG = "a folder with many words in its name, so that a writer of YAML folds it " * 3
+
+
+@pytest.mark.parametrize(
+    "publish", ["models", "none", f"{LONG}: #1", "'quoted'", "no", "12", "é ü"]
+)
+def test_it_is_what_the_study_says(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, publish: str
+) -> None:
+    search_space = {"publish": {"type": "float", "low": 0.0, "high": 1.0}, "name": 3, "run": 1}
+    run = make_run(search_space, regions=["name", "publish", "folder"], publish=publish)
+    folder = RunFolder(run.folder)
+    frozen = load_frozen(folder.study)
+    monkeypatch.setattr("trialfleet.workflows.study.frozen.load_frozen", None)
+    assert head_of(folder) == FrozenHead(
+        frozen.run, frozen.folder, frozen.study.name, frozen.study.publish
+    )
+    assert head_of(folder).publishes == frozen.study.publishes
+
+
+def test_a_file_that_it_does_not_understand_is_read_as_a_study(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(make_run().folder)
+    known = head_of(folder)
+    monkeypatch.setattr(frozen_head, "_WANTED", ())
+    assert head_of(folder) == known
+    folder.study.write_text("run: [r1")
+    with pytest.raises(InputError, match=r"study\.yaml"):
+        head_of(folder)
+
+
+def test_a_run_that_was_moved_is_refused(make_run: MakeRun, work: Path) -> None:
+    run = make_run()
+    run.folder.rename(work / "elsewhere")
+    with pytest.raises(InputError, match=r"was planned as .*move it back"):
+        head_of(RunFolder(work / "elsewhere"))
