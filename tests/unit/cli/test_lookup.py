@@ -258,6 +258,15 @@ def test_a_region_that_two_studies_have_is_chosen_by_a_person(two_studies: Path)
         assert shown.output.startswith("sales/Nordics\n")
 
 
+@pytest.mark.usefixtures("two_studies")
+def test_a_study_that_is_not_there_is_told_as_such() -> None:
+    for words in (["rollback", "Nordics"], ["predict", "Nordics", "rows.csv"]):
+        shown = CliRunner().invoke(main, [*words, "--study", "salse"])
+        assert shown.exit_code == 2
+        expected = "no study 'salse' (did you mean 'sales'?); studies: own, sales"
+        assert expected in shown.stderr
+
+
 def test_where_there_are_no_models_it_says_where_they_would_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
