@@ -307,6 +307,8 @@ def test_bash_completes_commands_options_and_runs(here: Path) -> None:
     assert completed("stop", "n") == []  # both studies have a run called so
     assert completed("stop", "fl") == ["flights/nightly", "flights"]
     assert completed("takeover", "stores/") == ["stores/nightly"]
+    assert completed("cost", "--by", "r") == ["run", "region"]
+    assert completed("cost", "--by", "run,k") == ["run\\,kind"]
 
 
 def test_bash_completes_regions_and_models(models: Path) -> None:
@@ -314,6 +316,9 @@ def test_bash_completes_regions_and_models(models: Path) -> None:
     assert completed("models", "") == ["A"]  # of the newest run
     assert completed("promote", "") == ["tuesday", "monday"]
     assert completed("promote", "tuesday/") == ["tuesday/A"]
+    assert {"A", "A.l1.t01", "A.best"} <= set(completed("why", "A"))
+    assert completed("why", "--run", "mon") == ["monday"]
+    assert completed("why", "--run", "monday", "B.p") == ["B.publish"]
     (models.parent.parent / "runs/demo/tuesday/study.yaml").write_text("a: [")
     assert completed("trials", "--region", "") == []  # can't be read: nothing is said
 
