@@ -83,6 +83,18 @@ def named_by_environment(configured: str) -> dict[str, str]:
     raise PoolError(f"{where}: start it by `{other}trialfleet pool up`")
 
 
+def where_tools_work() -> str:
+    """What to write behind a command of HTCondor's, whose own tools a person's shell may not find.
+
+    Returns:
+        Where it works, if this process talks to an embedded pool that its environment didn't name;
+        else nothing.
+    """
+    config = os.environ.get("CONDOR_CONFIG", "")
+    is_embedded = config in _put and (Path(config).parent / "pool.json").is_file()
+    return "   (in: trialfleet pool shell)" if is_embedded else ""
+
+
 def machines_own() -> dict[str, str] | None:
     """Return PATH for the machine's own HTCondor, or None if no schedd of it answers."""
     environment = inherited_environment()

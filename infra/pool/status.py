@@ -21,7 +21,9 @@ DAEMON_ADS = {
     "Scheduler": "condor_schedd",
     "StartD": "condor_startd",
 }
+BLOCKED = 9  # JobStatus of a job that waits for the files it shares with others to be sent
 JOB_STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "running"}
+JOB_STATES |= {7: "suspended", BLOCKED: "idle"}
 SLOT_ATTRIBUTES = "MyType,Name,Machine,State,Activity,Cpus,Memory,GPUs,TotalGPUs,SlotType"
 JOB_ATTRIBUTES = "JobStatus,JobUniverse,DAGManJobId,TrialfleetFolder,TrialfleetNode"
 SCHEDULER_UNIVERSE, LOCAL_UNIVERSE = 7, 12  # of jobs that need no slot: DAGMans are of the first
@@ -198,7 +200,7 @@ def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
 
 
 def _by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    counts = Counter(JOB_STATES.get(ad["JobStatus"], "suspended") for ad in ads)
+    counts = Counter(JOB_STATES.get(ad["JobStatus"], "in another state") for ad in ads)
     return dict(sorted(counts.items()))
 
 

@@ -166,6 +166,7 @@ def test_htcondor_carries_the_step_of_a_python_trainer_from_any_machine(
         return [(ad.get(STEP), ad.get(VALUE)) for ad in jobs] == [(7, 0.25)]
 
     wait_for(carried)
+    assert [region.usd for region in run.status().regions] == [None]  # nobody knows a price
     (work / "open").touch()
     assert run.wait().state is RunState.DONE
 

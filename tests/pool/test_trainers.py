@@ -20,6 +20,7 @@ from tests.pool.watching import (
     assert_exactly_once,
 )
 from trialfleet import Run, RunState
+from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
@@ -158,6 +159,8 @@ def test_a_trainer_that_always_crashes_ends_the_run_long_before_its_budget(
     for region in status.regions:
         assert "no trial can succeed: all attempts so far failed alike: " in str(region.reason)
         assert region.failed + region.interrupted <= 4
+    with pytest.raises(InputError, match="nothing left to try"):
+        run.resume()
     assert sum(len(record.error or "") > 0 for record in run.trials()) < 10
 
 

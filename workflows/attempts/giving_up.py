@@ -6,6 +6,7 @@ the last one that the study allows.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
@@ -21,7 +22,20 @@ if TYPE_CHECKING:
 
     Regions = Sequence[tuple[Sequence[AnyTrial], RegionFolder]]
 
+ALIKE = ": all attempts so far failed alike: "
+GAVE_UP = f"no trial can succeed{ALIKE}"  # how the reason of a region begins that was given up
+# What a person mends, or what passes, outside of the run, which has its own copy of trainer and
+# study: a data file, a program on the machines, room on the disk.
+_OUTSIDE = re.compile(
+    r"^(Transfer input files failure|exit code 12[67]\b|.*No space left on device)"
+)
 TRIALS = 3  # of different parameters: one may have been given some that can't be trained
+
+
+def is_vain(reason: str | None) -> bool:
+    """Whether a region was given up for what is as it was when the run goes on."""
+    why = (reason or "").removeprefix(GAVE_UP)
+    return bool(reason) and why != reason and not _OUTSIDE.match(why)
 
 
 def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None) -> str | None:

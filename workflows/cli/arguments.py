@@ -118,6 +118,25 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
     return [model.run for model in models_on(find_models_folder(region, ctx.params.get("study")))]
 
 
+def _subjects(ctx: click.Context, _: str) -> list[str]:
+    """The regions of a run, and the nodes of their graphs."""
+    from trialfleet.workflows.plan.graph import graph_of
+
+    regions = graph_of(run_called(ctx.params.get("run")).study).regions
+    nodes = (node for region in regions for node in (*region.trial_nodes, *region.ends))
+    return [*(region.name for region in regions), *nodes]
+
+
+def _cost_keys(_: click.Context, incomplete: str) -> list[str]:
+    """What costs are added up by, also behind others and a comma."""
+    from trialfleet.workflows.costs.items import BY
+
+    before, comma, _last = incomplete.rpartition(",")
+    return [f"{before}{comma}{key}" for key in BY if key not in before.split(",")]
+
+
+completed_by_subjects = _completed_by(_subjects)
+completed_by_cost_keys = _completed_by(_cost_keys)
 completed_by_runs = _completed_by(_runs)
 completed_by_runs_of_region = _completed_by(_runs_of_region)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from trialfleet.files import shell_quoted
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.arguments import date_option, day_option
 from trialfleet.workflows.output import json_option, print_json, say, show
@@ -137,8 +138,18 @@ def status(study: Path, most: int, as_json: bool) -> None:
     if reasons := reasons_table(shown):
         show(reasons)
     if settings and begins:
-        say(f"next day begins {begins.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}")
-        say(f"started by {shown.clock or 'nothing of ours: trialfleet daily install'}")
+        when = f"{begins.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}"
+        if shown.clock:
+            say(f"next day begins {when}")
+            say(f"started by {shown.clock}")
+        elif folder.start.exists():  # what a clock starts; removed with it
+            say(f"next day begins {when}")
+            say("HTCondor, which was to start it, can't be asked: trialfleet pool up")
+        else:
+            say("no clock of ours is installed: nothing will start by itself")
+            say(
+                f"to have it start, first at {when}: trialfleet daily install {shell_quoted(study)}"
+            )
     else:
         say("no further day begins: the study has no daily: table any more")
         if shown.clock:

@@ -27,7 +27,7 @@ def notify() -> None:
 @json_option
 def test(study: Path, as_json: bool) -> None:
     """Send a test to each channel of STUDY's `notify:`; exit 1 if one does not take it."""
-    from trialfleet.workflows.notify.event import Event, event_id
+    from trialfleet.workflows.notify.event import TEST, Event, event_id
     from trialfleet.workflows.notify.senders import SendError, send
     from trialfleet.workflows.study.error_lines import errors_with_lines
     from trialfleet.workflows.study.loading import load_whole
@@ -39,10 +39,10 @@ def test(study: Path, as_json: bool) -> None:
         channels = whole.channels(study.absolute().parent)
     event = Event(
         id=event_id("test", study.absolute()),
-        kind="attention",
+        kind=TEST,
         study=whole.name,
-        title=f"{whole.name}: a test of its alerts",
-        text="Nothing is wrong: trialfleet notify test sent this.",
+        title=f"test: {whole.name}: its alerts arrive",
+        text="test: nothing is wrong; trialfleet notify test sent this.",
     )
     results = []
     for channel in channels:
@@ -79,13 +79,13 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
 
 def _outbox_of(name: str | None) -> Path:
     from trialfleet.workflows.daily.folder import DailyFolder
-    from trialfleet.workflows.plan.folder import RunFolder
     from trialfleet.workflows.run.lookup import find_run
+    from trialfleet.workflows.status.status import open_run
     from trialfleet.workflows.study.loading import load_whole
 
     if name and Path(name).is_file():
         return DailyFolder.of(load_whole(Path(name)).name).alerts
-    return RunFolder(find_run(name)).alerts
+    return open_run(find_run(name)).alerts
 
 
 def _plain(one: Delivery) -> dict[str, object]:

@@ -17,6 +17,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import replacing
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.cli.arguments import (
+    completed_by_cost_keys,
     completed_by_runs,
     model_argument,
     region_option,
@@ -80,6 +81,7 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
     metavar="KEYS",
     help="Add up by these, with commas between: study, run, day, team, region, kind (default: "
     "region of one run, else run).",
+    shell_complete=completed_by_cost_keys,
 )
 @json_option
 def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:

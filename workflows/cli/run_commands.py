@@ -13,6 +13,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import (
     anyway_option,
     completed_by_runs,
+    completed_by_subjects,
     run_argument,
     run_called,
 )
@@ -85,8 +86,18 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("subject", metavar="[REGION|NODE|JOB|INSTANCE]", required=False)
-@click.option("--run", metavar="RUN", help="The run that is meant (default: the newest in ./runs).")
+@click.argument(
+    "subject",
+    metavar="[REGION|NODE|JOB|INSTANCE]",
+    required=False,
+    shell_complete=completed_by_subjects,
+)
+@click.option(
+    "--run",
+    metavar="RUN",
+    help="The run that is meant (default: the newest in ./runs).",
+    shell_complete=completed_by_runs,
+)
 @click.option("--verbose", "-v", is_flag=True, help="Also what says so, a line each.")
 @json_option
 def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> None:
@@ -95,14 +106,18 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     A region by its name; a node of its graph, such as A.l1.t01 or A.best; a job of HTCondor's, such
     as 12.0; an instance, such as i-0123456789abcdef0. Without one: the run as a whole.
     """
+    from trialfleet.infra.pool.connection import where_tools_work
     from trialfleet.workflows.why.explain import why as explain
 
     answer = explain(subject, run)
     if as_json:
         print_json(answer.to_json())
         return
-    for line in answer.lines():
-        say(line)
+    is_tool = answer.command.startswith("condor_")
+    first, *rest = answer.lines()
+    say(first)
+    for line in rest:
+        say(f"{line}{where_tools_work() if is_tool else ''}")
     if verbose:
         for line in answer.evidence:
             say(f"  {line}")

@@ -94,7 +94,9 @@ def plan(
     as_json: bool,
 ) -> None:
     """Write the folder of a run of STUDY and print what will run."""
+    from trialfleet.infra.pool.connection import where_tools_work
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
+    from trialfleet.workflows.run.lookup import runs_here
 
     planned = _planned(study, out, run_id, day)
     pool_check = planned.check_pool()
@@ -109,7 +111,12 @@ def plan(
     if pool_check.hopeless:
         say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
         return
-    say(f"next: trialfleet submit {here}   (or condor_submit_dag {here}/study.dag)")
+    say(f"next: trialfleet submit {here}")
+    by_hand = f"condor_submit_dag {here}/study.dag"
+    say(f"  or by hand: {by_hand}{where_tools_work()}")
+    others = sum(not found.submitted for found in runs_here()) - 1
+    if others > 0:
+        say(f"  {others} more planned run(s) lie in ./runs: trialfleet remove --planned")
 
 
 @click.command()

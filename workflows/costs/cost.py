@@ -70,6 +70,11 @@ def cost(price: float, share: float, seconds: float) -> float:
     return price * share * seconds / HOUR
 
 
+def node_price(ad: Mapping[str, Any]) -> float | None:
+    """Return p of a node, as the ad of one of its slots says it; None where it says none."""
+    return _number(ad.get(PRICE))
+
+
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
     """Return p · s of a slot, in USD per hour; None where price or share isn't known.
 
@@ -78,7 +83,7 @@ def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | N
             `TotalMemory`, and its `TrialfleetPricePerHour`.
         default: p of a node that doesn't say its price.
     """
-    price = _number(ad.get(PRICE))
+    price = node_price(ad)
     price = default if price is None else price
     slot, node = _resources(ad, ""), _resources(ad, "Total")
     if price is None or slot is None or node is None:
@@ -94,8 +99,10 @@ def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
 
 
 def _number(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value >= 0 else None  # type: ignore[arg-type,operator]
+    """A figure of an ad. ClassAds' `Value.Undefined` is an int, too, of a kind of its own: 2."""
+    if type(value) not in {int, float}:
+        return None
+    return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]
 
 
 def _part(some: float, all_: float) -> float:

@@ -62,7 +62,7 @@ class Sum:
 
     Attributes:
         key: what they have in common, by the names asked for.
-        usd: all that is known.
+        usd: all that is known; None where no price is. So are the other sums.
         work: of it, what led to results.
         lost: of it, attempts that failed and executions that were cut off.
         boot: of it, nodes on their way into the pool.
@@ -72,18 +72,18 @@ class Sum:
     """
 
     key: dict[str, str]
-    usd: float
-    work: float
-    lost: float
-    boot: float
-    idle: float
+    usd: float | None
+    work: float | None
+    lost: float | None
+    boot: float | None
+    idle: float | None
     hours: float
     unpriced_hours: float
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         figures = {name: value for name, value in vars(self).items() if name != "key"}
-        return {**self.key, **{name: round(value, 6) for name, value in figures.items()}}
+        return {**self.key, **{name: value and round(value, 6) for name, value in figures.items()}}
 
 
 def sums(items: Iterable[Item], by: Sequence[str]) -> list[Sum]:
@@ -97,9 +97,11 @@ def sums(items: Iterable[Item], by: Sequence[str]) -> list[Sum]:
 def add(items: Sequence[Item], key: dict[str, str] | None = None) -> Sum:
     """Return the sum of items."""
 
-    def usd(kinds: Iterable[Kind]) -> float:
+    def usd(kinds: Iterable[Kind]) -> float | None:
         chosen = set(kinds)
-        return sum((item.usd or 0.0) for item in items if item.kind in chosen)
+        costs = [item.usd for item in items if item.kind in chosen]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known, 0.0) if known or not costs else None
 
     def hours(chosen: Iterable[Item]) -> float:
         return sum(item.seconds for item in chosen if item.kind not in OVERHEAD) / HOUR

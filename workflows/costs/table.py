@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _NONE = "—"  # of costs that belong to no run or region
+_UNKNOWN = "\N{EN DASH}"
 _FIGURES = ("work", "lost", "boot", "idle")
 
 
@@ -31,16 +32,20 @@ def costs_table(sums: Sequence[Sum], total: Sum, by: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_footer=True)
     for place, name in enumerate(by):
         table.add_column(name, footer="" if place else "total", overflow="fold")
-    table.add_column("USD", footer=usd(total.usd), justify="right")
+    table.add_column("USD", footer=_sum(total.usd), justify="right")
     for name in shown:
-        table.add_column(name, footer=usd(getattr(total, name)), justify="right")
+        table.add_column(name, footer=_sum(getattr(total, name)), justify="right")
     table.add_column("slot hours", footer=f"{total.hours:.2f}", justify="right")
     for one in sums:
         figures = [one.usd, *(getattr(one, name) for name in shown)]
         table.add_row(
             *(Text(one.key[name] or _NONE) for name in by),
-            *map(usd, figures),
+            *map(_sum, figures),
             f"{one.hours:.2f}",
         )
     keep_numbers_whole(table)
     return table
+
+
+def _sum(amount: float | None) -> str:
+    return _UNKNOWN if amount is None else usd(amount)

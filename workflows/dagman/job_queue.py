@@ -98,7 +98,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
         root_held=_hold_reason(root) if root and root["JobStatus"] == HELD else None,
         running=_nodes(trials, {RUNNING, _TRANSFERRING, _SUSPENDED})
         | _nodes(filter(_is_being_ended, trials), {HELD}),
-        idle=_nodes(trials, {IDLE}),
+        idle=_nodes(trials, {IDLE, pool_status.BLOCKED}),
         held=tuple(
             HeldJob(job=_job_id(ad), node=_node(ad), reason=_hold_reason(ad))
             for ad in sorted(ads, key=lambda ad: ad["ClusterId"])
@@ -117,6 +117,9 @@ def of_run(folder: RunFolder) -> str:
 def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
     """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
 
+    An attribute that is undefined is not in them: HTCondor writes `MachineAttr…0` of what the
+    machine doesn't say so, and `classad2.Value.Undefined` is an int, of the value 2.
+
     Raises:
         PoolError: no HTCondor is reachable.
     """
@@ -125,9 +128,15 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
 
     try:
         with postponed():
-            return [dict(ad) for ad in schedd.query(constraint=constraint, projection=projection)]
+            return [_defined(ad) for ad in schedd.query(constraint, projection)]
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+
+
+def _defined(ad: Mapping[str, Any]) -> dict[str, Any]:
+    import classad2
+
+    return {name: value for name, value in ad.items() if not isinstance(value, classad2.Value)}
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:

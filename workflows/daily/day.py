@@ -28,7 +28,7 @@ from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.loading import load_day
+from trialfleet.workflows.study.loading import load_day, load_whole
 from trialfleet.workflows.study.spec import Study
 
 POLL_SECONDS = 2.0
@@ -139,7 +139,9 @@ class Work:
         if study.daily is None or study.daily.unchanged == "train":
             return []
         day = self._runs_day(attempt, study)
-        last = self.journal.last_models(attempt.date)
+        # without {date} the files are those of the newest day, whatever day is asked for
+        is_dated = load_whole(self.file).is_dated
+        last = self.journal.last_models(attempt.date if is_dated else None)
         same = [
             name
             for name in day.fingerprints

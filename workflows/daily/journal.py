@@ -165,11 +165,11 @@ class Journal:
         with self._open() as connection:
             return [_outcome(row) for row in connection.execute(query, between)]
 
-    def last_models(self, before: date) -> dict[str, Outcome]:
-        """Return of each region the last day before this one that trained a model."""
+    def last_models(self, before: date | None = None) -> dict[str, Outcome]:
+        """Return of each region the last day, before this one if given, that trained a model."""
         endings = {Ending.PUBLISHED, Ending.KEPT}
-        found = self.outcomes(last=before)
-        return {o.region: o for o in found if o.date < before and o.ending in endings}
+        found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
+        return {o.region: o for o in found if o.ending in endings}
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -52,14 +52,22 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     is_in_force = link.resolve() == published.resolve()  # by a person, perhaps
     if later and link.exists() and not is_in_force:  # a broken link is in force for nobody
         newest = max(later, key=lambda model: later[model])
-        of_a_day = provenance_of(newest).get("date") and ", or is of a later day"
+        how = _how_newer(newest, published)
         return (
-            f"{LATEST} stays with {link.resolve().name}: {newest.name} was planned later"
-            f"{of_a_day or ''}; to "
+            f"{LATEST} stays with {link.resolve().name}: {newest.name} {how}; to "
             f"change that: trialfleet promote {shlex.quote(str(published))}"
         )
     _switch(link, published.name, "publish")
     return None
+
+
+def _how_newer(newer: Path, older: Path) -> str:
+    """Why one model counts as newer: by when its run was planned, else by its day."""
+    planned, before = created_of(newer), created_of(older)
+    date = provenance_of(newer).get("date")
+    if date and planned and before and planned < before:
+        return f"is of a later day, {date}"
+    return "was planned later"
 
 
 def promote(model: Path) -> str | None:

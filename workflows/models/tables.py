@@ -90,7 +90,7 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
     if not models:
         return "no models"
     last = models[-1]
-    return "the same" if last.in_force else f"{last.run}: {_state(last, champion)}"
+    return "in force" if last.in_force else f"{last.run}: {_state(last, champion)}"
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:

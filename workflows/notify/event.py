@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from trialfleet.errors import printable
 from trialfleet.workflows.study.notify import EventKind
+
+TEST: Literal["test"] = "test"  # the kind of what `trialfleet notify test` sends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +19,7 @@ class Event:
 
     Attributes:
         id: the same whenever the same thing is found again, by whomever.
-        kind: one of `notify`'s events.
+        kind: one of `notify`'s events; or `TEST`, which no channel can leave out.
         study: the study's name.
         title: one line for people.
         text: more lines: what, why, and the command that comes next.
@@ -28,7 +30,7 @@ class Event:
     """
 
     id: str
-    kind: EventKind
+    kind: EventKind | Literal["test"]
     study: str
     title: str
     text: str = ""
@@ -43,6 +45,7 @@ class Event:
             "schema": 1,
             "id": self.id,
             "event": self.kind,
+            "test": self.kind == TEST,
             "study": self.study,
             "run": self.run,
             "region": self.region,

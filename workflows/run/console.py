@@ -19,6 +19,7 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
+from trialfleet.workflows.attempts.giving_up import ALIKE, is_vain
 from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
@@ -49,6 +50,7 @@ _COLORS: dict[str, str] = {
 }
 _UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
 _SHOWN_REGIONS, _SHOWN_MENDS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
+_MEND = "next: mend what is named above"
 _WIDE = 120  # columns of a terminal
 _STATUS_DIGITS, _RESULT_DIGITS = 5, 6  # significant ones, of the greatest value in a column
 
@@ -71,19 +73,22 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
         title,
         Fitting(lambda bars: _region_table(status, kept, bars=bars)),
     ]
+    said: set[str] = set()
     if status.notice:
-        parts.append(Text(status.notice, "yellow"))
+        parts.append(Text(_anew(status.notice, status, said), "yellow"))
     parts += [Text(line, color) for line, color in _money(status)]
     parts += [
         Text.assemble((names, color), text)
         for (text, color), names in _alike(status, _words_of).items()
+        if not said or _anew(text, status, said)
     ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
     parts += [Text(_mended(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
-    parts += [Text(line) for line in _ask_why(status)]
-    if status.state.can_resume:
-        parts += [Text(line) for line in next_steps(status)]
+    steps = next_steps(status) if status.state.can_resume else []
+    if not any(step.startswith(_MEND) for step in steps):  # the cause stands above already
+        parts += [Text(line) for line in _ask_why(status)]
+    parts += [Text(line) for line in steps]
     return Group(*parts)
 
 
@@ -144,10 +149,20 @@ def next_steps(status: RunStatus) -> list[str]:
         left and all(map(_is_hopeless, left))
     ):
         return [f"next: {resume}"]
-    return [
-        "next: mend what is named above, then start another run: trialfleet run STUDY --check",
-        f"  this run keeps its copy of the trainer; {resume} is for what has passed by itself",
-    ]
+    steps = [f"{_MEND}, then start another run: trialfleet run {status.study_file} --check"]
+    if not all(is_vain(region.reason) for region in left):
+        steps.append(f"or, for what has passed by itself: {resume}")
+    return steps
+
+
+def _anew(line: str, status: RunStatus, said: set[str]) -> str:
+    """A line without a cause that was said before; empty where nothing else is in it."""
+    causes = {region.cause.kind for region in status.regions if region.cause}
+    found = {cause for cause in causes if cause in kind_of(line)}
+    if found and found <= said:
+        return line.partition(ALIKE)[0] if ALIKE in line else ""
+    said |= found
+    return line
 
 
 def _is_hopeless(region: RegionStatus) -> bool:
@@ -271,18 +286,21 @@ def watch(run: Run, console: Console) -> RunStatus:
 
 def _line_printer(console: Console) -> Callable[[RunStatus], None]:
     shown: dict[str, str] = {}
+    said: set[str] = set()
 
-    def show_change(of: str, line: str) -> None:
-        if shown.get(of) != line:
-            shown[of] = line
+    def show_change(of: str, line: str, status: RunStatus) -> None:
+        if shown.get(of) == line:
+            return
+        shown[of] = line
+        if line := _anew(line, status, said):
             console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
 
     def show(status: RunStatus) -> None:
         for of, line in _lines(status):
-            show_change(of, line)
+            show_change(of, line, status)
         for of, line in _once(status):
             if of not in shown:
-                show_change(of, line)
+                show_change(of, line, status)
 
     return show
 

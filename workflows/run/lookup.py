@@ -215,6 +215,8 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():
         return Path(region).absolute()
+    if study is not None:
+        _check_study(study)
     before, _, name = region.rpartition("/")
     here = models_folders_here(study or before or None, name)
     if not (study or before) and (folder := _folder_of_one_study(name, runs_here())):
@@ -222,6 +224,17 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
     if len(here) == 1:
         return here[0].absolute()
     return find_model(f"{study}/{name}" if study else region).parent.absolute()
+
+
+def _check_study(name: str) -> None:
+    """Refuse the name of a study that has neither a run nor a model here."""
+    studies = {run.study for run in runs_here()}
+    studies |= {str(provenance_of(m / LATEST).get("study") or "") for m in models_folders_here()}
+    if name not in studies:
+        known = sorted(studies - {""})
+        raise InputError(
+            f"no study {name!r}{did_you_mean(name, known)}; studies: {_listed(known) or 'none'}"
+        )
 
 
 def _check_here(name: str) -> None:

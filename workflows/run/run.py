@@ -16,6 +16,7 @@ from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.attempts import resource_limits
+from trialfleet.workflows.attempts.giving_up import is_vain
 from trialfleet.workflows.dagman import job_queue, mend
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
@@ -176,7 +177,8 @@ class Run:
             reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
             raise InputError(
                 f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
-                "mend what fails, then start another run: trialfleet run STUDY --check"
+                "the run has its own copy of trainer and study; mend what fails, then start "
+                f"another: trialfleet run {status.study_file} --check"
             )
 
     def _why_over(self, region: RegionStatus) -> str | None:
@@ -184,6 +186,8 @@ class Run:
         allowed = self.study.budget_of(region.name).failures_allowed
         if region.failed > allowed:
             return f"{region.failed} trials failed for good; budget.failures allows {allowed}"
+        if is_vain(region.reason):
+            return region.reason
         if region.finished >= region.budget and not region.done:
             return f"no trial completed, and all {region.budget} are over"
         return None

@@ -8,7 +8,7 @@ from trialfleet.optimizer.region_types import AlreadyTold, Spent, Stopped
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.attempts import node_faults
-from trialfleet.workflows.attempts.giving_up import why_give_up
+from trialfleet.workflows.attempts.giving_up import GAVE_UP, why_give_up
 from trialfleet.workflows.attempts.job_record import execution_of
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED, Complete, Unpaid
 from trialfleet.workflows.attempts.retries import Attempts
@@ -103,7 +103,7 @@ class TrialScripts:
             return None
         regions = self._studies.regions.values()
         why = why_give_up([(found[r.name], self._folder.region(r.slug)) for r in regions])
-        return why and f"no trial can succeed: all attempts so far failed alike: {why}"
+        return why and f"{GAVE_UP}{why}"
 
     def _give_up(self, slug: str, node: str, outcome: Unpaid, execution: TrialExecution) -> Reply:
         spending.note(self._folder, "tune", outcome.error)

@@ -11,6 +11,7 @@ from typing import Any
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.workflows.costs.cost import node_price
 
 _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 _ATTRIBUTES = [
@@ -102,13 +103,12 @@ def _node(name: str, slots: list[Mapping[str, Any]]) -> Node:
     whole = [slot for slot in slots if slot.get("SlotType") != "Dynamic"] or slots
     ad = whole[0]
     state, why = _health(ad)
-    price = ad.get("TrialfleetPricePerHour")
     return Node(
         name=name,
         kind=_kind(ad),
         state=state,
         why=why,
-        price=float(price) if isinstance(price, int | float) and price > 0 else None,
+        price=node_price(ad) or None,
         cpus=sum(_number(slot, "TotalSlotCpus") for slot in whole),
         gpus=sum(_number(slot, "TotalSlotGPUs") for slot in whole),
         jobs=sum("JobId" in slot for slot in slots),

@@ -120,6 +120,7 @@ class RunStatus:
         troubles: what keeps a part of it from going on at this moment.
         mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
         money: what the run's fleet costs; None without a fleet that an autoscaler scales.
+        study_file: where its study was read from, as it is typed; STUDY if that isn't known.
     """
 
     run: str
@@ -136,6 +137,7 @@ class RunStatus:
     notice: str | None = None
     seconds_left: float | None = None
     money: Spending | None = None
+    study_file: str = "STUDY"
 
     @property
     def ended(self) -> bool:
@@ -234,6 +236,7 @@ class StatusReader:
             mends=tuple(mends(self._folder)),
             seconds_left=seconds_left_of_run(regions, _begun(trials)) if is_running else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
+            study_file=self._frozen.study_file,
         )
         return Look(status, unfinished, trials)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import shlex
 from datetime import UTC, date, datetime
 from itertools import takewhile
 from pathlib import Path
@@ -81,6 +83,12 @@ class FrozenStudy(RunHead):
     notes: tuple[str, ...] = ()
     places: dict[str, str] = {}
     study: Study
+
+    @property
+    def study_file(self) -> str:
+        """The file that the study was read from, as it is typed; STUDY where that isn't known."""
+        place = next(iter(self.places.values()), "")
+        return shlex.quote(re.sub(r":\d+$", "", place)) if place else "STUDY"
 
 
 class NoRunError(InputError):

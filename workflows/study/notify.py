@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from trialfleet.files import shell_quoted
 from trialfleet.sections import OneLine, Section, matches, refusal, refuse, schema_of
 from trialfleet.workflows.study.checks import Command
 from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError
@@ -234,12 +235,19 @@ class Channel(Section):
             program = self.command[0]
             path = str(folder / program) if "/" in program else program
             if not shutil.which(path):
-                yield Problem((*keys, "command", 0), f"{program!r} is no program that can be run")
+                yield Problem((*keys, "command", 0), _why_not_run(program, Path(path)))
         for way, name in (("webhook", "url_file"), ("mail", "password_file")):
             file = getattr(getattr(self, way), name, None)
             if file and not os.access(folder / file, os.R_OK):
                 path = str((folder / file).absolute())
                 yield Problem((*keys, way, name), f"{path!r} does not exist or can't be read")
+
+
+def _why_not_run(program: str, path: Path) -> str:
+    why = f"{program!r} is no program that can be run"
+    if "/" not in program or not path.is_file():
+        return why
+    return f"{why}: the file is there, but not executable; chmod +x {shell_quoted(path)}"
 
 
 def secret_line(text: str) -> str:

@@ -16,7 +16,6 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_fleet
 from trialfleet.workflows.why.facts import InstanceFacts
-from trialfleet.workflows.why.witnesses import study_file
 
 _FILES = ("study.yaml", "fleet.yaml")
 
@@ -56,7 +55,7 @@ def _fleet(folder: Path | None) -> tuple[Fleet | None, str]:
     if folder is not None:
         frozen = load_frozen(RunFolder(folder).study)
         if frozen.study.fleet is not None:
-            return frozen.study.fleet, study_file(frozen.places)
+            return frozen.study.fleet, frozen.study_file
     for name in _FILES:
         if Path(name).exists():
             try:

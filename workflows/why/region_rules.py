@@ -203,7 +203,7 @@ def _turn(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.WAITING or run.state is not RunState.RUNNING:
         return None
     if run.parallel_regions is None:
-        return _answer(region, Kind.SOON, Blame.NOBODY, "its DAGMan is just being started")
+        return _answer(region, Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
     others = ", ".join(run.others[:3]) or "others"
     why = (
         f"it waits for its turn: parallel_regions is {run.parallel_regions}, "

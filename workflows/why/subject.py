@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from trialfleet.errors import InputError, PoolError
+from trialfleet.infra.pool.connection import where_tools_work
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.folder import DailyFolder
@@ -117,7 +118,7 @@ def _job(word: str, run: str | None) -> Subject:
         return found
     raise InputError(
         f"no job {word} is in HTCondor's queue or in the logs of a run in "
-        f"{str(RUNS.absolute())!r}; those in the queue: condor_q -nobatch"
+        f"{str(RUNS.absolute())!r}; those in the queue: condor_q -nobatch{where_tools_work()}"
     )
 
 
@@ -135,12 +136,14 @@ def _of_job(word: str, folder: str, ad: dict[str, str]) -> Subject:
 
 
 def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
-    """A job that has left the queue: its event log lies with its trial."""
-    begins = f"({cluster:03d}.".encode()
+    """A job that has left the queue: its event log lies with its trial, or its graph."""
+    event = re.compile(rb"^\d{3} \(%03d\." % cluster, re.MULTILINE)
     folders = [find_run(run)] if run else [found.folder for found in runs_here()]  # newest first
     for folder in folders:
+        if (found := _among_graphs(RunFolder(folder.absolute()), event, word)) is not None:
+            return found
         for log in sorted(RunFolder(folder.absolute()).regions.glob("*/*/**/log")):
-            if begins not in log.read_bytes():
+            if not event.search(log.read_bytes()):
                 continue
             slug = log.relative_to(folder.absolute() / "regions").parts[0]
             node = log.parent.name if log.parent.parent.name == "trials" else ""
@@ -148,6 +151,20 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
             return _of_job(
                 word, str(_opened(folder)), {"TrialfleetRegion": slug, "TrialfleetNode": node}
             )
+    return None
+
+
+def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
+    """A DAGMan job, the run's or a region's, or one of the run's own beside its trials."""
+
+    def has(log: Path) -> bool:
+        return log.is_file() and event.search(log.read_bytes()) is not None
+
+    for region in sorted(files.regions.glob("*")):
+        if has(files.region(region.name).dag_files.log):
+            return _of_job(word, str(_opened(files.root)), {"TrialfleetRegion": region.name})
+    if has(files.dag_files.log) or has(files.dag_files.nodes_log):
+        return _of_job(word, str(_opened(files.root)), {})
     return None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shlex
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -72,7 +71,7 @@ class RunWitnesses:
             study=study.name,
             run=frozen.run,
             state=status.state,
-            study_file=study_file(frozen.places),
+            study_file=frozen.study_file,
             places=frozen.places,
             htcondor=self.htcondor,
             away=self._away,
@@ -312,12 +311,6 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def study_file(places: Mapping[str, str]) -> str:
-    """Return the file that a study was read from, as it is typed, by its places in it."""
-    place = next(iter(places.values()), "")
-    return shlex.quote(re.sub(r":\d+$", "", place)) if place else "STUDY"
 
 
 def _hours(trials: list[StoredTrial]) -> float:

@@ -71,7 +71,7 @@ def hours(number: int) -> timedelta:
 
 
 def by_run(items: tuple[Item, ...]) -> dict[str, float]:
-    return {one.key["run"]: one.usd for one in sums(items, ["run"])}
+    return {one.key["run"]: one.usd or 0.0 for one in sums(items, ["run"])}
 
 
 def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
@@ -97,7 +97,7 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
         items = read_costs(now=here.now).items
         assert add(items).usd == pytest.approx(spent, rel=1e-6)
         price = record.lifetimes[used].price or 0
-        kinds = {one.key["kind"]: one.usd for one in sums(items, ["kind"])}
+        kinds = {one.key["kind"]: one.usd or 0.0 for one in sums(items, ["kind"])}
         assert kinds[Kind.TRIAL] == pytest.approx(price * 0.5)
         booting = [life.joined - life.launched for life in record.lifetimes.values() if life.joined]
         assert len(booting) == 2

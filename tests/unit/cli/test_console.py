@@ -14,8 +14,15 @@ from rich.text import Text
 
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
+from trialfleet.workflows.attempts.giving_up import ALIKE, GAVE_UP
 from trialfleet.workflows.output import keep_numbers_whole, show
-from trialfleet.workflows.run.console import best_table, duration, run_view, trials_table
+from trialfleet.workflows.run.console import (
+    _line_printer,
+    best_table,
+    duration,
+    run_view,
+    trials_table,
+)
 from trialfleet.workflows.run.records import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
@@ -139,6 +146,35 @@ def test_what_is_true_of_many_regions_is_said_once(make_run: MakeRun) -> None:
     assert text.count("no trial can succeed") == 1
     assert "3 of 4 regions (A, B, C) failed: no trial can succeed: exit code 1: lr 1;" in text
     assert "D failed: something else" in text
+
+
+def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: MakeRun) -> None:
+    status = make_run().status()
+    (region,) = status.regions
+    error = "exit code 1: KeyError: 'lat'"
+    causes = [Cause(error=f"{error} {n}", attempts=n, of=n, log="err") for n in (1, 2, 3)]
+    begun = replace(status, state=RunState.RUNNING, study_file="/here/s.yaml")
+    seen = [replace(begun, regions=(replace(region, cause=cause),)) for cause in causes]
+    seen[2] = replace(seen[2], notice=f"no trial has completed{ALIKE}{error} 1; see err")
+    reason = f"{GAVE_UP}{error} 3; see err"
+    lost = replace(region, state=RunState.FAILED, stage=Stage.FAILED, reason=reason)
+    lost = replace(lost, cause=causes[2])
+    ended = replace(begun, state=RunState.FAILED, regions=(lost,))
+    shown = Console(width=200)
+    with shown.capture() as capture:
+        show = _line_printer(shown)
+        for each in (*seen, ended):
+            show(each)
+    assert capture.get().count("KeyError") == 1
+    assert f"{region.name} failed: no trial can succeed\n" in capture.get()
+    text = printed(run_view(ended), 200)
+    assert text.count("KeyError") == 1
+    assert text.splitlines()[-1] == (
+        "next: mend what is named above, then start another run: "
+        "trialfleet run /here/s.yaml --check"
+    )
+    assert "why:" not in text
+    assert printed(run_view(seen[2]), 200).count("KeyError") == 1
 
 
 def test_a_cause_that_the_reason_names_is_not_said_again(make_run: MakeRun) -> None:

@@ -258,6 +258,15 @@ def test_a_region_that_two_studies_have_is_chosen_by_a_person(two_studies: Path)
         assert shown.output.startswith("sales/Nordics\n")
 
 
+@pytest.mark.usefixtures("two_studies")
+def test_a_study_that_is_not_there_is_told_as_such() -> None:
+    for words in (["rollback", "Nordics"], ["predict", "Nordics", "rows.csv"]):
+        shown = CliRunner().invoke(main, [*words, "--study", "salse"])
+        assert shown.exit_code == 2
+        expected = "no study 'salse' (did you mean 'sales'?); studies: own, sales"
+        assert expected in shown.stderr
+
+
 def test_where_there_are_no_models_it_says_where_they_would_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +307,8 @@ def test_bash_completes_commands_options_and_runs(here: Path) -> None:
     assert completed("stop", "n") == []  # both studies have a run called so
     assert completed("stop", "fl") == ["flights/nightly", "flights"]
     assert completed("takeover", "stores/") == ["stores/nightly"]
+    assert completed("cost", "--by", "r") == ["run", "region"]
+    assert completed("cost", "--by", "run,k") == ["run\\,kind"]
 
 
 def test_bash_completes_regions_and_models(models: Path) -> None:
@@ -305,6 +316,9 @@ def test_bash_completes_regions_and_models(models: Path) -> None:
     assert completed("models", "") == ["A"]  # of the newest run
     assert completed("promote", "") == ["tuesday", "monday"]
     assert completed("promote", "tuesday/") == ["tuesday/A"]
+    assert {"A", "A.l1.t01", "A.best"} <= set(completed("why", "A"))
+    assert completed("why", "--run", "mon") == ["monday"]
+    assert completed("why", "--run", "monday", "B.p") == ["B.publish"]
     (models.parent.parent / "runs/demo/tuesday/study.yaml").write_text("a: [")
     assert completed("trials", "--region", "") == []  # can't be read: nothing is said
 

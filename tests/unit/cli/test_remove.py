@@ -13,9 +13,11 @@ from click.testing import CliRunner, Result
 from tests.conftest import MakeRun
 from tests.unit.run.test_node_scripts import Scripts, fail
 from trialfleet import InputError, Run, RunState
+from trialfleet.workflows.attempts.giving_up import GAVE_UP
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import job_queue, mend
 from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status import status as run_status
 
 EMPTY: dict[str, Any] = dict.fromkeys(("running", "idle", "regions"), frozenset())
@@ -101,6 +103,34 @@ def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
     with pytest.raises(InputError, match=r"nothing left to try:\n  A: 2 trials failed for good"):
         run.resume()
     submit.assert_called_once()
+
+
+@pytest.mark.usefixtures("empty_queue")
+@pytest.mark.parametrize(
+    ("error", "is_vain"),
+    [
+        ("exit code 1: KeyError: 'lat'", True),
+        ("the result has no number val_rmse", True),
+        ("Transfer input files failure: no such file A.csv", False),
+        ("exit code 127: python4: not found", False),
+        ("exit code 1: OSError: [Errno 28] No space left on device", False),
+    ],
+)
+def test_a_run_that_gave_up_goes_on_only_if_the_cause_was_outside_of_it(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, error: str, is_vain: bool
+) -> None:
+    monkeypatch.setattr(mend, "submit", create_autospec(mend.submit, return_value="1"))
+    run = make_run()
+    ended(run)
+    stopped = RunFolder(run.folder).region("A").stopped
+    stopped.write_text(json.dumps({"reason": f"{GAVE_UP}{error}; see err"}))
+    if not is_vain:
+        assert run.resume() == "1"
+        return
+    result = invoke("resume", run.folder)
+    assert result.exit_code == 2
+    assert f"A: {GAVE_UP}{error}" in result.output
+    assert "start another: trialfleet run STUDY --check" in result.output
 
 
 @pytest.mark.usefixtures("empty_queue")

@@ -92,6 +92,27 @@ def test_a_table_for_people() -> None:
     assert ["total", "2.50", "2.00", "0.5000", "4.00"] in lines
 
 
+def test_where_no_price_is_known_there_is_a_dash_and_no_zero(runs: Path, make_run: MakeRun) -> None:
+    planned = make_run(name="u", run="r1", out=runs / "runs/u/r1", regions=["A", "B"])
+    storage = open_storage(storage_url(RunFolder(planned.folder), planned.study))
+    for region in "AB":
+        attributes_ = attributes(lost=True)
+        for stay in attributes_["job"]["stays"]:
+            stay["usd"] = None
+        trial = optuna.trial.create_trial(value=1.0, user_attrs=attributes_)
+        name = study_name(planned.study, "r1", region)
+        optuna.create_study(study_name=name, storage=storage).add_trial(trial)
+    found = cost("u/r1")
+    assert [row["usd"] for row in found["rows"]] == [None, None]
+    assert found["total"]["usd"] is None
+    shown = CliRunner().invoke(main, ["cost", "u/r1"]).output
+    lines = [line.split() for line in shown.splitlines()]
+    dash = "\N{EN DASH}"
+    assert lines[:2] == [["region", "USD", "slot", "hours"], ["A", dash, "2.00"]]
+    assert ["total", dash, "4.00"] in lines
+    assert "0.00" not in shown
+
+
 def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     assert "no job has run yet" in CliRunner().invoke(main, ["cost"]).output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import classad2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +73,18 @@ def test_the_price_of_a_slot_is_that_of_its_node_or_the_studys() -> None:
     assert slot_price({**ad, "TrialfleetPricePerHour": 1.0}, 3.0) == 0.5
     assert slot_price({**ad, "TrialfleetPricePerHour": "dear"}, 3.0) == 1.5
     assert slot_price({"TrialfleetPricePerHour": 1.0}) is None
+    undefined = classad2.ClassAd({"TrialfleetPricePerHour": classad2.Value.Undefined})
+    assert slot_price({**ad, **undefined}) is None
+    assert slot_price({**ad, **undefined}, 3.0) == 1.5
     assert cost(1.5, 0.5, 7200) == 1.5
+
+
+def test_what_nobody_knows_the_price_of_has_no_sum() -> None:
+    unknown, known = add([job(None), job(None)]), add([job(None), job(100)])
+    assert (unknown.usd, unknown.work, unknown.unpriced_hours) == (None, None, 2 / 60)
+    assert unknown.to_json()["usd"] is None
+    assert (known.usd, known.work, known.lost) == (1.0, 1.0, 0.0)
+    assert add([]).usd == 0.0
 
 
 # -- nodes -----------------------------------------------------------------------------------------
@@ -164,7 +176,7 @@ def test_a_node_that_nobody_saw_end_ends_with_its_lease() -> None:
 def test_groups_add_up_to_the_total(items: list[Item], order: list[str]) -> None:
     for count in range(len(order)):
         groups = sums(items, order[:count])
-        assert sum(one.usd for one in groups) == pytest.approx(add(items).usd)
+        assert sum(one.usd or 0.0 for one in groups) == pytest.approx(add(items).usd or 0.0)
         assert sum(one.hours for one in groups) == pytest.approx(add(items).hours)
 
 

@@ -113,6 +113,21 @@ def test_a_day_on_which_nothing_is_new_ends_without_a_run(here: Path) -> None:
     assert not (here / "runs/demo" / str(DAY)).exists()
 
 
+def test_an_earlier_day_of_files_without_a_date_trains_only_what_has_changed(here: Path) -> None:
+    days = Days(write(here, TEXT.replace("{date}.txt", "rows.txt")), clock=lambda: NOON)
+    for region in ("A", "NO"):
+        (here / "data" / region).mkdir(parents=True)
+        (here / "data" / region / "rows.txt").write_text(region)
+    trained(here, days, DAY)
+    days.run(BEFORE)
+    assert outcomes_of(days, BEFORE) == dict.fromkeys(["A", "NO"], (Ending.UNCHANGED, ""))
+    (here / "data/A/rows.txt").write_text("new")
+    attempt = days._first_attempt(BEFORE - timedelta(days=1))
+    study = days._work._to_train(attempt, ["A", "NO"])
+    assert study is not None
+    assert list(study.region_table) == ["A"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -273,6 +288,14 @@ def test_the_clock_of_a_study_without_daily_is_seen_and_removed(
     removed = asked("remove")
     assert removed.exit_code == 0, removed.output
     assert not timer.exists()
+
+
+def test_status_says_where_nothing_starts_the_days(here: Path) -> None:
+    write(here, TEXT)
+    shown = CliRunner().invoke(main, ["daily", "status", "study.yaml"])
+    assert "no clock of ours is installed: nothing will start by itself" in shown.output
+    assert "next day begins" not in shown.output
+    assert shown.output.endswith("trialfleet daily install study.yaml\n")
 
 
 def test_status_has_the_reasons_of_all_days_that_it_shows(here: Path) -> None:

@@ -371,10 +371,11 @@ def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
         trial | {"JobStatus": 2},
         trial | {"JobStatus": 6},
         trial | {"JobStatus": 1},
+        trial | {"JobStatus": 9},  # waits for the files that it shares with others
         {"JobUniverse": 5, "JobStatus": 5},
     ]
     assert pool_status.queue_of(ads) == pool_status.Queue(
-        runs=1, trials={"idle": 1, "running": 2}, jobs={"held": 1, "idle": 1, "running": 2}
+        runs=1, trials={"idle": 2, "running": 2}, jobs={"held": 1, "idle": 2, "running": 2}
     )
 
 

@@ -128,13 +128,17 @@ def test_a_run_that_makes_up_for_a_former_day_leaves_latest_where_it_is(
     study: Study, best: TrialFolder
 ) -> None:
     friday = MONDAY - timedelta(days=3)
-    publish_on(MONDAY, "monday", study, best)
+    its_day = RunsDay(date=MONDAY.date())
+    monday = FrozenStudy(run="monday", folder="/r", created=MONDAY, day=its_day, study=study)
+    publish(monday, "A", best)
     day = RunsDay(date=friday.date())
     later = MONDAY + timedelta(days=1)
     frozen = FrozenStudy(run="friday", folder="/r", created=later, day=day, study=study)
     made_up = publish(frozen, "A", best)
     assert latest(study) == "monday"
-    assert "stays with monday: monday was planned later" in (made_up.not_latest or "")
+    assert f"stays with monday: monday is of a later day, {MONDAY.date()}; to" in (
+        made_up.not_latest or ""
+    )
     assert provenance_of(made_up.path)["date"] == str(friday.date())
     today = FrozenStudy(
         run="tuesday", folder="/r", created=later, day=RunsDay(date=later.date()), study=study

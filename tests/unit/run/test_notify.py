@@ -21,12 +21,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import MakeRun
 from trialfleet.errors import StudyError
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
 from trialfleet.workflows.notify.event import Event, event_id
 from trialfleet.workflows.notify.outbox import Outbox, undelivered
 from trialfleet.workflows.notify.senders import SendError, message_of, send, slack_text
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.study.frozen import dump_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import KINDS, Channel, Mail
@@ -462,7 +464,10 @@ def test_a_test_goes_to_every_channel_and_says_which_works(tmp_path: Path, hook:
     first, second = done.output.splitlines()
     assert first.endswith("url: sent")
     assert second == "command false: 'false' ended with exit code 1: without a word"
-    assert "a test of its alerts" in hook.got[0]["title"]
+    assert hook.got[0]["event"] == "test"
+    assert hook.got[0]["test"] is True
+    assert hook.got[0]["title"].startswith("test:")
+    assert hook.got[0]["text"].startswith("test:")
     assert SECRET not in done.output
 
 
@@ -471,6 +476,44 @@ def test_a_study_without_channels_has_nothing_to_test(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["notify", "test", str(path)])
     assert done.exit_code == 2
     assert "the study has no notify: list" in done.output
+
+
+def test_a_test_is_no_real_event_and_goes_to_channels_of_any(tmp_path: Path, hook: Hook) -> None:
+    (tmp_path / "url").write_text(hook.url)
+    wanted = "  - {webhook: {url_file: url, shape: slack}, events: day-done}\n"
+    path = written(tmp_path, wanted)
+    assert CliRunner().invoke(main, ["notify", "test", str(path)]).exit_code == 0
+    assert hook.got[0]["text"].startswith("*test:")
+    assert event().to_json()["test"] is False
+
+
+def test_a_run_s_events_are_listed_by_its_name_and_without_one(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    run = make_run(name="demo", run="r1", out=work / "runs" / "demo" / "r1")
+    for words in ([], ["r1"], ["runs/demo/r1"], [str(run.folder)]):
+        done = CliRunner().invoke(main, ["notify", "list", *words])
+        assert done.exit_code == 0, done.exception
+        assert "no events yet in" in done.output
+    outbox = Outbox(RunFolder(run.folder).alerts)
+    outbox.put([event()], [channel(command=["true"])], is_daily=False)
+    [listed] = json.loads(CliRunner().invoke(main, ["notify", "list", "--json"]).output)
+    assert listed["event"]["region"] == "R1"
+
+
+def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "page.sh").write_text("#!/bin/sh\n")
+    path = written(tmp_path, "  - {command: [./page.sh]}\n")
+    with pytest.raises(StudyError, match=r"not executable; chmod \+x .*page\.sh") as caught:
+        load_study(path)
+    assert str(tmp_path / "page.sh") in str(caught.value)
+    (tmp_path / "page.sh").unlink()
+    with pytest.raises(StudyError, match="is no program that can be run") as caught:
+        load_study(path)
+    assert "chmod" not in str(caught.value)
 
 
 def test_no_secret_stands_in_what_a_run_keeps(tmp_path: Path, hook: Hook) -> None:

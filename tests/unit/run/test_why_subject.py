@@ -1,0 +1,73 @@
+"""What a job's id names once it has left the queue: by the logs of its run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from trialfleet import Run
+from trialfleet.errors import InputError
+from trialfleet.infra.pool import connection
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.why.subject import find_subject
+
+EVENT = "{} ({:03d}.000.000) 2026-11-22 22:18:43.545 Job {}\n...\n"
+
+
+@pytest.fixture
+def run(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose DAGMan was job 50 and then 60, its region's 51, a trial 52, its report 61."""
+    monkeypatch.chdir(work)
+    made = make_run(name="demo", run="r1", out=work / "runs/demo/r1")
+    files = RunFolder(made.folder)
+    region = files.region("A")
+    root = [EVENT.format("000", job, "submitted") for job in (50, 60)]
+    files.dag_files.log.write_text("".join(root))
+    files.dag_files.nodes_log.write_text(
+        EVENT.format("000", 51, "submitted") + EVENT.format("000", 61, "submitted")
+    )
+    ended = "was aborted.\n\tremoved with DAGMan job (050.000.000)"
+    region.dag_files.log.write_text(
+        EVENT.format("000", 51, "submitted") + EVENT.format("009", 51, ended)
+    )
+    region.trial("A.l1.t01").log.write_text(EVENT.format("000", 52, "submitted"))
+    return made
+
+
+@pytest.mark.usefixtures("run")
+def test_the_jobs_of_graphs_are_known_once_they_have_ended() -> None:
+    found = {
+        job: (subject.what, subject.region and subject.region.name, subject.node)
+        for job in ("50", "50.0", "60.0", "61.0", "51.0", "52.0")
+        for subject in [find_subject(job)]
+    }
+    assert found == {
+        "50": ("run", None, ""),
+        "50.0": ("run", None, ""),
+        "60.0": ("run", None, ""),
+        "61.0": ("run", None, ""),
+        "51.0": ("region", "A", ""),
+        "52.0": ("node", "A", "A.l1.t01"),
+    }
+    with pytest.raises(InputError, match="no job 5 is in"):
+        find_subject("5")
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("is_embedded", [True, False])
+def test_where_the_pool_is_ours_a_tool_of_htcondor_s_is_named_with_its_shell(
+    work: Path, monkeypatch: pytest.MonkeyPatch, *, is_embedded: bool
+) -> None:
+    config = work / "condor_config"
+    monkeypatch.setenv("CONDOR_CONFIG", str(config))
+    if is_embedded:
+        (work / "pool.json").touch()
+        monkeypatch.setattr(connection, "_put", {str(config)})
+    done = CliRunner().invoke(main, ["why", "77.0"])
+    assert done.exit_code == 2
+    assert "condor_q -nobatch" in done.stderr
+    assert ("(in: trialfleet pool shell)" in done.stderr) is is_embedded
