@@ -36,7 +36,7 @@ def build_report(source: ReportSource) -> Report:
 
     with storage_to_read(source.storage_url) as storage:
         stored = [_stored(storage, region.study_name) for region in source.regions]
-        pauses = pauses_of(source.active, set(_signs(source, stored)))
+        pauses = pauses_of(source.active, set(_signs(source, stored)), source.stops)
         regions = tuple(
             _region(source, region, each, pauses)
             for region, each in zip(source.regions, stored, strict=True)

@@ -7,13 +7,15 @@ tens of kilobytes, and nothing in the page has to draw them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.serve.live import Snapshot
+from trialfleet.workflows.status.causes import failed_attempts
+from trialfleet.workflows.status.job_log import read_executions, stays_of
 from trialfleet.workflows.status.states import TrialState, trial_state
 
 WIDTH = 1000  # units of a strip, however many pixels that is
@@ -88,8 +90,8 @@ def strip_of(snapshot: Snapshot) -> Strip | None:
 
 def span_of(snapshot: Snapshot, trials: Iterable[StoredTrial]) -> tuple[float, float] | None:
     """Return when the first of some trials began and the last ended, in Unix seconds."""
-    now = snapshot.now.timestamp()
-    spans = [when for trial in trials if (when := _when(trial, now))]
+    until = _until(snapshot)
+    spans = [when for trial in trials if (when := _when(trial, until(trial)))]
     if not spans:
         return None
     begin, end = min(start for start, _ in spans), max(end for _, end in spans)
@@ -99,22 +101,43 @@ def span_of(snapshot: Snapshot, trials: Iterable[StoredTrial]) -> tuple[float, f
 def bars_of(snapshot: Snapshot, region: RegionGraph, span: tuple[float, float]) -> list[Bar]:
     """Return the trials of a region that have begun, in a span of time."""
     lanes = {node: at for at, lane in enumerate(region.lanes) for node in lane}
-    began, now = _began(snapshot, region.name), snapshot.now.timestamp()
+    began, until = _began(snapshot, region.name), _until(snapshot)
     unfinished = snapshot.look.unfinished.get(region.name, {})
     scale = WIDTH / (span[1] - span[0])
     found = []
     for trial in snapshot.look.trials.get(region.name, ()):
         node = str(trial.user_attrs.get("node"))
-        when = _when(trial, now, began.get(node))
-        if when is None or node not in lanes:
+        if node not in lanes:
             continue
-        left = round((when[0] - span[0]) * scale)
-        right = round((when[1] - span[0]) * scale)
         kind = _SHOWN.get(trial_state(trial.state.name, node, unfinished), "waiting")
-        width = max(_SHORTEST, right - left - 1)
-        found.append(Bar(trial=trial.number, node=node, lane=lanes[node], kind=kind,
-                         left=min(left, WIDTH - _SHORTEST), width=width))  # fmt: skip
+        if kind == "waiting" and snapshot.look.status.ended and _last_failure(trial):
+            kind = "failed"  # the run ended after an attempt that nobody made again
+        for begin, end in _parts(trial, until(trial), began.get(node)):
+            left = round((begin - span[0]) * scale)
+            right = round((end - span[0]) * scale)
+            width = max(_SHORTEST, right - left - 1)
+            found.append(Bar(trial=trial.number, node=node, lane=lanes[node], kind=kind,
+                             left=min(left, WIDTH - _SHORTEST), width=width))  # fmt: skip
     return found
+
+
+def _parts(trial: StoredTrial, until: float, began: float | None) -> list[tuple[float, float]]:
+    """When a trial's job executed: several times where it was evicted, or stopped and resumed."""
+    stays = stays_of(trial.user_attrs.get("job") or {})
+    if len(stays) > 1:
+        return [(stay.began, max(stay.began, stay.ended)) for stay in stays]
+    when = _when(trial, until, began)
+    return [when] if when else []
+
+
+def _until(snapshot: Snapshot) -> Callable[[StoredTrial], float]:
+    """Until when a trial that isn't over is drawn: now, or as long as the run had to do with it."""
+    now = snapshot.now.timestamp()
+    if not snapshot.look.status.ended:
+        return lambda _: now
+    ends = [end for _, end in read_executions(snapshot.folder.dag_files.log) if end is not None]
+    ended = min([now, *ends[-1:]])
+    return lambda trial: _last_failure(trial) or ended
 
 
 def _row(snapshot: Snapshot, region: RegionGraph, span: tuple[float, float]) -> Row:
@@ -136,8 +159,10 @@ def _began(snapshot: Snapshot, name: str) -> dict[str, float | None]:
     return {each.node: each.started for each in own.running_trials} if own else {}
 
 
-def _when(trial: StoredTrial, now: float, began: float | None = None) -> tuple[float, float] | None:
-    """When a trial's job ran, else when it was asked for and told; until now if it isn't over."""
+def _when(
+    trial: StoredTrial, until: float, began: float | None = None
+) -> tuple[float, float] | None:
+    """When a trial's job ran, else when it was asked for and told; `until` if it isn't over."""
     job = trial.user_attrs.get("job") or {}
     start, end = job.get("started", began), job.get("ended")
     if start is None and trial.datetime_start:
@@ -145,8 +170,14 @@ def _when(trial: StoredTrial, now: float, began: float | None = None) -> tuple[f
     if start is None:
         return None
     if end is None:
-        end = trial.datetime_complete.timestamp() if trial.datetime_complete else now
+        end = trial.datetime_complete.timestamp() if trial.datetime_complete else until
     return float(start), max(float(start), float(end))
+
+
+def _last_failure(trial: StoredTrial) -> float | None:
+    """When the latest failed attempt of a trial was noted, in Unix seconds."""
+    attempts = failed_attempts([trial])
+    return max((datetime.fromisoformat(each.time).timestamp() for each in attempts), default=None)
 
 
 _STEPS = (10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)

@@ -296,6 +296,8 @@ def test_nodes_are_told_with_price_and_health() -> None:
         [
             {**slot, **fleet, "TrialfleetGpuHealthy": True},
             {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0"},
+            {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0", "IsDataSlot": True},
+            {"Machine": "n1", "SlotType": "Dynamic", "State": "Claimed", "Activity": "Idle"},
             {**slot, "Machine": "n2", "TrialfleetGpuHealthy": False, "TrialfleetGpuReason": "ECC"},
             {**slot, "Machine": "n3", "Draining": True, "DrainReason": "spot notice"},
         ]
