@@ -56,14 +56,22 @@ def keep_numbers_whole(table: Table) -> None:
 class Fitting:
     """A table with all of its columns where the terminal has room for them; else the other one."""
 
-    def __init__(self, table: Callable[[bool], Table]) -> None:
-        """Name what makes the table, given whether all of its columns have room."""
+    def __init__(self, table: Callable[[bool], RenderableType]) -> None:
+        """Name what makes the table, given whether all of its columns have room.
+
+        What it makes where they haven't may be a `Fitting` again.
+        """
         self._table = table
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
         """Yield the table that fits."""
+        from rich.measure import Measurement
+
         table = self._table(True)  # noqa: FBT003 - its only argument
-        needed = table.__rich_measure__(console, options.update_width(UNSQUEEZED)).maximum
+        unsqueezed = options.update_width(UNSQUEEZED)
+        needed = Measurement.get(console, unsqueezed, table).maximum
         yield table if needed <= options.max_width else self._table(False)  # noqa: FBT003
 
 

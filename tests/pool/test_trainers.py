@@ -25,6 +25,7 @@ from trialfleet.files import read_json
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman.job_queue import query
+from trialfleet.workflows.serve.nodes import _ads, read_nodes
 
 
 def moody(mood: str, **more: object) -> dict[str, object]:
@@ -239,6 +240,10 @@ def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> No
     assert sum(received(log) for log in logs) < 4_000_000
     sent = sum(log.read_text().count("Common files event: TransferFinished") for log in logs)
     assert sent == 1
+    ads = _ads()
+    assert any(ad.get("IsDataSlot") for ad in ads)  # it keeps the file, claimed and busy
+    (node,) = read_nodes([ad for ad in ads if ad.get("IsDataSlot") or "JobId" not in ad])
+    assert node.jobs == 0
 
 
 @pytest.mark.slow

@@ -136,14 +136,14 @@ def _cost_keys(by: str | None) -> list[str]:
 @run_argument
 def report(run: str | None) -> None:
     """Write the report of RUN as it stands now, and show its table."""
-    from trialfleet.workflows.report import summary_table
+    from trialfleet.workflows.report import fitted_summary
     from trialfleet.workflows.scripts.report_node import write_report
     from trialfleet.workflows.status.status import last_finished, open_run
 
     opened = run_called(run, quiet=False)
     folder = open_run(opened.folder)
     finished = last_finished(folder) if opened.status().ended else None
-    show(summary_table(write_report(folder, finished)))
+    console().print(fitted_summary(write_report(folder, finished)))
     say(f"report  {opened.report}")
 
 

@@ -44,14 +44,14 @@ def watch_to_the_end(run: Run) -> NoReturn:
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
     """Show what an ended run found, and where it is; exit 1 if the run failed."""
     from trialfleet.workflows.plan.folder import RunFolder
-    from trialfleet.workflows.report import summary_table
+    from trialfleet.workflows.report import fitted_summary
     from trialfleet.workflows.run.console import run_view
     from trialfleet.workflows.scripts.report_node import read_report
     from trialfleet.workflows.status.states import RunState
 
     terminal = console()
     if run.report.exists():
-        terminal.print(summary_table(read_report(RunFolder(run.folder))))
+        terminal.print(fitted_summary(read_report(RunFolder(run.folder))))
     if ended.state is not RunState.DONE:
         show(run_view(ended))
     else:

@@ -148,7 +148,7 @@ def _digest(
 
 
 def _priced(cost: Sum | None) -> dict[str, float]:
-    return {} if cost is None else {"usd": round(cost.usd, 6)}
+    return {} if cost is None or cost.usd is None else {"usd": round(cost.usd, 6)}
 
 
 def digest_table(outcomes: list[Outcome], costs: DaysCosts | None = None) -> str:
@@ -172,14 +172,16 @@ def digest_table(outcomes: list[Outcome], costs: DaysCosts | None = None) -> str
 
 
 def _usd(costs: DaysCosts | None, region: str) -> str:
-    """What a region has cost; empty where it had no job."""
+    """What a region has cost; empty where it had no job, or nobody knows its price."""
     known = costs.regions.get(region) if costs else None
-    return f"{_money(known.usd, costs.total)} USD" if known and costs else ""
+    if costs is None or known is None or known.usd is None:
+        return ""
+    return f"{_money(known.usd, costs.total)} USD"
 
 
-def _money(amount: float, total: Sum) -> str:
+def _money(amount: float | None, total: Sum) -> str:
     """An amount with as many decimals as all others of the day."""
-    return f"{amount:,.{2 if total.usd >= 1 else 4}f}"
+    return f"{amount or 0.0:,.{2 if (total.usd or 0.0) >= 1 else 4}f}"
 
 
 def _spent(total: Sum) -> str:

@@ -19,7 +19,7 @@ from trialfleet.workflows.report.model import (
 from trialfleet.workflows.report.page import render_page
 from trialfleet.workflows.report.reading import build_report
 from trialfleet.workflows.report.source import RegionSource, ReportSource
-from trialfleet.workflows.report.summary import summary_table
+from trialfleet.workflows.report.summary import fitted_summary, summary_table
 
 __all__ = [
     "Comparison",
@@ -33,6 +33,7 @@ __all__ = [
     "Setting",
     "Trial",
     "build_report",
+    "fitted_summary",
     "render_page",
     "summary_table",
 ]

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.files import shell_quoted
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.report.formatting import column_decimals, fixed, signed
 from trialfleet.workflows.report.model import (
@@ -125,6 +126,14 @@ def next_step_on_worse(region: RegionSource) -> tuple[str | None, str | None]:
         f"model of the default settings, run a copy of the study with regions: {alone} and budget: "
         "{trials: 1}: the first trial has them."
     ), None
+
+
+def why_command(region: RegionSource) -> str | None:
+    """The command that says why a region stands where it stands; None without a run's folder."""
+    if region.folder is None:
+        return None
+    run = region.folder.absolute().parent.parent  # the report is read from anywhere
+    return f"trialfleet why {shlex.quote(region.name)} --run {shell_quoted(run)}"
 
 
 def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:

@@ -180,6 +180,8 @@ class RegionReport:
             they aren't. `Report.advice` says what to do.
         next_step: what to do about the model that was published of them; None where nothing was.
         next_command: the command that does it, if there is one.
+        why_command: the command that says why it stands where it stands, and what mends that; None
+            where the run has no folder.
         final: metrics of the full training with the best settings.
         final_job: the job of the full training; None before it began.
         published: the folder of the published model.
@@ -212,6 +214,7 @@ class RegionReport:
     worse: str | None
     next_step: str | None
     next_command: str | None
+    why_command: str | None
     final: Mapping[str, float] | None
     final_job: Job | None
     published: str | None
@@ -260,6 +263,8 @@ class Report:
         finished: when it ended; None while it runs.
         notice: what a reader should know first, such as why trials ended early; empty: nothing.
         advice: what to do where tuned settings are worse than default ones; empty: nowhere.
+        edges: which parameters' best values lie at the end of their ranges in many regions, and
+            what to do about it; empty: none.
         wall_seconds: between the two, without pauses and what was before its first DAGMan.
         paused_seconds: sum of the pauses.
         pauses: from and to, in Unix seconds: when it was stopped, and resumed later.
@@ -281,6 +286,7 @@ class Report:
     finished: datetime | None
     notice: str
     advice: str
+    edges: str
     wall_seconds: float | None
     paused_seconds: float
     pauses: tuple[tuple[float, float], ...]

@@ -5,28 +5,35 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 SHORTEST = 60.0  # seconds: a DAGMan that crashed is back within less, and that is no pause
+BLINK = 1.0  # … of a pause that somebody made: less is not worth telling
 
 Span = tuple[float, float]  # from and to, in Unix seconds
 
 
 def pauses_of(
-    active: Sequence[tuple[float, float | None]], signs: Collection[float]
+    active: Sequence[tuple[float, float | None]],
+    signs: Collection[float],
+    stops: Collection[float] = (),
 ) -> tuple[Span, ...]:
-    """The gaps of a minute and more in which no DAGMan of a run executed, oldest first.
+    """The gaps in which no DAGMan of a run executed, oldest first.
+
+    A gap after a stop counts however short it is; any other, from a minute on.
 
     Args:
         active: when its DAGMans executed, as `job_log.read_executions` has it: the end is None
             where nobody saw it. Then it is the last sign of life before the next DAGMan began.
         signs: when something happened to a job of the run, in Unix seconds.
+        stops: when the run's own DAGMan was removed, in Unix seconds.
     """
     begins = sorted(begin for begin, _ in active)
-    spans = [(begin, _end(begin, end, begins, signs)) for begin, end in active]
+    spans = sorted((begin, _end(begin, end, begins, signs)) for begin, end in active)
     pauses: list[Span] = []
-    latest = begins[0] if begins else 0.0
-    for begin, end in sorted(spans):
-        if begin - latest >= SHORTEST:
+    before = latest = begins[0] if begins else 0.0
+    for begin, end in spans:
+        stopped = any(before <= stop <= begin for stop in stops)
+        if begin - latest >= (BLINK if stopped else SHORTEST):
             pauses.append((latest, begin))
-        latest = max(latest, end)
+        before, latest = begin, max(latest, end)
     return tuple(pauses)
 
 

@@ -11,6 +11,7 @@ from trialfleet.optimizer.stored_trials import is_repeat
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
+from trialfleet.workflows.report.edges import edges_of
 from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import RegionReport, Report, Trial
 from trialfleet.workflows.report.pauses import Span, paused_within, pauses_of
@@ -36,7 +37,7 @@ def build_report(source: ReportSource) -> Report:
 
     with storage_to_read(source.storage_url) as storage:
         stored = [_stored(storage, region.study_name) for region in source.regions]
-        pauses = pauses_of(source.active, set(_signs(source, stored)))
+        pauses = pauses_of(source.active, set(_signs(source, stored)), source.stops)
         regions = tuple(
             _region(source, region, each, pauses)
             for region, each in zip(source.regions, stored, strict=True)
@@ -55,6 +56,7 @@ def build_report(source: ReportSource) -> Report:
         finished=source.finished,
         notice=clean(" ".join(filter(None, notices))),
         advice=clean(analysis.advice_on_worse(source, regions)),
+        edges=clean(edges_of(regions)),
         wall_seconds=ended - begun - paused if source.finished else None,
         paused_seconds=paused,
         pauses=pauses,
@@ -135,6 +137,7 @@ def _region(
         worse=worse,
         next_step=clean(next_step),
         next_command=clean(next_command),
+        why_command=clean(analysis.why_command(region)),
         final=final,
         final_job=region.final_job,
         published=None if region.published is None else clean(str(region.published)),

@@ -71,6 +71,7 @@ class ReportSource:
         notice: what a reader should know first; empty: nothing.
         active: when DAGMans of the run executed, as `job_log.read_executions` has it; empty where
             that isn't known.
+        stops: when the run's own DAGMan was removed, in Unix seconds.
         regions: in the study's order.
         storage_url: SQLAlchemy's URL of Optuna's storage. It appears nowhere in the report.
         created: when the run was made, with a time zone.
@@ -92,6 +93,7 @@ class ReportSource:
     report_direction: str | None = None
     notice: str = ""
     active: Sequence[tuple[float, float | None]] = ()
+    stops: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         for direction in (self.direction, self.report_direction or self.direction):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.output import Fitting, keep_numbers_whole
 from trialfleet.workflows.report.analysis import unreported
-from trialfleet.workflows.report.formatting import column_decimals, duration, fixed, signed
+from trialfleet.workflows.report.formatting import (
+    BETTER,
+    column_decimals,
+    duration,
+    fixed,
+    signed,
+)
 from trialfleet.workflows.report.groups import group_of, outcome
 from trialfleet.workflows.report.model import RegionReport, Report
 
@@ -14,29 +20,56 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+_LONGEST_WORD = 24  # columns that a word of a name gets before it is folded
 _STYLES = {"worse": "red", "kept": "yellow"}
 
 
-def summary_table(report: Report) -> Table:
+def fitted_summary(report: Report) -> Fitting:
+    """The summary for a terminal; a narrow one goes without the objective's best, then times."""
+
+    def narrow(*, with_time: bool) -> Table:
+        return summary_table(report, with_best=False, with_time=with_time)
+
+    return Fitting(
+        lambda whole: (
+            summary_table(report) if whole else Fitting(lambda room: narrow(with_time=room))
+        )
+    )
+
+
+def summary_table(report: Report, *, with_best: bool = True, with_time: bool = True) -> Table:
     """One row per region: trials, tuned against default settings, gain, time, status.
 
     Trials are the completed ones; a column of failed ones stands beside them if there are any.
 
-    Time is the region's own, from its first trial's start to its last trial's end. Below the table
-    stands what to know of each region whose tuned settings are worse than the default ones.
+    Time is the region's own, from its first trial's start to its last trial's end. Above the table
+    stands which metric it compares; below, what to know of each region whose tuned settings are
+    worse than the default ones, and of best settings at the ends of their ranges.
+
+    Args:
+        report: of the run.
+        with_best: with the objective's best value, where another metric is compared.
+        with_time: with times.
     """
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     decimals = report_decimals(report)
     best_decimals = column_decimals([row.objective.tuned for row in report.regions])
-    with_best = report.metric != report.report_metric
+    with_best = with_best and report.metric != report.report_metric
     failed = report.failed > 0
-    table = Table(header_style="bold", caption=_caption(report), caption_justify="left")
+    table = Table(
+        header_style="bold",
+        title=Text(_title(report, with_best)),
+        title_justify="left",
+        caption=_caption(report),
+        caption_justify="left",
+    )
     table.add_column("region", overflow="fold")
     numeric = ["trials", "failed"] if failed else ["trials"]
-    numeric += [f"best {report.metric}"] if with_best else []
-    numeric += [f"{report.report_metric} tuned", "default", "gain", "time"]
+    numeric += ["best"] if with_best else []
+    numeric += ["tuned", "default", "gain", *(["time"] if with_time else [])]
     for title in numeric:
         table.add_column(Text(title), justify="right")
     table.add_column("state", overflow="fold")
@@ -49,11 +82,19 @@ def summary_table(report: Report) -> Table:
             Text(fixed(row.report.tuned, decimals)),
             Text(fixed(row.report.default, decimals)),
             _gain(row, decimals),
-            Text(duration(row.wall_seconds), no_wrap=True),
+            *([Text(duration(row.wall_seconds), no_wrap=True)] if with_time else []),
             Text(outcome(row), style=_STYLES.get(group_of(row), "")),
         )
     keep_numbers_whole(table)
+    for column in (table.columns[0], table.columns[-1]):
+        words = [word for cell in [column.header, *column.cells] for word in str(cell).split()]
+        column.min_width = min(_LONGEST_WORD, max(map(cell_len, words), default=1))
     return table
+
+
+def _title(report: Report, with_best: bool) -> str:
+    compared = f"tuned, default: {report.report_metric} ({BETTER[report.report_direction]})"
+    return compared + (f"; best: {report.metric}" if with_best else "")
 
 
 def _caption(report: Report) -> Text | None:
@@ -63,7 +104,10 @@ def _caption(report: Report) -> Text | None:
     lines = [*worse, report.advice] if worse else []
     if warning := unreported(report.report_metric, report.regions):
         lines.append(warning)
-    return Text("\n".join(lines), style="red") if lines else None
+    caption = Text("\n".join(lines), style="red")
+    if report.edges:
+        caption = Text("\n" if lines else "").join([caption, Text(report.edges, style="yellow")])
+    return caption if caption else None
 
 
 def _worse(row: RegionReport) -> list[str]:

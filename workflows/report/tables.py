@@ -23,7 +23,7 @@ FULL_MEANS = (
 MODEL = "Published model"
 COST = "USD"
 COST_MEANS = "what the region's jobs cost, failed attempts among them"
-EDGES = {"low": "at the lower end of its range", "high": "at the upper end of its range"}
+EDGES = {"low": "at the lower end", "high": "at the upper end"}
 
 
 @dataclass(frozen=True)

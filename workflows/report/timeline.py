@@ -50,11 +50,13 @@ class Timeline:
         rows: the machine of each row; those of one machine lie together.
         bars: the jobs, at most one at a time in a row.
         pauses: from and to, in Unix seconds: when the run was stopped, and resumed later.
+        attempts: of all jobs together, those included that were tried again.
     """
 
     rows: tuple[str, ...]
     bars: tuple[Bar, ...]
     pauses: tuple[Span, ...]
+    attempts: int = 0
 
     @property
     def start(self) -> float:
@@ -127,7 +129,13 @@ def timeline_of(report: Report) -> Timeline:
                 Bar(run.region, run.trial, run.state, run.start, run.end, len(rows)) for run in row
             ]
             rows.append(machine)
-    return Timeline(tuple(rows), tuple(bars), report.pauses)
+    attempts = sum(
+        max(1, job.attempts)
+        for region in report.regions
+        for _, _, job in _jobs(region)
+        if job.started is not None
+    )
+    return Timeline(tuple(rows), tuple(bars), report.pauses, attempts)
 
 
 def _until(report: Report) -> float:

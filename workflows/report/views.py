@@ -26,6 +26,7 @@ from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING, Cell, is_apart
 from trialfleet.workflows.report.timeline import Timeline
+from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import Stage
 
 ERROR_LENGTH = 3000
@@ -34,6 +35,8 @@ TRIALS_NAMED = 12
 ROW_HEIGHT, DENSE_HEIGHT, MANY = 24, 19, 30  # as region_charts.js has them
 JOB_ROW_HEIGHT = 20
 MOST_TIMELINE = 640
+LEAST_BUSY = 10.0  # seconds: how busy the machines were in less says nothing
+LEAST_DEFAULT = 0.1  # of a value and its default: where that is nearer to zero, no percentage
 
 
 def header(report: Report) -> list[tuple[str, str, str]]:
@@ -48,7 +51,8 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     trials = f"of {report.budget_trials:,} · {left}"
     waited = _paused(report.paused_seconds) or "from start to finish"
     helped = f"{better} of {len(gains)} regions better"
-    middle = f.signed(median(gains) if gains else None, report_decimals(report))
+    middle, unit = _median_gain(report)
+    helped = f"{unit}{better} of {len(gains)} better" if unit else helped
     return [
         ("Regions tuned", f"{tuned:,}", f"of {_count(len(regions), 'region')}")
         if tuned
@@ -67,6 +71,28 @@ def header(report: Report) -> list[tuple[str, str, str]]:
         ("Compute time", f.duration(report.compute_seconds), "sum over all jobs"),
         *([("Cost", f"{usd(report.usd)} USD", "of all jobs")] if report.usd is not None else []),
     ]
+
+
+def _median_gain(report: Report) -> tuple[str, str]:
+    """The median of the regions' gains, and what it is a part of.
+
+    Regions' values may be of different sizes, so it is in percent of each one's default settings,
+    but where one of these is near zero.
+    """
+    compared = [row.report for row in report.regions if row.report.gain is not None]
+    shares = [share for each in compared if (share := _share(each)) is not None]
+    if not shares or len(shares) < len(compared):
+        gains = [each.gain for each in compared if each.gain is not None]
+        return f.signed(median(gains) if gains else None, report_decimals(report)), ""
+    percent = 100 * median(shares)
+    return f"{f.signed(percent, 0 if abs(percent) >= 10 else 1)}%", "of default · "
+
+
+def _share(item: Comparison) -> float | None:
+    if item.gain is None or item.default is None or item.tuned is None:
+        return None
+    least = LEAST_DEFAULT * max(abs(item.default), abs(item.tuned))
+    return item.gain / abs(item.default) if abs(item.default) > least else None
 
 
 def subtitle(report: Report) -> str:
@@ -91,17 +117,25 @@ def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
 
 def _trouble(row: RegionReport) -> str:
     if row.stopped:
-        return f"{row.status}: {f.shortened(row.stopped, 160)}"
+        return f"{row.status}: {row.stopped.partition(SEE)[0]}"
     if group_of(row) == "failed":
         return f"{row.status}: {row.finished} of {row.budget_trials} trials are over"
     if row.failed > row.complete:
         return f"{row.failed} of {row.complete + row.failed} trials failed"
     if row.status == Stage.KEPT and row.not_latest:
         why = row.not_latest.partition("; to change that")[0]
-        return f"its new model is not in force: {f.shortened(why, 240)}"
+        return f"its new model is not in force: {why}"
     if row.worse is not None:
         return f"tuned settings are worse than default by {row.report.metric}"
     return ""
+
+
+def log_of(row: RegionReport) -> str:
+    """The log to read first of a region in which trials failed; empty where there is none."""
+    if not row.failed and row.status != Stage.FAILED:
+        return ""
+    found = (each.partition(SEE)[2] for each in (row.stopped, row.cause) if each)
+    return next(filter(None, found), "")
 
 
 def facts(report: Report, row: RegionReport) -> list[tuple[str, Cell]]:
@@ -230,7 +264,9 @@ def timeline_note(timeline: Timeline) -> str:
     jobs, rows = _count(len(timeline.bars), "job"), _count(len(timeline.rows), "row")
     machines = _count(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
-    if timeline.busy is None:
+    if timeline.attempts > len(timeline.bars):
+        caption += f" Of {timeline.attempts:,} attempts each job's last is drawn."
+    if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
     left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
     share = f"{f.duration(timeline.job_seconds)} of {rows} {f.TIMES} "

@@ -27,7 +27,7 @@ from trialfleet.workflows.report import (
     render_page,
 )
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.job_log import read_executions, read_job
+from trialfleet.workflows.status.job_log import read_executions, read_job, read_removals
 from trialfleet.workflows.status.states import Stage, TrialState
 from trialfleet.workflows.status.status import RegionStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import storage_url, study_name
@@ -73,6 +73,7 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
         finished=finished,
         notice=_notice(folder, look.status.regions),
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
+        stops=read_removals(folder.dag_files.log),
     )
 
 

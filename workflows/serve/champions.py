@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.workflows.models.card import card_of
-from trialfleet.workflows.models.latest import as_of_model, champion_of
+from trialfleet.workflows.models.latest import as_of_model, champion_of, created_of
 from trialfleet.workflows.study.spec import Study
 
 
@@ -18,11 +18,13 @@ class Champion:
     Attributes:
         run: the run that published it.
         as_of: how new it is; None where that isn't known.
+        created: when that run was planned; likewise.
         metrics: of its full training.
     """
 
     run: str
     as_of: datetime | None
+    created: datetime | None
     metrics: dict[str, float]
 
 
@@ -49,5 +51,6 @@ class Champions:
         return Champion(
             run=model.name,
             as_of=as_of_model(model),
+            created=created_of(model),
             metrics=metrics if isinstance(metrics, dict) else {},
         )

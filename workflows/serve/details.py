@@ -141,11 +141,11 @@ def _facts(snapshot: Snapshot, region: RegionStatus) -> Iterable[tuple[str, str,
     if region.best is not None:
         yield f"Best {snapshot.look.status.metric}", number(region.best), "strong"
     if tile.gain.value is not None:
-        yield f"Gain over {tile.gain.over}", tile.gain.text, tile.gain.tone
+        yield f"Against {tile.gain.over}", tile.gain.text, tile.gain.tone
     champion = snapshot.champions.of(region.slug)
     if champion:
-        age = views.age_of(champion.as_of, snapshot.now)
-        yield "Model in force", f"of {champion.run}, {age} old", ""
+        since = views.since(champion, snapshot.now)
+        yield "Model in force", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
         yield "Last trial ends in", views.about(region.seconds_left), ""
     verdict = views.verdict_of(snapshot, region.slug)

@@ -16,7 +16,7 @@ from trialfleet.workflows.costs.cost import node_price
 _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 _ATTRIBUTES = [
     "Machine", "SlotType", "State", "Cpus", "TotalSlotCpus", "TotalSlotGPUs", "GPUs", "Draining",
-    "JobId", "TrialfleetFleet", "TrialfleetInstance", "TrialfleetInstanceType",
+    "JobId", "IsDataSlot", "TrialfleetFleet", "TrialfleetInstance", "TrialfleetInstanceType",
     "TrialfleetLifecycle", "TrialfleetZone", "TrialfleetPricePerHour", "TrialfleetGpuName",
     "TrialfleetGpuHealthy", "TrialfleetGpuReason", "TrialfleetNote", "DrainReason",
 ]  # fmt: skip
@@ -111,8 +111,17 @@ def _node(name: str, slots: list[Mapping[str, Any]]) -> Node:
         price=node_price(ad) or None,
         cpus=sum(_number(slot, "TotalSlotCpus") for slot in whole),
         gpus=sum(_number(slot, "TotalSlotGPUs") for slot in whole),
-        jobs=sum("JobId" in slot for slot in slots),
+        jobs=sum(map(_runs_a_job, slots)),
     )
+
+
+def _runs_a_job(slot: Mapping[str, Any]) -> bool:
+    """Whether a slot runs a job: a claim outlives its job, for the next one.
+
+    The slots in which HTCondor keeps what several jobs' inputs have in common name a job too, and
+    are claimed long after it.
+    """
+    return "JobId" in slot and slot.get("IsDataSlot") is not True
 
 
 def _kind(ad: Mapping[str, Any]) -> str:

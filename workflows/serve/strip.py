@@ -8,7 +8,7 @@ a lane of their own, below those of the trials.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -19,6 +19,8 @@ from trialfleet.files import read_json
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.serve.live import Snapshot
+from trialfleet.workflows.status.causes import failed_attempts
+from trialfleet.workflows.status.job_log import read_executions, stays_of
 from trialfleet.workflows.status.states import TrialState, trial_state
 
 WIDTH = 1000  # units of a strip, however many pixels that is
@@ -158,7 +160,7 @@ def _row(region: RegionGraph, jobs: Sequence[_Job], span: _Span) -> Row:
 
 
 # The jobs of finished trials, by run and region: a trial that is finished stays as it is.
-_known: dict[tuple[Path, str], dict[int, tuple[StoredTrial, _Job | None]]] = {}
+_known: dict[tuple[Path, str], dict[int, tuple[StoredTrial, tuple[_Job, ...]]]] = {}
 
 
 def _jobs(snapshot: Snapshot, region: RegionGraph) -> list[_Job]:
@@ -166,34 +168,52 @@ def _jobs(snapshot: Snapshot, region: RegionGraph) -> list[_Job]:
     if len(_known) > _MOST_KNOWN:
         _known.clear()
     known = _known.setdefault((snapshot.folder.root, region.slug), {})
-    now, began = snapshot.now.timestamp(), _began(snapshot, region.name)
-    unfinished = snapshot.look.unfinished.get(region.name, {})
-    jobs = []
+    until, began = _until(snapshot), _began(snapshot, region.name)
+    jobs: list[_Job] = []
     for trial in snapshot.look.trials.get(region.name, ()):
         made = known.get(trial.number)
         if made is None or made[0] is not trial:
-            made = trial, _job_of(region, trial, now, began, unfinished)
+            made = trial, _jobs_of(snapshot, region, trial, until, began)
             if trial.state.is_finished():
                 known[trial.number] = made
-        if made[1]:
-            jobs.append(made[1])
-    return [*jobs, *_ends(snapshot, region, now, began)]
+        jobs += made[1]
+    return [*jobs, *_ends(snapshot, region, snapshot.now.timestamp(), began)]
 
 
-def _job_of(
+def _jobs_of(
+    snapshot: Snapshot,
     region: RegionGraph,
     trial: StoredTrial,
-    now: float,
+    until: Callable[[StoredTrial], float],
     began: Mapping[str, float | None],
-    unfinished: Mapping[str, TrialState],
-) -> _Job | None:
+) -> tuple[_Job, ...]:
+    """The times at which a trial ran: several where it was evicted, or stopped and resumed."""
     node = str(trial.user_attrs.get("node"))
     lane = _lanes(region).get(node)
-    when = trial.ran or _so_far(trial, now, began.get(node))
-    if when is None or lane is None:
-        return None
+    if lane is None:
+        return ()
+    unfinished = snapshot.look.unfinished.get(region.name, {})
     kind = _SHOWN.get(trial_state(trial.state.name, node, unfinished), "waiting")
-    return _Job(*when, f"trial {trial.number}: {kind}", node, lane, kind)
+    if kind == "waiting" and snapshot.look.status.ended and _last_failure(trial):
+        kind = "failed"  # the run ended after an attempt that nobody made again
+    title = f"trial {trial.number}: {kind}"
+    stays = stays_of(trial.user_attrs.get("job") or {})
+    if len(stays) > 1:
+        parts = [(stay.began, max(stay.began, stay.ended)) for stay in stays]
+    else:
+        when = trial.ran or _so_far(trial, until(trial), began.get(node))
+        parts = [when] if when else []
+    return tuple(_Job(*part, title, node, lane, kind) for part in parts)
+
+
+def _until(snapshot: Snapshot) -> Callable[[StoredTrial], float]:
+    """Until when a trial that isn't over is drawn: now, or as long as the run had to do with it."""
+    now = snapshot.now.timestamp()
+    if not snapshot.look.status.ended:
+        return lambda _: now
+    ends = [end for _, end in read_executions(snapshot.folder.dag_files.log) if end is not None]
+    ended = min([now, *ends[-1:]])
+    return lambda trial: _last_failure(trial) or ended
 
 
 @lru_cache(maxsize=1024)
@@ -242,12 +262,18 @@ def _began(snapshot: Snapshot, name: str) -> dict[str, float | None]:
     return {each.node: each.started for each in own.running_trials} if own else {}
 
 
-def _so_far(trial: StoredTrial, now: float, began: float | None) -> tuple[float, float] | None:
-    """Since when a trial that isn't over has run, or waits; until now."""
+def _so_far(trial: StoredTrial, until: float, began: float | None) -> _Span | None:
+    """Since when a trial that isn't over has run, or waits."""
     start = began
     if start is None and trial.datetime_start:
         start = trial.datetime_start.timestamp()
-    return None if start is None else (start, max(start, now))
+    return None if start is None else (start, max(start, until))
+
+
+def _last_failure(trial: StoredTrial) -> float | None:
+    """When the latest failed attempt of a trial was noted, in Unix seconds."""
+    attempts = failed_attempts([trial])
+    return max((datetime.fromisoformat(each.time).timestamp() for each in attempts), default=None)
 
 
 _STEPS = (10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)

@@ -20,6 +20,7 @@ from trialfleet.workflows.report.formatting import (
     signed,
 )
 from trialfleet.workflows.serve.answers import Answers
+from trialfleet.workflows.serve.champions import Champion
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
@@ -44,8 +45,9 @@ class Gain:
 
     Attributes:
         value: the difference; None while there is nothing to compare.
-        over: what they are compared with: `the champion`, or `default settings`.
-        text: the difference, as people read it.
+        over: what they are compared with: `the model in force`, `the former model`, or `default
+            settings`.
+        text: the difference, as people read it: `0.01 better`.
     """
 
     value: float | None
@@ -219,7 +221,18 @@ def _age(snapshot: Snapshot, region: RegionStatus) -> str:
     champion = snapshot.champions.of(region.slug)
     if champion is None:
         return "no model yet"
-    return f"model {age_of(champion.as_of, snapshot.now)} old"
+    return f"model {since(champion, snapshot.now)}"
+
+
+def since(champion: Champion, now: datetime) -> str:
+    """How new a model is: when its run was planned, or the day whose data it has if that is over.
+
+    Not when it was published: its data are those of the plan.
+    """
+    if champion.as_of is None:
+        return "of an unknown age"
+    word = "planned" if champion.as_of == champion.created else "of"
+    return f"{word} {age_of(champion.as_of, now)} ago"
 
 
 def _why(region: RegionStatus) -> str:
@@ -235,26 +248,36 @@ def _why(region: RegionStatus) -> str:
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """How much better a region's best settings are.
 
-    The gate measured both models on the same rows, so its word counts where there is one. Else the
-    best trial is held against what the champion's full training measured; in a region without a
-    champion, or whose champion is this very run's, against the default settings.
+    The gate measured both models on the same rows, so its word counts where there is one. Without a
+    gate a full training is held against that of another run's model in force. Until there is one,
+    best and default settings are compared, as tuning ran them: a trial isn't a model yet.
     """
     verdict = verdict_of(snapshot, region.slug)
     if verdict and verdict.champion:
         sides = [
             verdict.metrics.get(side, {}).get(verdict.metric) for side in (CHALLENGER, CHAMPION)
         ]
+        over = "the former model" if verdict.promoted else "the model in force"
         if sides[0] is not None and sides[1] is not None:
-            return _gain(sides[0], sides[1], _gate_direction(snapshot), "the champion")
+            return _gain(sides[0], sides[1], _gate_direction(snapshot), over)
     status = snapshot.look.status
     champion = snapshot.champions.of(region.slug)
-    before = (
-        champion.metrics.get(status.metric) if champion and champion.run != status.run else None
-    )
-    if before is not None:
-        return _gain(region.best, before, status.direction, "the champion")
+    if champion and champion.run != status.run:
+        before = champion.metrics.get(status.metric)
+        final = _final(snapshot, region.slug).get(status.metric)
+        if before is not None and final is not None:
+            return _gain(final, before, status.direction, "the model in force")
     trials = snapshot.look.trials.get(region.name, ())
     return _gain(region.best, _baseline(trials), status.direction, "default settings")
+
+
+def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
+    """What a region's full training measured in this run; nothing before its end."""
+    try:
+        found = read_json(snapshot.folder.region(slug).best.result)["metrics"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _gate_direction(snapshot: Snapshot) -> str:
@@ -272,7 +295,10 @@ def _gain(now: float | None, before: float | None, direction: str, over: str) ->
     if now is None or before is None:
         return Gain(value=None, over=over, text=NOTHING)
     value = now - before if direction == "maximize" else before - now
-    return Gain(value=value, over=over, text=signed(value, column_decimals([now, before])))
+    if not value:
+        return Gain(value=value, over=over, text="no better")
+    size = signed(abs(value), column_decimals([now, before])).removeprefix("+")
+    return Gain(value=value, over=over, text=f"{size} {'better' if value > 0 else 'worse'}")
 
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:

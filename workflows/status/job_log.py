@@ -188,6 +188,11 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
     return spans
 
 
+def read_removals(log: Path) -> list[float]:
+    """Return when the job of an event log was removed, in Unix seconds, oldest first."""
+    return [_time(event) for event in _events(log) if event.type.name == "JOB_ABORTED"]
+
+
 class LastLife(NamedTuple):
     """The last stay of a job in a slot.
 

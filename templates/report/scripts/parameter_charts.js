@@ -110,7 +110,7 @@ function parallelPicture(data, width, id) {
         dx: 6,
         fill: "var(--muted)",
         stroke: "var(--surface)",
-        strokeWidth: 3,
+        strokeWidth: 7, // closes the gaps between digits: no curve runs through them
         fontSize: 11,
       }),
       ...[0, 1].map((row) =>
@@ -246,7 +246,7 @@ function pairPicture(data, width, id, kind) {
     (trial) => trial.value !== null && at(trial, 0) !== null && at(trial, 1) !== null,
   );
   const left = parameterAxis(other, "left", 0.3 * width);
-  const margin = [26, 14, 44, left.width + 16];
+  const margin = [34, 14, 44, left.width + 16];
   const bottom = parameterAxis(one, "bottom", width - margin[1] - margin[3], width / 80);
   const channels = { x: (trial) => at(trial, 0), y: (trial) => at(trial, 1) };
   const good = (trial) => all.good(trial.value);

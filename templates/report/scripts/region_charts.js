@@ -258,6 +258,10 @@ function timeAxis(data, start, end, room) {
 
 // The time of day in UTC, as fine as a span of seconds needs and with the day where it needs that.
 function clock(span) {
+  if (span < 10) {
+    const whole = d3.utcFormat("%H:%M:%S");
+    return (time) => `${whole(time)}.${Math.floor(time.getUTCMilliseconds() / 100)}`;
+  }
   return d3.utcFormat(span > 86400 ? "%d %b %H:%M" : span > 600 ? "%H:%M" : "%H:%M:%S");
 }
 

@@ -252,7 +252,7 @@ function frame({ width, height, margin, marks, ...scales }) {
 function axisName(text, where) {
   const at =
     where === "left"
-      ? { frameAnchor: "top-left", textAnchor: "start", dx: -34, dy: -16 }
+      ? { frameAnchor: "top-left", textAnchor: "start", dx: -34, dy: -24 }
       : { frameAnchor: "bottom-right", textAnchor: "end", dy: 32 };
   return Plot.text([oneLine(text, 40)], { ...at, fill: "var(--muted)" });
 }

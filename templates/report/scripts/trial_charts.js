@@ -22,7 +22,7 @@ function historyPicture(data, width, id) {
   const picture = frame({
     width,
     height: 300,
-    margin: [26, 14, 42, left.width + 14],
+    margin: [34, 14, 42, left.width + 14],
     y: left.scale,
     x: { type: "linear", domain: [-0.5, last + 0.5], axis: null },
     marks: [
@@ -176,7 +176,7 @@ function curvesPicture(data, width, id) {
   const picture = frame({
     width,
     height: 280,
-    margin: [26, 14, 42, left.width + 14],
+    margin: [34, 14, 42, left.width + 14],
     x: bottom.scale,
     y: left.scale,
     marks: [

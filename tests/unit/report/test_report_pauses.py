@@ -39,6 +39,17 @@ def test_a_pause_is_a_gap_in_which_no_dagman_executed(
     assert list(pauses_of(active, signs)) == pauses
 
 
+@pytest.mark.parametrize(
+    ("stops", "pauses"),
+    [([98.0], [(100, 131)]), ([130.0], [(100, 131)]), ([], []), ([5.0], []), ([140.0], [])],
+)
+def test_after_a_stop_a_short_gap_is_a_pause_too(
+    stops: list[float], pauses: list[tuple[float, float]]
+) -> None:
+    active: list[tuple[float, float | None]] = [(0, 98), (10, 100), (131, 200), (135, 190)]
+    assert list(pauses_of(active, [], stops)) == pauses
+
+
 def test_only_the_part_of_a_pause_that_lies_within_counts() -> None:
     assert paused_within([(10, 20), (30, 40)], 15, 32) == 7
     assert paused_within([(10, 20)], 20, 30) == 0

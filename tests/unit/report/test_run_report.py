@@ -79,6 +79,16 @@ def test_the_wall_time_of_a_resumed_run_comes_from_its_dagmans_logs(make_run: Ma
     assert json.loads(folder.report_data.read_text())["paused_seconds"] == report.paused_seconds
 
 
+def test_half_a_minute_between_stop_and_resume_is_a_pause(make_run: MakeRun) -> None:
+    folder = tuned(make_run(budget=BUDGET), DEFAULT)
+    log = DAGMAN_LOG.replace("10:00:0", "02:30:3")
+    folder.dag_files.log.write_text(log)
+    assert write_report(folder, datetime(2026, 11, 20, 2, 40).astimezone()).paused_seconds == 31
+    crashed = log.replace("009 (007.000.000)", "004 (007.000.000)").replace("aborted", "evicted")
+    folder.dag_files.log.write_text(crashed)
+    assert write_report(folder, datetime(2026, 11, 20, 2, 40).astimezone()).paused_seconds == 0
+
+
 @pytest.mark.parametrize(("before", "is_better"), [(0.9, True), (0.7, False)])
 def test_a_worse_model_in_force_is_told_with_the_way_back(
     make_run: MakeRun, before: float, is_better: bool

@@ -218,10 +218,10 @@ def test_the_models_of_a_region_and_their_cards_are_shown(
         )
     (models / "latest").symlink_to("r1")
     write_json(RunFolder(run.run.folder).region("A").verdict, VERDICT)
-    wait_for(lambda: "model 3 h old" in server.ask("/").text)
+    wait_for(lambda: "model planned 3 h ago" in server.ask("/").text)
     tile = server.ask("/").text
     assert re.search(
-        r'class="good">\+0\.1\S*</b> <span class="muted small">over the champion', tile
+        r'class="good">0\.1\S* better</b> <span class="muted small">than the former model', tile
     )
     page = server.ask("/runs/r1/regions/A").text
     assert page.index("r1</bdi>") < page.index("r0</bdi>")
@@ -332,6 +332,8 @@ def test_nodes_are_told_with_price_and_health() -> None:
         [
             {**slot, **fleet, "TrialfleetGpuHealthy": True},
             {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0"},
+            {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0", "IsDataSlot": True},
+            {"Machine": "n1", "SlotType": "Dynamic", "State": "Claimed", "Activity": "Idle"},
             {**slot, "Machine": "n2", "TrialfleetGpuHealthy": False, "TrialfleetGpuReason": "ECC"},
             {**slot, "Machine": "n3", "Draining": True, "DrainReason": "spot notice"},
         ]

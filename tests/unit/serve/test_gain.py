@@ -1,0 +1,72 @@
+"""How much better a region is, on the page: models with models, trials with trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeRun
+from tests.stored_runs import StoredRun, stored, stored_trial, turns
+from trialfleet.files import write_json
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.serve.champions import Champion
+from trialfleet.workflows.serve.live import LiveRun
+from trialfleet.workflows.serve.nodes import NodeReader
+from trialfleet.workflows.serve.views import Gain, gain_of, since
+
+BEGAN = datetime.now() - timedelta(minutes=20)
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Iterator[StoredRun]:
+    """A run that tunes, in whose region another run's model is in force."""
+    with stored(make_run(regions=["A"], budget={"trials": 8, "lanes": 2})) as opened:
+        for at, (node, start) in enumerate(turns(opened.graph["A"], 2, BEGAN)):
+            opened.add("A", stored_trial(node, start, (0.75, 0.5)[at], baseline=at == 0))
+        study = opened.run.study
+        models = Path(study.publish) / study.name / "A"
+        card = {"study": study.name, "run": "r0", "region": "A", "metrics": {"loss": 0.25}}
+        (models / "r0").mkdir(parents=True)
+        for name in ("provenance.json", "card.json"):
+            write_json(models / "r0" / name, {**card, "created": NOW.isoformat()})
+        (models / "latest").symlink_to("r0")
+        yield opened
+
+
+def gain(run: StoredRun) -> Gain:
+    snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).snapshot()
+    return gain_of(snapshot, snapshot.look.status.regions[0])
+
+
+def test_a_trial_of_a_tuning_that_goes_on_is_not_held_against_a_finished_model(
+    run: StoredRun,
+) -> None:
+    found = gain(run)
+    assert (found.text, found.over, found.tone) == ("0.2500 better", "default settings", "good")
+
+
+def test_a_full_training_is_held_against_the_model_in_force(run: StoredRun) -> None:
+    result = RunFolder(run.run.folder).region("A").best.result
+    result.parent.mkdir(parents=True, exist_ok=True)
+    write_json(result, {"status": "complete", "metrics": {"loss": 0.375}})
+    found = gain(run)
+    assert (found.text, found.over, found.tone) == ("0.1250 worse", "the model in force", "bad")
+    write_json(result, {"status": "complete", "metrics": {"loss": 0.25}})
+    assert gain(run).text == "no better"
+
+
+@pytest.mark.parametrize(
+    ("as_of", "text"),
+    [
+        (NOW, "planned 10 min ago"),
+        (NOW - timedelta(days=3), "of 3 days ago"),
+        (None, "of an unknown age"),
+    ],
+)
+def test_a_model_is_as_new_as_its_data(as_of: datetime | None, text: str) -> None:
+    champion = Champion(run="r0", as_of=as_of, created=NOW, metrics={})
+    assert since(champion, NOW + timedelta(minutes=10)) == text
