@@ -96,7 +96,6 @@ def plan(
     """Write the folder of a run of STUDY and print what will run."""
     from trialfleet.infra.pool.connection import where_tools_work
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-    from trialfleet.workflows.run.lookup import runs_here
 
     planned = _planned(study, out, run_id, day)
     pool_check = planned.check_pool()
@@ -110,13 +109,21 @@ def plan(
         _check(planned)
     if pool_check.hopeless:
         say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
-        return
-    say(f"next: trialfleet submit {here}")
-    by_hand = f"condor_submit_dag {here}/study.dag"
-    say(f"  or by hand: {by_hand}{where_tools_work()}")
-    others = sum(not found.submitted for found in runs_here()) - 1
-    if others > 0:
-        say(f"  {others} more planned run(s) lie in ./runs: trialfleet remove --planned")
+    else:
+        say(f"next: trialfleet submit {here}")
+        say(f"  or by hand: condor_submit_dag {here}/study.dag{where_tools_work()}")
+    _mention_other_plans(planned)
+
+
+def _mention_other_plans(planned: Run) -> None:
+    from trialfleet.workflows.run.lookup import runs_here
+
+    others = sum(
+        not found.submitted and found.folder.absolute() != planned.folder for found in runs_here()
+    )
+    if others:
+        say(f"  earlier plans in ./runs that were never submitted: {others}; to delete them and")
+        say("  this one: trialfleet remove --planned")
 
 
 @click.command()

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from tests.conftest import MakeRun
 from tests.unit.run.test_node_scripts import Scripts, fail
+from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import InputError, Run, RunState
 from trialfleet.workflows.attempts.giving_up import GAVE_UP
 from trialfleet.workflows.cli.main import main
@@ -67,6 +68,18 @@ def test_all_planned_runs_are_removed_and_no_other(
     assert "removed 1 run" in invoke("remove", "--planned", "--yes").output
     assert list((work / "runs").iterdir()) == [submitted]
     assert "removed 0 run" in invoke("remove", "--planned", "--yes").output
+
+
+def test_plan_mentions_others_that_were_never_submitted(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    (work / "go.sh").touch()
+    write(work, MINIMAL)
+    assert "remove --planned" not in invoke("plan", "study.yaml", "--run-id", "r1").output
+    shown = invoke("plan", "study.yaml", "--run-id", "r2").output
+    assert "never submitted: 1;" in shown
+    assert shown.endswith("this one: trialfleet remove --planned\n")
 
 
 def test_a_run_that_may_be_under_way_stays(make_run: MakeRun) -> None:
