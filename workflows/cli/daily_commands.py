@@ -120,6 +120,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         newest_table,
         overview,
         reasons_table,
+        to_copy,
     )
 
     whole, folder, journal = journal_of(study)
@@ -136,6 +137,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
         say(f"no day of {shown.study} has begun")
     if reasons := reasons_table(shown):
         show(reasons)
+    for line in to_copy(shown):
+        say(line)
     if settings and begins:
         say(f"next day begins {begins.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}")
         say(f"started by {shown.clock or 'nothing of ours: trialfleet daily install'}")
