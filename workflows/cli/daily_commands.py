@@ -121,6 +121,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         newest_table,
         overview,
         reasons_table,
+        to_copy,
     )
 
     whole, folder, journal = journal_of(study)
@@ -137,6 +138,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
         say(f"no day of {shown.study} has begun")
     if reasons := reasons_table(shown):
         show(reasons)
+    for line in to_copy(shown):
+        say(line)
     if settings and begins:
         when = f"{begins.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}"
         if shown.clock:

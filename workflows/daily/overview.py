@@ -8,9 +8,14 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.status.causes import SEE
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+# what stands before a command or a path in a reason, and what is said of it in a line of its own
+_TO_COPY = {"; to change that: ": "next", SEE: "log"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +113,7 @@ def newest_table(shown: Overview) -> Table:
     for title in ("region", "ended", "why"):
         table.add_column(title, overflow="fold")
     for one in shown.newest:
-        table.add_row(Text(one.region), one.ending.value, Text(_why(one)))
+        table.add_row(Text(one.region), one.ending.value, Text(_split(_why(one))[0]))
     return table
 
 
@@ -122,8 +127,31 @@ def reasons_table(shown: Overview) -> Table | None:
     for title in ("day", "region", "ended", "why"):
         table.add_column(title, overflow="fold")
     for one in explained:
-        table.add_row(str(one.date), Text(one.region), one.ending.value, Text(one.why))
+        table.add_row(str(one.date), Text(one.region), one.ending.value, Text(_split(one.why)[0]))
     return table if explained else None
+
+
+def to_copy(shown: Overview) -> list[str]:
+    """Return the commands and paths of the reasons, a line each: a table would fold them.
+
+    Of each region those of its newest day that has any.
+    """
+    found: dict[str, str] = {}
+    for day in shown.days:
+        for one in day.outcomes:
+            _, label, text = _split(one.why)
+            if text:
+                found.setdefault(one.region, f"{label}  {one.region}  {text}")
+    return list(found.values())
+
+
+def _split(why: str) -> tuple[str, str, str]:
+    """A reason's words; and what is to be copied of it, after what that is, empty if nothing is."""
+    for mark, label in _TO_COPY.items():
+        words, found, text = why.partition(mark)
+        if found:
+            return words, label, text
+    return why, "", ""
 
 
 def _why(one: Outcome) -> str:

@@ -276,7 +276,7 @@ def _last_failure(trial: StoredTrial) -> float | None:
     return max((datetime.fromisoformat(each.time).timestamp() for each in attempts), default=None)
 
 
-_STEPS = (10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_STEPS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
 def ticks(span: tuple[float, float], most: int = 6) -> Ticks:

@@ -55,6 +55,12 @@ class Gain:
     text: str
 
     @property
+    def parts(self) -> tuple[str, str]:
+        """The figure, and whether it is better or worse."""
+        figure, _, word = self.text.partition(" ")
+        return figure, word
+
+    @property
     def tone(self) -> str:
         """The CSS class of the figure."""
         return "" if not self.value else "good" if self.value > 0 else "bad"

@@ -61,6 +61,16 @@ def test_every_kind_of_picture_is_drawn(browser: Browser, busy: Report) -> None:
     assert all(named)
 
 
+def test_the_times_of_a_run_of_a_blink_differ(browser: Browser, fleet: Fleet) -> None:
+    job = {"started": 1.7e9, "ended": 1.7e9 + 0.2, "machine": "m"}
+    failed = trial(DEFAULTS, None, error="x", job=job)
+    complete(browser, fleet.report(fleet.region("A", [failed])))
+    words = browser.texts("[data-picture=timeline][data-block=regions-data] svg text")
+    times = [word for word in words if ":" in word]
+    assert len(times) > 1
+    assert len(set(times)) == len(times)
+
+
 @pytest.mark.parametrize(
     "values",
     [[0.5], [0.5] * 9, [1e300, -1e300, 0.0], [3e-308, 1.5e308, 5.0], [1e-12, 2e-12],

@@ -221,7 +221,7 @@ def test_the_models_of_a_region_and_their_cards_are_shown(
     wait_for(lambda: "model planned 3 h ago" in server.ask("/").text)
     tile = server.ask("/").text
     assert re.search(
-        r'class="good">0\.1\S* better</b> <span class="muted small">than the former model', tile
+        r'class="good">0\.1\S*</b> <span class="muted small">better than the former model', tile
     )
     page = server.ask("/runs/r1/regions/A").text
     assert page.index("r1</bdi>") < page.index("r0</bdi>")
