@@ -76,6 +76,31 @@ def scale_of_gains(report: Report) -> Scale:
     return scale_of([0.0, *gains], 0.0, FAR_REGION)
 
 
+def costs_data(report: Report) -> dict[str, Any]:
+    """What the jobs of each region cost, in USD: trials, what comes behind them, and lost work."""
+    return {
+        "rows": [
+            {
+                "region": at,
+                "name": row.name,
+                "slug": row.slug,
+                "usd": short(row.usd),
+                "parts": [short(amount) for amount in _parts_of_cost(row)],
+            }
+            for at, row in enumerate(report.regions)
+            if row.usd
+        ]
+    }
+
+
+def _parts_of_cost(region: RegionReport) -> tuple[float, float, float]:
+    """Trials, full training and gate, and what was lost of either; together all that is known."""
+    jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
+    lost = sum(job.lost_usd or 0.0 for job in jobs)
+    trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
+    return trials, max(0.0, (region.usd or 0.0) - trials - lost), lost
+
+
 def timeline_data(timeline: Timeline) -> dict[str, Any]:
     """The machines' rows, jobs and pauses; times in seconds from `start`, the first of them."""
     start = timeline.start

@@ -31,10 +31,12 @@ def render_page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
     timeline = timeline_of(report)
     overview = chart_data.overview_data(report)
+    costs = chart_data.costs_data(report)
     everywhere = {
         "names": [region.name for region in report.regions],
         "overview": overview,
         "timeline": chart_data.timeline_data(timeline),
+        "costs": costs,
     }
     points = chart_data.curve_points(report)
     scripts = [_libraries(), _script()]
@@ -47,6 +49,7 @@ def render_page(report: Report) -> str:
         better=BETTER,
         overview=overview,
         timeline=timeline,
+        costs=costs,
         groups_of=groups.groups_of,
         tone_of=groups.tone_of,
         outcome=groups.outcome,

@@ -254,6 +254,11 @@ def overview_height(rows: int) -> int:
     return 95 + rows * (DENSE_HEIGHT if rows > MANY else ROW_HEIGHT)
 
 
+def costs_height(rows: int) -> int:
+    """About how high the picture of costs is, in pixels."""
+    return 69 + rows * (DENSE_HEIGHT if rows > MANY else ROW_HEIGHT)
+
+
 def timeline_height(rows: int) -> int:
     """About how high a timeline is, in pixels."""
     return 76 + min(MOST_TIMELINE, JOB_ROW_HEIGHT * rows)

@@ -228,10 +228,11 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
 
 def _check_study(name: str) -> None:
     """Refuse the name of a study that has neither a run nor a model here."""
+    here = models_folders_here()
     studies = {run.study for run in runs_here()}
-    studies |= {str(provenance_of(m / LATEST).get("study") or "") for m in models_folders_here()}
+    studies |= {str(provenance_of(m / LATEST).get("study") or m.parent.name) for m in here}
     if name not in studies:
-        known = sorted(studies - {""})
+        known = sorted(studies)
         raise InputError(
             f"no study {name!r}{did_you_mean(name, known)}; studies: {_listed(known) or 'none'}"
         )

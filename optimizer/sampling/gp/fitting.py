@@ -52,7 +52,7 @@ def prior(is_categorical: Mask) -> Prior:
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
     means = np.concatenate([lengths, [0.0, 0.0, np.log(1e-4)]])
-    deviations = np.concatenate([np.full(d, 0.7), [0.7, 1.0, 2.5]])
+    deviations = np.concatenate([np.full(d, 1.0), [1.0, 1.5, 2.5]])
     return Prior(means, deviations)
 
 

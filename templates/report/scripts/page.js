@@ -5,6 +5,7 @@
 const PICTURES = {
   overview: overviewPicture,
   timeline: timelinePicture,
+  costs: costsPicture,
   history: historyPicture,
   importance: importancePicture,
   curves: curvesPicture,
@@ -14,13 +15,14 @@ const PICTURES = {
   slice: slicePicture,
 };
 
+const OF_ALL = ["overview", "timeline", "costs"]; // pictures of all regions together
 const LEAST_WIDTH = 240; // narrower ones are drawn so wide and shrunk
 const figures = [...document.querySelectorAll(".figure")];
 const drawn = new Map(); // figure to the width that it was drawn with
 
 function draw(figure) {
   const { picture, place, block: id } = figure.dataset;
-  const ofAll = picture === "overview" || picture === "timeline";
+  const ofAll = OF_ALL.includes(picture);
   const data = ofAll ? block("regions-data")[picture] : block(id);
   const width = figure.clientWidth;
   if (!width) return;
@@ -65,7 +67,7 @@ function applyFilter() {
   }
   const told = document.getElementById("shown");
   if (told) told.textContent = `${regions.length - hidden.size} of ${regions.length} regions shown`;
-  redraw((figure) => ["overview", "timeline"].includes(figure.dataset.picture));
+  redraw((figure) => OF_ALL.includes(figure.dataset.picture));
 }
 
 function setFilter(change) {

@@ -123,6 +123,93 @@ function overviewLines(row, signed) {
   ];
 }
 
+const COSTS = [
+  ["trials", "complete", "var(--tuned)"],
+  ["full training and gate", "full-training", "var(--default)"],
+  ["lost", "failed", "var(--failed)"],
+];
+
+// What the jobs of each region cost, a bar per region that the filter shows, the dearest first.
+function costsPicture(data, width) {
+  const rows = data.rows.filter((row) => shown(row.region)).sort((a, b) => b.usd - a.usd);
+  if (!rows.length) return [note("No region that is shown has a cost.")];
+  const bars = rows.flatMap((row) => {
+    let from = 0;
+    return row.parts.map((usd, at) => ({ row, at, from, to: (from += usd) }));
+  });
+  const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
+  const told = Math.max(44, d3.max(rows, (row) => textWidth(money(row.usd))) + 16);
+  const scale = { kind: "linear", domain: [0, d3.max(rows, (row) => row.usd)] };
+  const axis = { most: width < 500 ? 4 : 8, room: width - names - told };
+  const bottom = numberAxis("bottom", scale, axis);
+  const y = (row) => row.slug;
+  const picture = frame({
+    width,
+    height: rows.length * (data.rows.length > 30 ? 19 : ROW) + 44,
+    margin: [0, told, 44, names],
+    x: bottom.scale,
+    y: { type: "band", domain: rows.map(y), axis: null, padding: 0.3 },
+    marks: [
+      ...bottom.marks,
+      Plot.barX(bars, {
+        x1: "from",
+        x2: "to",
+        y: (bar) => bar.row.slug,
+        fill: (bar) => COSTS[bar.at][2],
+        fillOpacity: 0.75,
+      }),
+      Plot.text(rows, {
+        y,
+        text: (row) => fitted(row.name, names - 14),
+        href: (row) => anchor(row.slug),
+        frameAnchor: "left",
+        textAnchor: "end",
+        dx: -10,
+        fill: "currentColor",
+      }),
+      Plot.text(rows, {
+        y,
+        text: (row) => money(row.usd),
+        frameAnchor: "right",
+        textAnchor: "start",
+        dx: 12,
+        fill: "var(--muted)",
+      }),
+      axisName("USD", "bottom"),
+      Plot.tip(
+        rows,
+        Plot.pointerY({
+          x: "usd",
+          y,
+          title: (row) => costLines(row).join("\n"),
+          fill: "var(--raised)",
+          stroke: "var(--muted)",
+          fontSize: 12,
+          lineWidth: 24,
+          lineHeight: 1.3,
+        }),
+      ),
+    ],
+  });
+  picture.addEventListener("click", () => picture.value && !coarse && go(picture.value.slug));
+  const there = COSTS.filter((_, at) => rows.some((row) => row.parts[at] > 0));
+  return [legend(there.map(([text, mark]) => [`bar ${mark}`, text])), picture];
+}
+
+function costLines(row) {
+  const parts = COSTS.map(([text], at) => [text, row.parts[at]]).filter(([, usd]) => usd > 0);
+  return [
+    oneLine(row.name, 60),
+    `${money(row.usd)} USD`,
+    ...parts.map(([text, usd]) => `${text}: ${money(usd)}`),
+  ];
+}
+
+function money(usd) {
+  const digits = usd >= 1 ? 2 : 4;
+  return usd.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
 const STATE_COLORS = {
   complete: "var(--tuned)",
   "full training": "var(--default)",

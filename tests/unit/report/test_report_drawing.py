@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,34 @@ def test_the_times_of_a_run_of_a_blink_differ(browser: Browser, fleet: Fleet) ->
     times = [word for word in words if ":" in word]
     assert len(times) > 1
     assert len(set(times)) == len(times)
+
+
+def test_what_regions_cost_is_drawn_where_prices_are_known(
+    browser: Browser, fleet: Fleet, busy: Report
+) -> None:
+    complete(browser, busy)
+    assert browser.run("return document.querySelector('[data-picture=costs]')") is None
+    regions = []
+    for name, factor in (("JFK", 1.0), ("<b>LGA</b>", 5.0), ("free", 0.0)):
+        trials = ran(tuned_trials(8))
+        for at, each in enumerate(trials):
+            lost = 0.25 * factor if at == 3 else 0.0
+            each.user_attrs["job"] |= {"usd": 0.5 * factor + lost, "lost_usd": lost}
+        usd = 5.25 * factor or None  # a dollar of it for the full training
+        regions.append(replace(fleet.region(name, trials), usd=usd))
+    complete(browser, fleet.report(*regions))
+    figure = "[data-picture=costs]"
+    assert browser.texts(f"{figure} .legend li") == ["trials", "full training and gate", "lost"]
+    told = browser.texts(f"{figure} svg text")
+    assert [text for text in told if text in {"JFK", "<b>LGA</b>", "free"}] == ["<b>LGA</b>", "JFK"]
+    assert {"26.25", "5.25"} <= set(told)
+    widths = browser.run(
+        f"return [...document.querySelectorAll('{figure} [aria-label=bar] rect')]"
+        ".map(bar => Number(bar.getAttribute('width')))"
+    )
+    (trials, full, lost) = widths[:3]
+    assert trials / full == pytest.approx(4, rel=0.05)
+    assert full / lost == pytest.approx(4, rel=0.1)
 
 
 @pytest.mark.parametrize(
