@@ -27,4 +27,5 @@ Papers
     Garrido-Merchán, Hernández-Lobato: Dealing with categorical and integer-valued variables (2020,
         arXiv 1805.03463), the kernel sees what a trial would receive, rounded
     Yeo, Johnson: A new family of power transformations (2000), the values' transformation
+    Snelson, Rasmussen, Ghahramani: Warped Gaussian processes (2004), its choice by likelihood
 """

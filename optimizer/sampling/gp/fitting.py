@@ -8,7 +8,7 @@ matter (Snoek, Larochelle and Adams 2012).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from scipy.optimize import minimize
 
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
+from trialfleet.optimizer.sampling.gp.outputs import Warped
 from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior
 
 SAMPLES = 8
@@ -57,19 +58,24 @@ def prior(is_categorical: Mask) -> Prior:
 
 
 def posteriors(
-    rows: Array, values: Array, is_categorical: Mask, random: np.random.Generator
+    rows: Array, warpings: Sequence[Warped], is_categorical: Mask, random: np.random.Generator
 ) -> list[Posterior]:
-    """Return the posterior under each of a few samples of θ.
+    """Return the posterior under each of a few samples of θ, of the likeliest warping.
 
     Args:
         rows: X, canonical, n × d.
-        values: y.
+        warpings: y, transformed in different ways.
         is_categorical: which parameters are choices.
         random: decides the samples.
     """
-    fitted = _fitted(values)
-    likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
+    fitted = _fitted(warpings[0].values)
     known = prior(is_categorical)
+    chosen = []
+    for each in warpings:
+        likelihood = Likelihood(rows[fitted], each.values[fitted], is_categorical)
+        best, density = _likeliest(likelihood, known)
+        chosen.append((density + float(each.log_slopes[fitted].sum()), best, likelihood, each))
+    _, best, likelihood, warped = max(chosen, key=lambda one: one[0])
 
     def log_likelihood(logs: Array) -> float:
         try:
@@ -77,9 +83,9 @@ def posteriors(
         except LinAlgError:
             return -np.inf
 
-    best = _likeliest(likelihood, known)
     samples = _samples(log_likelihood, best, known, _number(len(fitted)), random)
-    return [Posterior(rows, values, is_categorical, Hyperparameters.of(logs)) for logs in samples]
+    given = [Hyperparameters.of(logs) for logs in samples]
+    return [Posterior(rows, warped.values, is_categorical, each) for each in given]
 
 
 def _fitted(values: Array) -> NDArray[np.intp]:
@@ -97,8 +103,8 @@ def _number(results: int) -> int:
     return int(np.clip(_SAMPLED_RESULTS // results, 2, SAMPLES))
 
 
-def _likeliest(likelihood: Likelihood, known: Prior) -> Array:
-    """The θ of the largest posterior density that two starts lead to."""
+def _likeliest(likelihood: Likelihood, known: Prior) -> tuple[Array, float]:
+    """The θ of the largest posterior density that two starts lead to, and its logarithm."""
 
     def objective(z: Array) -> tuple[float, Array]:
         try:
@@ -122,7 +128,7 @@ def _likeliest(likelihood: Likelihood, known: Prior) -> Array:
         for start in (short, noisy)
     ]
     best = min(found, key=lambda result: float(result.fun))
-    return np.asarray(known.means + known.deviations * best.x)
+    return np.asarray(known.means + known.deviations * best.x), -float(best.fun)
 
 
 def _samples(

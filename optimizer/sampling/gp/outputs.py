@@ -2,11 +2,15 @@
 
 A Gaussian process expects values that spread evenly on both sides, which losses seldom do: one
 training that diverges would flatten all others. So a long tail on the bad side is taken in by its
-logarithm, and then all values by Yeo and Johnson's transformation, whose exponent is chosen by
-likelihood. Both keep the order: the best stays the best.
+logarithm. What remains may spread the more evenly for Yeo and Johnson's transformation; but where
+values are noisy it also stretches the noise among the best ones. Several strengths of it are
+offered, and the likelihood of the results chooses (a warped Gaussian process: Snelson, Rasmussen
+and Ghahramani 2004). All keep the order: the best stays the best.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import yeojohnson, yeojohnson_normmax
@@ -18,21 +22,40 @@ _TAIL = 3.0  # begins so many times farther from the median than the best value 
 _EXPONENTS = (-2.0, 2.0)
 
 
-def standardized(values: Array) -> Array:
-    """Return n values with mean 0 and variance 1, their tail taken in; zeros where all are equal.
+@dataclass(frozen=True)
+class Warped:
+    """Transformed values.
+
+    Attributes:
+        values: with mean 0 and variance 1; zeros where all are equal.
+        log_slopes: the logarithm of the transformation's slope at each value, but for a constant
+            that all transformations of the same values share.
+    """
+
+    values: Array
+    log_slopes: Array
+
+
+def warpings(values: Array) -> list[Warped]:
+    """Return several transformations of n values: without a warping first.
 
     Args:
         values: finite ones, of any size; smaller is better.
     """
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:
-        return np.zeros_like(values)
+        return [Warped(np.zeros_like(values), np.zeros_like(values))]
     scaled = _standard(_without_tail(values / largest))
+    found = [Warped(scaled, np.zeros_like(scaled))]
     if len(values) < 3:
-        return scaled
+        return found
     exponent = float(np.clip(yeojohnson_normmax(scaled), *_EXPONENTS))
-    found = _standard(np.asarray(yeojohnson(scaled, exponent)))
-    return found if np.isfinite(found).all() else scaled
+    for each in (0.5 + exponent / 2, exponent):  # 1 changes nothing
+        warped = np.asarray(yeojohnson(scaled, each))
+        slopes = (each - 1) * np.sign(scaled) * np.log1p(np.abs(scaled)) - np.log(warped.std())
+        if np.isfinite(warped).all() and np.isfinite(slopes).all():
+            found.append(Warped(_standard(warped), slopes))
+    return found
 
 
 def _without_tail(values: Array) -> Array:

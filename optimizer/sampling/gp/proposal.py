@@ -7,7 +7,7 @@ import numpy as np
 from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.fitting import posteriors
-from trialfleet.optimizer.sampling.gp.outputs import standardized
+from trialfleet.optimizer.sampling.gp.outputs import warpings
 from trialfleet.optimizer.sampling.gp.search import best_points
 
 _GOOD = 5  # known points that are looked around
@@ -26,10 +26,9 @@ def proposals(domain: Domain, rows: Array, values: Array, pending: Array, seed: 
         seed: decides what is left to chance.
     """
     random = np.random.default_rng(seed)
-    given = standardized(values)
-    models = posteriors(rows, given, domain.is_categorical, random)
+    models = posteriors(rows, warpings(values), domain.is_categorical, random)
     improvement = ExpectedImprovement([model.believing(pending) for model in models])
-    good = rows[np.argsort(given, kind="stable")[:_GOOD]]
+    good = rows[np.argsort(values, kind="stable")[:_GOOD]]
     found = best_points(domain, improvement, good, random)
     known = {row.tobytes() for row in np.concatenate([rows, pending])}
     is_new = np.array([row.tobytes() not in known for row in found])

@@ -246,7 +246,7 @@ def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
-    monkeypatch.setattr(Imds, "told", {})
+    monkeypatch.setattr(Imds, "paths", {})
     yield Imds.paths
     server.shutdown()
     server.server_close()
