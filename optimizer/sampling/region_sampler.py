@@ -24,6 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.proposal import proposals
+from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.seeds import stable_seed
 
 _FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
@@ -81,9 +82,9 @@ class RegionSampler(BaseSampler):
             if each.state == TrialState.RUNNING and each.number != trial.number and each.params
         ]
         seed = stable_seed(self._seed, trial.number)
-        sign = 1.0 if study.direction == StudyDirection.MINIMIZE else -1.0
+        values = np.array(losses(known, maximize=study.direction == StudyDirection.MAXIMIZE))
         rows, awaited = (_rows(domain, search_space, each) for each in (known, pending))
-        found = proposals(domain, rows, _values(known, sign), awaited, seed)
+        found = proposals(domain, rows, values, awaited, seed)
         return domain.decode(found[0])
 
     def sample_independent(
@@ -127,13 +128,3 @@ def _fits(distribution: BaseDistribution, value: Any) -> bool:
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     is_number = isinstance(value, int | float)
     return is_number and distribution.low <= value <= distribution.high
-
-
-def _values(trials: Sequence[FrozenTrial], sign: float) -> Array:
-    """The trials' values, smaller being better; the worst for one that failed."""
-    values = [
-        sign * each.value if each.state == TrialState.COMPLETE and each.value is not None else None
-        for each in trials
-    ]
-    worst = max(value for value in values if value is not None)
-    return np.array([worst if value is None else value for value in values])

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup import results_awaited
@@ -112,17 +113,16 @@ def _by_own(
     from trialfleet.optimizer.sampling.gp.proposal import proposals
 
     domain = _domain(space)
-    sign = 1.0 if direction == "minimize" else -1.0
-    values = [sign * trial.value for trial in history if trial.value is not None]
-    rows, known, pending = [], [], []
+    known, rows, pending = [], [], []
     for trial, point in zip(history, points, strict=True):
         if trial.state == TrialState.RUNNING:
             pending.append(domain.encode(point))
         elif trial.state != TrialState.PRUNED:
+            known.append(trial)
             rows.append(domain.encode(point))
-            known.append(max(values) if trial.value is None else sign * trial.value)
+    values = np.array(losses(known, maximize=direction == "maximize"))
     awaited = np.array(pending).reshape(-1, domain.size)
-    for row in proposals(domain, np.array(rows), np.array(known), awaited, seed):
+    for row in proposals(domain, np.array(rows), values, awaited, seed):
         found = domain.decode(row)
         entries = space.parameters.items()
         yield space.canonical({name: entry.nearest(found[name]) for name, entry in entries})

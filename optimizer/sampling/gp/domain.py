@@ -161,20 +161,17 @@ class Domain:
         found = np.empty_like(rows)
         for place, column in enumerate(self.columns.values()):
             found[:, place] = column.encode(column.decode(rows[:, place]))
-        found[~self.active(found)] = np.broadcast_to(self.defaults, found.shape)[
-            ~self.active(found)
-        ]
-        return found
+        return np.where(self.active(found), found, self.defaults)
 
     def active(self, rows: Array) -> Mask:
         """Return which parameters of m rows are active, m × d."""
         found = np.ones(rows.shape, dtype=bool)
-        places = {name: place for place, name in enumerate(self.names)}
         for name in self._order:
+            place = self.names.index(name)
             for other, values in self._conditions[name].items():
-                allowed = np.abs(rows[:, places[other], None] - values) < _SAME
-                holds = found[:, places[other]] & allowed.any(axis=1)
-                found[:, places[name]] &= holds
+                parent = self.names.index(other)
+                allowed = np.abs(rows[:, parent, None] - values) < _SAME
+                found[:, place] &= found[:, parent] & allowed.any(axis=1)
         return found
 
     def spread(self, unit: Array) -> Array:

@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
 from trialfleet.optimizer.sampling.gp.outputs import Warped
-from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior
+from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Pairs, Posterior
 
 SAMPLES = 8
 MOST_FITTED = 150  # results; a likelihood costs their number's cube
@@ -70,9 +70,10 @@ def posteriors(
     """
     fitted = _fitted(warpings[0].values)
     known = prior(is_categorical)
+    pairs = Pairs(rows[fitted], is_categorical)
     chosen = []
     for each in warpings:
-        likelihood = Likelihood(rows[fitted], each.values[fitted], is_categorical)
+        likelihood = Likelihood(pairs, each.values[fitted])
         best, density = _likeliest(likelihood, known)
         chosen.append((density + float(each.log_slopes[fitted].sum()), best, likelihood, each))
     _, best, likelihood, warped = max(chosen, key=lambda one: one[0])

@@ -51,10 +51,16 @@ class Hyperparameters:
         return self.joint + self.additive
 
 
+def squared_differences(left: Array, right: Array, is_categorical: Mask) -> Array:
+    """Return δ² of rows against rows: d parameters last, the other axes as NumPy broadcasts."""
+    deltas = differences(left, right, is_categorical)
+    return deltas * deltas
+
+
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ of m rows against n rows: m × n × d; choices that differ are at 1."""
-    found: Array = left[:, None, :] - right[None, :, :]
-    found[:, :, is_categorical] = found[:, :, is_categorical] != 0
+    """Return δ, as `squared_differences` does its square; choices that differ are at 1."""
+    found: Array = left - right
+    found[..., is_categorical] = found[..., is_categorical] != 0
     return found
 
 

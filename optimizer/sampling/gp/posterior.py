@@ -6,22 +6,40 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
-from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters, covariance, differences, slopes
+from trialfleet.optimizer.sampling.gp.kernel import (
+    Hyperparameters,
+    covariance,
+    differences,
+    slopes,
+    squared_differences,
+)
 
 JITTER = 1e-9  # beside the noise, of the signal: a Cholesky factor exists in double precision
+
+
+class Pairs:
+    """All pairs of n points: what a likelihood needs that depends on nothing else.
+
+    Attributes:
+        places: of each pair in a matrix of n × n.
+        squares: its δ², n (n - 1) / 2 × d.
+    """
+
+    def __init__(self, rows: Array, is_categorical: Mask) -> None:
+        """Take the differences of points X."""
+        self.places = np.triu_indices(len(rows), k=1)
+        left, right = (rows[places] for places in self.places)
+        self.squares = squared_differences(left, right, is_categorical)
 
 
 class Likelihood:
     """The likelihood of n results under any hyperparameters."""
 
-    def __init__(self, rows: Array, values: Array, is_categorical: Mask) -> None:
-        """Keep what doesn't depend on hyperparameters: the differences of all pairs."""
+    def __init__(self, pairs: Pairs, values: Array) -> None:
+        """Take the pairs of the points, and their values y."""
         self._values = values
-        self._pairs = np.triu_indices(len(rows), k=1)
-        left, right = rows[self._pairs[0]], rows[self._pairs[1]]
-        deltas = left - right
-        deltas[:, is_categorical] = deltas[:, is_categorical] != 0
-        self._squares = deltas * deltas
+        self._pairs = pairs.places
+        self._squares = pairs.squares
 
     def negative_log(self, logs: Array) -> float:
         """Return -log p(y | X, θ) without its constant.
@@ -112,7 +130,7 @@ class Posterior:
 
         The gradient by a choice is 0.
         """
-        deltas = differences(row[None], self.rows, self._is_categorical)[0]
+        deltas = differences(row, self.rows, self._is_categorical)
         squares = deltas * deltas
         joint, additive = covariance(squares, self.given)
         cross = joint + additive
@@ -133,8 +151,8 @@ class Posterior:
         return Posterior(both, values, self._is_categorical, self.given)
 
     def _covariance(self, rows: Array) -> Array:
-        deltas = differences(rows, self.rows, self._is_categorical)
-        joint, additive = covariance(deltas * deltas, self.given)
+        squares = squared_differences(rows[:, None], self.rows, self._is_categorical)
+        joint, additive = covariance(squares, self.given)
         return joint + additive
 
     def _deviation(self, variance: Array) -> Array:

@@ -56,7 +56,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=list(FAMILIES))
-    parser.add_argument("--rivals", nargs="*", default=list(RIVALS)[:4], choices=list(RIVALS))
+    parser.add_argument("--rivals", nargs="*", default=list(RIVALS), choices=list(RIVALS))
     parser.add_argument("--seeds", type=int, default=20, help="tasks of each family")
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--parallel", type=int, default=8, help="trials that are pending at a time")

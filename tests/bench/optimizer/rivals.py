@@ -1,4 +1,4 @@
-"""Optimisers with one interface: ours as a study uses it, Optuna's own, BoTorch."""
+"""Optimisers with one interface: ours as a study uses it, and Optuna's own."""
 
 from __future__ import annotations
 
@@ -73,12 +73,6 @@ class OfOptuna:
         self._study.tell(handle, loss)
 
 
-def _botorch(space: SearchSpace, seed: int, trials: int) -> Rival:
-    from optuna_integration import BoTorchSampler
-
-    return OfOptuna(BoTorchSampler(seed=seed, consider_running_trials=True), space)
-
-
 RIVALS: dict[str, Callable[[SearchSpace, int, int], Rival]] = {
     "GPSampler": lambda space, seed, _: OfOptuna(optuna.samplers.GPSampler(seed=seed), space),
     "RegionSampler": Ours,
@@ -88,5 +82,4 @@ RIVALS: dict[str, Callable[[SearchSpace, int, int], Rival]] = {
     "RandomSampler": lambda space, seed, _: OfOptuna(
         optuna.samplers.RandomSampler(seed=seed), space
     ),
-    "BoTorch": _botorch,
 }

@@ -13,8 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,14 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from tests.conftest import MakeRun
+from tests.unit.optimizer.conftest import Opener
 from tests.unit.report.report_studies import region_source, report_source
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.optimizer.ownership import Owner, Ownership
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import AlreadyTold, Assignment, RegionSettings
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.optimizer.trial_execution import TrialExecution
@@ -71,9 +71,6 @@ def programs() -> Path | None:
     found = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     newest = max(found, key=lambda path: float(path.parts[-3]), default=None)
     return newest.parent if newest else None
-
-
-Opener = Callable[[str], BaseStorage]
 
 
 class Server:
@@ -157,19 +154,6 @@ def server() -> Iterator[Server]:
         started.start()
         yield started
         started.stop("immediate")
-
-
-@pytest.fixture
-def opened() -> Iterator[Opener]:
-    """Open storages that are closed when the test ends."""
-    with ExitStack() as stack:
-
-        def open_(url: str) -> BaseStorage:
-            storage = open_storage(url)
-            stack.callback(close_storage, storage)
-            return storage
-
-        yield open_
 
 
 NO_TIMES: dict[str, Any] = {"datetime_start": None, "datetime_complete": None}

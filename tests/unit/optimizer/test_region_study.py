@@ -9,8 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from tests.unit.optimizer.conftest import Opener
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.optimizer import region_study
 from trialfleet.optimizer.region_study import RegionStudy
@@ -30,7 +30,7 @@ from trialfleet.optimizer.region_types import (
     Stopped,
 )
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import FAILURES
 from trialfleet.optimizer.trial_execution import MOST_REPORTS
@@ -47,22 +47,6 @@ ENTRIES: dict[str, Any] = {
 }
 SPACE = SearchSpace.model_validate(ENTRIES)
 NAME = "flights/2026-11-20T10-00-00/JFK"
-
-
-Opener = Callable[[str], BaseStorage]
-
-
-@pytest.fixture
-def opened() -> Iterator[Opener]:
-    """Open storages that are closed when the test ends."""
-    with ExitStack() as stack:
-
-        def open_(url: str) -> BaseStorage:
-            storage = open_storage(url)
-            stack.callback(close_storage, storage)
-            return storage
-
-        yield open_
 
 
 def settings(**more: Any) -> RegionSettings:

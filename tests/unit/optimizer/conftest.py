@@ -1,0 +1,26 @@
+"""What the tests of the optimiser share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from optuna.storages import BaseStorage
+
+from trialfleet.optimizer.storage import close_storage, open_storage
+
+Opener = Callable[[str], BaseStorage]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    """Open storages that are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def open_(url: str) -> BaseStorage:
+            storage = open_storage(url)
+            stack.callback(close_storage, storage)
+            return storage
+
+        yield open_
