@@ -8,13 +8,11 @@ logarithm isn't, and has a gradient to follow (Ament et al. 2023).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from scipy.special import erfcx, log_ndtr, logsumexp
+from scipy.special import erfcx, log_ndtr
 
 from trialfleet.optimizer.sampling.gp.domain import Array
-from trialfleet.optimizer.sampling.gp.posterior import Posterior
+from trialfleet.optimizer.sampling.gp.posterior import Posteriors
 
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 _FAR = -1e4  # below it h(z) is φ(z) / z² to the last digit
@@ -23,34 +21,30 @@ _FAR = -1e4  # below it h(z) is φ(z) / z² to the last digit
 class ExpectedImprovement:
     """The expected improvement over the best known point, by several posteriors."""
 
-    def __init__(self, posteriors: Sequence[Posterior]) -> None:
+    def __init__(self, posteriors: Posteriors) -> None:
         """Compare with the best mean at the points that each posterior knows."""
-        self._posteriors = list(posteriors)
-        self._best = [float(each.mean(each.rows).min()) for each in self._posteriors]
+        self._posteriors = posteriors
+        self._best = posteriors.best_means()
 
     def log(self, rows: Array) -> Array:
         """Return log EI at m points."""
-        found = []
-        for posterior, best in zip(self._posteriors, self._best, strict=True):
-            mean, deviation = posterior.at(rows)
-            found.append(np.log(deviation) + log_h((best - mean) / deviation))
-        return np.asarray(logsumexp(found, axis=0) - np.log(len(found)))
+        means, deviations = self._posteriors.at(rows)
+        logs = np.log(deviations) + log_h((self._best[:, None] - means) / deviations)
+        return np.asarray(np.logaddexp.reduce(logs) - np.log(len(logs)))
 
     def log_with_gradient(self, row: Array) -> tuple[float, Array]:
         """Return log EI at one point and its gradient by the point's d numbers."""
-        logs, gradients = [], []
-        for posterior, best in zip(self._posteriors, self._best, strict=True):
-            mean, deviation, by_mean, by_deviation = posterior.with_gradient(row)
-            z = (best - mean) / deviation
-            log_of_h = float(log_h(np.array(z)))
-            # dEI = -Φ(z) dμ + φ(z) d√v, by EI = √v h(z)
-            cumulative = np.exp(float(log_ndtr(z)) - log_of_h)
-            density = np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_of_h)
-            logs.append(np.log(deviation) + log_of_h)
-            gradients.append((density * by_deviation - cumulative * by_mean) / deviation)
-        total = float(logsumexp(logs))
-        shares = np.exp(np.array(logs) - total)
-        return total - float(np.log(len(logs))), np.asarray(shares @ np.array(gradients))
+        means, deviations, by_means, by_deviations = self._posteriors.with_gradient(row)
+        z = (self._best - means) / deviations
+        log_of_h = log_h(z)
+        logs = np.log(deviations) + log_of_h
+        total = float(np.logaddexp.reduce(logs))
+        # dEI = -Φ(z) dμ + φ(z) d√v, by EI = √v h(z)
+        shares = np.exp(logs - total) / deviations
+        cumulative = shares * np.exp(log_ndtr(z) - log_of_h)
+        density = shares * np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_of_h)
+        gradient = density @ by_deviations - cumulative @ by_means
+        return total - float(np.log(len(logs))), np.asarray(gradient)
 
 
 def log_h(z: Array) -> Array:

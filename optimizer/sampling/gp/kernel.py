@@ -14,6 +14,7 @@ All gradients follow from dm/d(r²) = -5/6 (1 + √5 r) exp(-√5 r), which is f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,19 +26,19 @@ _SQRT5 = 5**0.5
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a covariance depends on.
+    """What a covariance depends on: one of each, or a stack of them, a sample in each first place.
 
     Attributes:
-        lengths: ℓ, d of them.
+        lengths: ℓ, d of them in the last axis.
         joint: s², the variance of what parameters do together.
         additive: a², the variance of what they do by themselves.
         noise: σ².
     """
 
     lengths: Array
-    joint: float
-    additive: float
-    noise: float
+    joint: float | Array
+    additive: float | Array
+    noise: float | Array
 
     @classmethod
     def of(cls, logs: Array) -> Hyperparameters:
@@ -45,8 +46,17 @@ class Hyperparameters:
         values = np.exp(logs)
         return cls(values[:-3], *(float(value) for value in values[-3:]))
 
+    @classmethod
+    def stacked(cls, given: Sequence[Hyperparameters]) -> Hyperparameters:
+        """Return S samples as one, for covariances S × n of n pairs of points."""
+        joint, additive, noise = (
+            np.array([getattr(each, name) for each in given])[:, None]
+            for name in ("joint", "additive", "noise")
+        )
+        return cls(np.array([each.lengths for each in given])[:, None], joint, additive, noise)
+
     @property
-    def variance(self) -> float:
+    def variance(self) -> float | Array:
         """k(x, x): the variance of the function at any point."""
         return self.joint + self.additive
 
@@ -78,11 +88,23 @@ def covariance(squares: Array, given: Hyperparameters) -> tuple[Array, Array]:
 
 def slopes(squares: Array, given: Hyperparameters) -> Array:
     """Return dk / d(δ_d²) for every d, in the shape of `squares`."""
+    return covariance_and_slopes(squares, given)[2]
+
+
+def covariance_and_slopes(squares: Array, given: Hyperparameters) -> tuple[Array, Array, Array]:
+    """Return both parts of k, and dk / d(δ_d²) for every d in the shape of `squares`."""
     weights = given.lengths**-2
     scaled = squares * weights
-    joint = given.joint * _matern_slope(scaled.sum(axis=-1))
-    share = given.additive / len(given.lengths)
-    return np.asarray(weights * (joint[..., None] + share * _matern_slope(scaled)))
+    joint, joint_slope = _matern_and_slope(scaled.sum(axis=-1))
+    additive, additive_slope = _matern_and_slope(scaled)
+    share = given.additive / squares.shape[-1]
+    by_square = weights * (_last(given.joint * joint_slope) + _last(share) * additive_slope)
+    return given.joint * joint, share * additive.sum(axis=-1), np.asarray(by_square)
+
+
+def _last(values: Array | float) -> Array:
+    """With an axis more, which stands for the parameters."""
+    return np.asarray(values)[..., None]
 
 
 def _matern(squared: Array) -> Array:
@@ -90,6 +112,8 @@ def _matern(squared: Array) -> Array:
     return np.asarray((1 + r + r * r / 3) * np.exp(-r))
 
 
-def _matern_slope(squared: Array) -> Array:
+def _matern_and_slope(squared: Array) -> tuple[Array, Array]:
     r = _SQRT5 * np.sqrt(squared)
-    return np.asarray(-5 / 6 * (1 + r) * np.exp(-r))
+    falling = np.exp(-r)
+    linear = (1 + r) * falling
+    return linear + r * r / 3 * falling, -5 / 6 * linear

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
@@ -9,8 +11,8 @@ from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import (
     Hyperparameters,
     covariance,
+    covariance_and_slopes,
     differences,
-    slopes,
     squared_differences,
 )
 
@@ -62,14 +64,14 @@ class Likelihood:
             LinAlgError: the covariance is singular in double precision.
         """
         given = Hyperparameters.of(logs)
-        joint, additive = covariance(self._squares, given)
+        joint, additive, by_square = covariance_and_slopes(self._squares, given)
         factor = self._factor(joint + additive, given)
         inverse = cho_solve((factor, True), np.eye(len(self._values)))
         alpha = inverse @ self._values
         value = 0.5 * float(self._values @ alpha) + float(np.log(factor.diagonal()).sum())
         by_covariance = 0.5 * (inverse - np.outer(alpha, alpha))
         of_pairs = 2 * by_covariance[self._pairs]  # each pair stands in K twice
-        by_square = of_pairs @ (slopes(self._squares, given) * self._squares)
+        by_square = of_pairs @ (by_square * self._squares)
         diagonal = float(by_covariance.trace())
         return value, np.array(
             [
@@ -108,39 +110,22 @@ class Posterior:
         self.rows = rows
         self.values = values
         self.given = given
-        self._is_categorical = is_categorical
+        self.is_categorical = is_categorical
         whole = self._covariance(rows)
         whole.flat[:: len(rows) + 1] += given.noise + JITTER * given.variance
-        self._factor = cholesky(whole, lower=True)
-        self._alpha = cho_solve((self._factor, True), values)
+        self.factor = cholesky(whole, lower=True)
+        self.alpha = cho_solve((self.factor, True), values)
 
     def mean(self, rows: Array) -> Array:
         """Return μ at m points."""
-        return np.asarray(self._covariance(rows) @ self._alpha)
+        return np.asarray(self._covariance(rows) @ self.alpha)
 
     def at(self, rows: Array) -> tuple[Array, Array]:
         """Return μ and √v at m points."""
         cross = self._covariance(rows)
-        solved = solve_triangular(self._factor, cross.T, lower=True)
+        solved = solve_triangular(self.factor, cross.T, lower=True)
         variance = self.given.variance - (solved * solved).sum(axis=0)
-        return np.asarray(cross @ self._alpha), self._deviation(variance)
-
-    def with_gradient(self, row: Array) -> tuple[float, float, Array, Array]:
-        """Return μ and √v at one point, and their gradients by its d numbers.
-
-        The gradient by a choice is 0.
-        """
-        deltas = differences(row, self.rows, self._is_categorical)
-        squares = deltas * deltas
-        joint, additive = covariance(squares, self.given)
-        cross = joint + additive
-        by_row = 2 * deltas * slopes(squares, self.given)
-        by_row[:, self._is_categorical] = 0.0
-        solved = cho_solve((self._factor, True), cross)
-        variance = np.array(self.given.variance - cross @ solved)
-        deviation = float(self._deviation(variance))
-        by_deviation = -(by_row.T @ solved) / deviation  # dv = -2 K⁻¹k · dk; d√v = dv / 2√v
-        return float(cross @ self._alpha), deviation, by_row.T @ self._alpha, by_deviation
+        return np.asarray(cross @ self.alpha), deviation(variance, self.given)
 
     def believing(self, rows: Array) -> Posterior:
         """Return the posterior when pending points come out as predicted."""
@@ -148,12 +133,62 @@ class Posterior:
             return self
         values = np.concatenate([self.values, self.mean(rows)])
         both = np.concatenate([self.rows, rows])
-        return Posterior(both, values, self._is_categorical, self.given)
+        return Posterior(both, values, self.is_categorical, self.given)
 
     def _covariance(self, rows: Array) -> Array:
-        squares = squared_differences(rows[:, None], self.rows, self._is_categorical)
+        squares = squared_differences(rows[:, None], self.rows, self.is_categorical)
         joint, additive = covariance(squares, self.given)
         return joint + additive
 
-    def _deviation(self, variance: Array) -> Array:
-        return np.sqrt(np.maximum(variance, JITTER * self.given.variance))
+
+class Posteriors:
+    """The posteriors of the same points under several samples of hyperparameters, at once.
+
+    One at a time, what NumPy needs for a call would be most of the time of a gradient.
+    """
+
+    def __init__(self, posteriors: Sequence[Posterior]) -> None:
+        """Stack S posteriors, whose points and choices are the same."""
+        self._each = list(posteriors)
+        self._rows = posteriors[0].rows
+        self._is_categorical = posteriors[0].is_categorical
+        self._given = Hyperparameters.stacked([each.given for each in posteriors])
+        self._alphas = np.array([each.alpha for each in posteriors])
+        identity = np.eye(len(self._rows))
+        self._inverses = np.array([cho_solve((each.factor, True), identity) for each in posteriors])
+
+    def best_means(self) -> Array:
+        """Return the least μ at a known point, of each."""
+        return np.array([each.mean(each.rows).min() for each in self._each])
+
+    def at(self, rows: Array) -> tuple[Array, Array]:
+        """Return μ and √v at m points, S × m."""
+        found = [each.at(rows) for each in self._each]  # at once they would take S times the memory
+        return np.array([mean for mean, _ in found]), np.array([root for _, root in found])
+
+    def with_gradient(self, row: Array) -> tuple[Array, Array, Array, Array]:
+        """Return μ and √v at one point, and their gradients by its d numbers, S × d.
+
+        The gradient by a choice is 0.
+        """
+        deltas = differences(row, self._rows, self._is_categorical)
+        joint, additive, by_square = covariance_and_slopes(deltas * deltas, self._given)
+        cross = joint + additive
+        deltas[:, self._is_categorical] = 0.0
+        by_row = 2 * deltas * by_square
+        solved = np.matmul(self._inverses, cross[..., None])[..., 0]
+        variance = self._given.variance - (cross * solved).sum(axis=1, keepdims=True)
+        root = deviation(variance, self._given)
+        both = np.matmul(np.stack([self._alphas, solved], axis=1), by_row)
+        means = (cross * self._alphas).sum(axis=1)
+        return (
+            means,
+            root[:, 0],
+            both[:, 0],
+            -both[:, 1] / root,
+        )  # dv = -2 K⁻¹k · dk, d√v = dv / 2√v
+
+
+def deviation(variance: Array, given: Hyperparameters) -> Array:
+    """Return √v, where rounding may have left v at nothing."""
+    return np.asarray(np.sqrt(np.maximum(variance, JITTER * given.variance)))

@@ -8,6 +8,7 @@ from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.fitting import posteriors
 from trialfleet.optimizer.sampling.gp.outputs import warpings
+from trialfleet.optimizer.sampling.gp.posterior import Posteriors
 from trialfleet.optimizer.sampling.gp.search import best_points
 
 _GOOD = 5  # known points that are looked around
@@ -27,7 +28,7 @@ def proposals(domain: Domain, rows: Array, values: Array, pending: Array, seed: 
     """
     random = np.random.default_rng(seed)
     models = posteriors(rows, warpings(values), domain.is_categorical, random)
-    improvement = ExpectedImprovement([model.believing(pending) for model in models])
+    improvement = ExpectedImprovement(Posteriors([model.believing(pending) for model in models]))
     good = rows[np.argsort(values, kind="stable")[:_GOOD]]
     found = best_points(domain, improvement, good, random)
     known = {row.tobytes() for row in np.concatenate([rows, pending])}

@@ -11,7 +11,7 @@ from trialfleet.optimizer.sampling.gp.domain import Array
 from trialfleet.optimizer.sampling.gp.fitting import MOST_FITTED, SAMPLES, posteriors
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters, covariance, slopes
 from trialfleet.optimizer.sampling.gp.outputs import warpings
-from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Pairs, Posterior
+from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Pairs, Posterior, Posteriors
 
 CATEGORICAL = np.array([False, False, True])
 GIVEN = Hyperparameters(np.array([0.3, 0.8, 1.5]), joint=1.3, additive=0.6, noise=1e-3)
@@ -85,14 +85,19 @@ def test_the_posterior_is_the_conditional_normal_distribution() -> None:
 
 def test_the_gradients_of_mean_and_deviation_are_their_derivatives() -> None:
     rows = some_rows(10)
-    posterior = Posterior(rows, values_at(rows), CATEGORICAL, GIVEN)
+    other = Hyperparameters(2 * GIVEN.lengths, joint=0.4, additive=0.9, noise=1e-2)
+    each = [Posterior(rows, values_at(rows), CATEGORICAL, given) for given in (GIVEN, other)]
     at = np.array([0.4, 0.7, 1.0])
-    mean, deviation, by_mean, by_deviation = posterior.with_gradient(at)
-    assert (mean, deviation) == pytest.approx([float(x[0]) for x in posterior.at(at[None])])
-    for place, found in ((0, by_mean), (1, by_deviation)):
-        expected = approx_fprime(at, lambda x, i=place: posterior.at(x[None])[i][0], 1e-7)
-        assert np.allclose(found[:2], expected[:2], atol=1e-5)
-        assert found[2] == 0.0, "a choice has no direction"
+    means, deviations, by_means, by_deviations = Posteriors(each).with_gradient(at)
+    for place, posterior in enumerate(each):
+        mean, deviation = (float(x[0]) for x in posterior.at(at[None]))
+        assert (means[place], deviations[place]) == pytest.approx((mean, deviation))
+        for which, found in enumerate((by_means[place], by_deviations[place])):
+            expected = approx_fprime(
+                at, lambda x, p=posterior, i=which: float(p.at(x[None])[i][0]), 1e-7
+            )
+            assert np.allclose(found[:2], expected[:2], atol=1e-5)
+            assert found[2] == 0.0, "a choice has no direction"
 
 
 def test_believing_changes_no_mean_and_leaves_less_to_find_out() -> None:

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement, log_h
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
-from trialfleet.optimizer.sampling.gp.posterior import Posterior
+from trialfleet.optimizer.sampling.gp.posterior import Posterior, Posteriors
 from trialfleet.optimizer.sampling.gp.proposal import proposals
 from trialfleet.optimizer.sampling.gp.search import best_points
 from trialfleet.optimizer.space import SearchSpace
@@ -52,11 +52,11 @@ def losses(rows: Array) -> Array:
     return np.array([loss(domain().decode(row)) for row in rows])
 
 
-def models(rows: Array, values: Array) -> list[Posterior]:
+def models(rows: Array, values: Array) -> Posteriors:
     is_categorical = domain().is_categorical
     lengths = (np.array([0.5, 0.5, 1.0, 0.5]), np.array([1.0, 0.7, 0.8, 0.9]))
     given = [Hyperparameters(length, 1.0, 0.5, 1e-6) for length in lengths]
-    return [Posterior(rows, values, is_categorical, each) for each in given]
+    return Posteriors([Posterior(rows, values, is_categorical, each) for each in given])
 
 
 def test_log_h_is_the_logarithm_of_h() -> None:
