@@ -21,13 +21,19 @@ from typing import TYPE_CHECKING, Literal
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from trialfleet.optimizer.sampling.former import (
+    FormerTask,
+    domain_of,
+    nearest,
+    startup_points,
+    teachers_of,
+)
 from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup import results_awaited
 
 if TYPE_CHECKING:
-    from trialfleet.optimizer.sampling.gp.domain import Domain
     from trialfleet.optimizer.space import Scalar, SearchSpace
 
 Direction = Literal["minimize", "maximize"]
@@ -59,13 +65,14 @@ def suggest(
     seed: int,
     startup_trials: int,
     sampler: Sampler = OWN,
+    former: Sequence[FormerTask] = (),
 ) -> Point:
     """Return the canonical point to try next.
 
     The first is the defaults. The start-up trials after it follow a scrambled Sobol sequence: it
     covers the space more evenly than random points and never repeats itself, whatever is pending.
     Then the sampler proposes. A point of the history is proposed again only when the space has no
-    other.
+    other. Where former tasks are known, points that did well in them take the sequence's place.
 
     Args:
         space: the search space.
@@ -74,16 +81,20 @@ def suggest(
         seed: of this study; the length of the history is mixed in.
         startup_trials: trials that don't follow the model, the defaults among them.
         sampler: what proposes after the start-up trials.
+        former: results of former runs, the likeliest to help first. Only our own sampler's model
+            learns from them.
     """
     if not history:
         return space.canonical(space.defaults())
     points = [space.canonical(trial.params) for trial in history]
     taken = {_key(point) for point in points}
     if in_startup(history, startup_trials):
-        return _unseen(space, taken, seed, skip=len(history) - 1)
+        good = startup_points(space, former, len(history) + 1) if former else iter(())
+        new = (point for point in good if _key(point) not in taken)
+        return next(new, None) or _unseen(space, taken, seed, skip=len(history) - 1)
     seed_of_ask = stable_seed(seed, len(history))
     if sampler == OWN:
-        proposed = _by_own(space, history, points, direction, seed_of_ask)
+        proposed = _by_own(space, history, points, direction, seed_of_ask, former)
     else:
         proposed = _by_optuna(sampler, space, history, points, direction, seed_of_ask)
     new = (point for point in proposed if _key(point) not in taken)
@@ -106,13 +117,14 @@ def _by_own(
     points: Sequence[Point],
     direction: Direction,
     seed: int,
+    former: Sequence[FormerTask],
 ) -> Iterator[Point]:
     """Yield what our Gaussian process proposes, the most promising first."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.proposal import proposals
 
-    domain = _domain(space)
+    domain = domain_of(space)
     known, rows, pending = [], [], []
     for trial, point in zip(history, points, strict=True):
         if trial.state == TrialState.RUNNING:
@@ -122,16 +134,9 @@ def _by_own(
             rows.append(domain.encode(point))
     values = np.array(losses(known, maximize=direction == "maximize"))
     awaited = np.array(pending).reshape(-1, domain.size)
-    for row in proposals(domain, np.array(rows), values, awaited, seed):
-        found = domain.decode(row)
-        entries = space.parameters.items()
-        yield space.canonical({name: entry.nearest(found[name]) for name, entry in entries})
-
-
-def _domain(space: SearchSpace) -> Domain:
-    from trialfleet.optimizer.sampling.gp.domain import Domain
-
-    return Domain(space.distributions(), space.conditions(), space.defaults())
+    teachers = teachers_of(space, former) if former else None
+    for row in proposals(domain, np.array(rows), values, awaited, seed, teachers):
+        yield nearest(space, domain.decode(row))
 
 
 def _by_optuna(

@@ -26,6 +26,8 @@ Papers
         (2024, arXiv 2402.02229), lengths that grow with √d
     Garrido-Merchán, Hernández-Lobato: Dealing with categorical and integer-valued variables (2020,
         arXiv 1805.03463), the kernel sees what a trial would receive, rounded
-    Yeo, Johnson: A new family of power transformations (2000), the values' transformation
-    Snelson, Rasmussen, Ghahramani: Warped Gaussian processes (2004), its choice by likelihood
+    Tighineanu et al.: Scalable meta-learning with Gaussian processes (2023, arXiv 2312.00742), a
+        prior mean of other tasks' posteriors
+    Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning (2015), start-up
+        trials that do well on other tasks
 """

@@ -1,14 +1,14 @@
 """Hyperparameters that explain the results: the likeliest, and samples around them.
 
-Every θ has a normal prior. Samples come from the posterior by elliptical slice sampling (Murray,
-Adams and MacKay 2010), which needs no step size; it starts at the likeliest. Averaging over them
-keeps a model of few results from being sure of the wrong thing, such as that a choice doesn't
-matter (Snoek, Larochelle and Adams 2012).
+Every θ has a normal prior, and so has the z of each teacher, whose weight is max(0, z). Samples
+come from the posterior by elliptical slice sampling (Murray, Adams and MacKay 2010), which needs no
+step size; it starts at the likeliest. Averaging over them keeps a model of few results from being
+sure of the wrong thing, such as that a choice doesn't matter (Snoek, Larochelle and Adams 2012).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,8 @@ from scipy.optimize import minimize
 
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
-from trialfleet.optimizer.sampling.gp.outputs import Warped
-from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Pairs, Posterior
+from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Pairs, Posterior, Posteriors
+from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
 SAMPLES = 8
 MOST_FITTED = 150  # results; a likelihood costs their number's cube
@@ -32,61 +32,95 @@ _BOUND = 4.0  # standard deviations of the prior
 
 @dataclass(frozen=True)
 class Prior:
-    """A normal distribution of each θ.
+    """A normal distribution of each θ, and of each z.
 
     Attributes:
-        means: of the logarithms: all ℓ, s², a², σ².
+        means: of the logarithms: all ℓ, s², a², σ²; then of all z.
         deviations: their standard deviations.
+        tasks: k, the number of teachers.
     """
 
     means: Array
     deviations: Array
+    tasks: int
+
+    def split(self, point: Array) -> tuple[Array, Array]:
+        """Return θ, and the weights of the teachers."""
+        hyperparameters = len(self.means) - self.tasks
+        return point[:hyperparameters], np.maximum(point[hyperparameters:], 0.0)
 
 
-def prior(is_categorical: Mask) -> Prior:
-    """Return the prior for d parameters.
+def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
+    """Return the prior for d parameters and k teachers.
 
     Lengths grow with √d, so that the variance between two random points does not depend on d
     (arXiv 2402.02229). The metric is standardized: s² + a² is about 1. Noise is anything from none
-    to a tenth of the variance.
+    to a tenth of the variance. Of several teachers all together may count for as much as one.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
-    means = np.concatenate([lengths, [0.0, 0.0, np.log(1e-4)]])
-    deviations = np.concatenate([np.full(d, 1.0), [1.0, 1.5, 2.5]])
-    return Prior(means, deviations)
+    means = np.concatenate([lengths, [0.0, 0.0, np.log(1e-4)], np.zeros(tasks)])
+    of_weights = np.full(tasks, max(1, tasks) ** -0.5)
+    deviations = np.concatenate([np.full(d, 1.0), [1.0, 1.5, 2.5], of_weights])
+    return Prior(means, deviations, tasks)
 
 
 def posteriors(
-    rows: Array, warpings: Sequence[Warped], is_categorical: Mask, random: np.random.Generator
-) -> list[Posterior]:
-    """Return the posterior under each of a few samples of θ, of the likeliest warping.
+    rows: Array,
+    values: Array,
+    is_categorical: Mask,
+    random: np.random.Generator,
+    teachers: Teachers | None = None,
+) -> Posteriors:
+    """Return the posterior under each of a few samples of θ.
 
     Args:
         rows: X, canonical, n × d.
-        warpings: y, transformed in different ways.
+        values: y.
         is_categorical: which parameters are choices.
         random: decides the samples.
+        teachers: what other tasks say; nothing if left out.
     """
-    fitted = _fitted(warpings[0].values)
-    known = prior(is_categorical)
-    pairs = Pairs(rows[fitted], is_categorical)
-    chosen = []
-    for each in warpings:
-        likelihood = Likelihood(pairs, each.values[fitted])
-        best, density = _likeliest(likelihood, known)
-        chosen.append((density + float(each.log_slopes[fitted].sum()), best, likelihood, each))
-    _, best, likelihood, warped = max(chosen, key=lambda one: one[0])
+    if teachers:
+        teachers = teachers.only(teachers.nearest(rows, values))
+    taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
+    centres = taught.mean(axis=0)
+    taught = taught - centres
+    known = prior(is_categorical, taught.shape[1])
+    fitted = _fitted(values)
+    likelihood = Likelihood(Pairs(rows[fitted], is_categorical), values[fitted], taught[fitted])
 
-    def log_likelihood(logs: Array) -> float:
+    def log_likelihood(point: Array) -> float:
         try:
-            return -likelihood.negative_log(logs)
+            return -likelihood.negative_log(*known.split(point))
         except LinAlgError:
             return -np.inf
 
-    samples = _samples(log_likelihood, best, known, _number(len(fitted)), random)
-    given = [Hyperparameters.of(logs) for logs in samples]
-    return [Posterior(rows, warped.values, is_categorical, each) for each in given]
+    start = _likeliest(likelihood, known)
+    points = _samples(log_likelihood, start, known, _number(len(fitted)), random)
+    samples = [known.split(point) for point in points]
+    each = [
+        Posterior(rows, values - taught @ weights, is_categorical, Hyperparameters.of(logs))
+        for logs, weights in samples
+    ]
+    if not teachers:
+        return Posteriors(each)
+    weights = np.array([weights for _, weights in samples])
+    return Posteriors(each, TaughtMeans(teachers, centres, weights))
+
+
+def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
+    """Return the posterior under the likeliest θ: of a task that teaches others.
+
+    Args:
+        rows: X, canonical, n × d.
+        values: y.
+        is_categorical: which parameters are choices.
+    """
+    fitted = _fitted(values)
+    likelihood = Likelihood(Pairs(rows[fitted], is_categorical), values[fitted])
+    best = _likeliest(likelihood, prior(is_categorical))
+    return Posterior(rows, values, is_categorical, Hyperparameters.of(best))
 
 
 def _fitted(values: Array) -> NDArray[np.intp]:
@@ -104,19 +138,22 @@ def _number(results: int) -> int:
     return int(np.clip(_SAMPLED_RESULTS // results, 2, SAMPLES))
 
 
-def _likeliest(likelihood: Likelihood, known: Prior) -> tuple[Array, float]:
-    """The θ of the largest posterior density that two starts lead to, and its logarithm."""
+def _likeliest(likelihood: Likelihood, known: Prior) -> Array:
+    """The θ and z of the largest posterior density that two starts lead to."""
 
-    def objective(z: Array) -> tuple[float, Array]:
+    def objective(u: Array) -> tuple[float, Array]:
+        point = known.means + known.deviations * u
+        logs, weights = known.split(point)
         try:
-            value, gradient = likelihood.with_gradient(known.means + known.deviations * z)
+            value, by_logs, by_weights = likelihood.with_gradient(logs, weights)
         except LinAlgError:
-            return np.inf, np.zeros_like(z)
-        return value + 0.5 * float(z @ z), gradient * known.deviations + z
+            return np.inf, np.zeros_like(u)
+        gradient = np.concatenate([by_logs, by_weights * (weights > 0)]) * known.deviations
+        return value + 0.5 * float(u @ u), gradient + u
 
-    d = len(known.means) - 3
-    short = np.concatenate([np.full(d, -1.0), [0.0, 0.0, 0.0]])
-    noisy = np.concatenate([np.zeros(d), [0.0, 0.0, 1.5]])
+    d = len(known.means) - 3 - known.tasks
+    short = np.concatenate([np.full(d, -1.0), [0.0, 0.0, 0.0], np.zeros(known.tasks)])
+    noisy = np.concatenate([np.zeros(d), [0.0, 0.0, 1.5], np.full(known.tasks, 0.5)])
     found = [
         minimize(
             objective,
@@ -129,7 +166,7 @@ def _likeliest(likelihood: Likelihood, known: Prior) -> tuple[Array, float]:
         for start in (short, noisy)
     ]
     best = min(found, key=lambda result: float(result.fun))
-    return np.asarray(known.means + known.deviations * best.x), -float(best.fun)
+    return np.asarray(known.means + known.deviations * best.x)
 
 
 def _samples(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
@@ -16,7 +17,18 @@ from trialfleet.optimizer.sampling.gp.kernel import (
     squared_differences,
 )
 
+NO_WEIGHTS: Array = np.empty(0)
 JITTER = 1e-9  # beside the noise, of the signal: a Cholesky factor exists in double precision
+
+
+class PriorMeans(Protocol):
+    """What is expected of a function before its own results, by S samples."""
+
+    def at(self, rows: Array) -> Array:
+        """Return the means at m points, S × m."""
+
+    def with_gradient(self, row: Array) -> tuple[Array, Array]:
+        """Return the means at one point, and their gradients by its d numbers, S × d."""
 
 
 class Pairs:
@@ -35,16 +47,23 @@ class Pairs:
 
 
 class Likelihood:
-    """The likelihood of n results under any hyperparameters."""
+    """The likelihood of n results under any hyperparameters, and weights of other tasks."""
 
-    def __init__(self, pairs: Pairs, values: Array) -> None:
-        """Take the pairs of the points, and their values y."""
+    def __init__(self, pairs: Pairs, values: Array, taught: Array | None = None) -> None:
+        """Take what is known.
+
+        Args:
+            pairs: of the points.
+            values: y.
+            taught: M, the means of k other tasks at the points, n × k; none if left out.
+        """
         self._values = values
+        self._taught = np.empty((len(values), 0)) if taught is None else taught
         self._pairs = pairs.places
         self._squares = pairs.squares
 
-    def negative_log(self, logs: Array) -> float:
-        """Return -log p(y | X, θ) without its constant.
+    def negative_log(self, logs: Array, weights: Array = NO_WEIGHTS) -> float:
+        """Return -log p(y | X, θ, w) without its constant.
 
         Raises:
             LinAlgError: the covariance is singular in double precision.
@@ -52,11 +71,11 @@ class Likelihood:
         given = Hyperparameters.of(logs)
         joint, additive = covariance(self._squares, given)
         factor = self._factor(joint + additive, given)
-        half = solve_triangular(factor, self._values, lower=True)
+        half = solve_triangular(factor, self._values - self._taught @ weights, lower=True)
         return float(0.5 * half @ half + np.log(factor.diagonal()).sum())
 
-    def with_gradient(self, logs: Array) -> tuple[float, Array]:
-        """Return -log p(y | X, θ) without its constant, and its gradient by θ.
+    def with_gradient(self, logs: Array, weights: Array = NO_WEIGHTS) -> tuple[float, Array, Array]:
+        """Return -log p(y | X, θ, w) without its constant, and its gradients by θ and by w.
 
         Rasmussen and Williams, equations 5.8 and 5.9.
 
@@ -67,13 +86,14 @@ class Likelihood:
         joint, additive, by_square = covariance_and_slopes(self._squares, given)
         factor = self._factor(joint + additive, given)
         inverse = cho_solve((factor, True), np.eye(len(self._values)))
-        alpha = inverse @ self._values
-        value = 0.5 * float(self._values @ alpha) + float(np.log(factor.diagonal()).sum())
+        values = self._values - self._taught @ weights
+        alpha = inverse @ values
+        value = 0.5 * float(values @ alpha) + float(np.log(factor.diagonal()).sum())
         by_covariance = 0.5 * (inverse - np.outer(alpha, alpha))
         of_pairs = 2 * by_covariance[self._pairs]  # each pair stands in K twice
         by_square = of_pairs @ (by_square * self._squares)
         diagonal = float(by_covariance.trace())
-        return value, np.array(
+        by_logs = np.array(
             [
                 *(-2 * by_square),  # δ²/ℓ² changes by -2 δ²/ℓ² with log ℓ
                 of_pairs @ joint + (1 + JITTER) * given.joint * diagonal,
@@ -81,6 +101,7 @@ class Likelihood:
                 given.noise * diagonal,
             ]
         )
+        return value, by_logs, -alpha @ self._taught
 
     def _factor(self, pairs: Array, given: Hyperparameters) -> Array:
         n = len(self._values)
@@ -147,9 +168,15 @@ class Posteriors:
     One at a time, what NumPy needs for a call would be most of the time of a gradient.
     """
 
-    def __init__(self, posteriors: Sequence[Posterior]) -> None:
-        """Stack S posteriors, whose points and choices are the same."""
-        self._each = list(posteriors)
+    def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
+        """Stack S posteriors, whose points and choices are the same.
+
+        Args:
+            posteriors: of what the prior means leave over.
+            prior: what other tasks say, by as many samples of their weights; nothing if left out.
+        """
+        self.each = list(posteriors)
+        self._prior = prior
         self._rows = posteriors[0].rows
         self._is_categorical = posteriors[0].is_categorical
         self._given = Hyperparameters.stacked([each.given for each in posteriors])
@@ -157,14 +184,26 @@ class Posteriors:
         identity = np.eye(len(self._rows))
         self._inverses = np.array([cho_solve((each.factor, True), identity) for each in posteriors])
 
+    def believing(self, rows: Array) -> Posteriors:
+        """Return the posteriors when pending points come out as predicted."""
+        return Posteriors([each.believing(rows) for each in self.each], self._prior)
+
+    def mean(self, rows: Array) -> Array:
+        """Return μ at m points, S × m."""
+        means = np.array([each.mean(rows) for each in self.each])
+        return means + self._prior.at(rows) if self._prior else means
+
     def best_means(self) -> Array:
         """Return the least μ at a known point, of each."""
-        return np.array([each.mean(each.rows).min() for each in self._each])
+        return np.asarray(self.mean(self._rows).min(axis=1))
 
     def at(self, rows: Array) -> tuple[Array, Array]:
         """Return μ and √v at m points, S × m."""
-        found = [each.at(rows) for each in self._each]  # at once they would take S times the memory
-        return np.array([mean for mean, _ in found]), np.array([root for _, root in found])
+        found = [each.at(rows) for each in self.each]  # at once they would take S times the memory
+        means = np.array([mean for mean, _ in found])
+        if self._prior:
+            means += self._prior.at(rows)
+        return means, np.array([root for _, root in found])
 
     def with_gradient(self, row: Array) -> tuple[Array, Array, Array, Array]:
         """Return μ and √v at one point, and their gradients by its d numbers, S × d.
@@ -180,13 +219,12 @@ class Posteriors:
         variance = self._given.variance - (cross * solved).sum(axis=1, keepdims=True)
         root = deviation(variance, self._given)
         both = np.matmul(np.stack([self._alphas, solved], axis=1), by_row)
-        means = (cross * self._alphas).sum(axis=1)
-        return (
-            means,
-            root[:, 0],
-            both[:, 0],
-            -both[:, 1] / root,
-        )  # dv = -2 K⁻¹k · dk, d√v = dv / 2√v
+        means, by_means = (cross * self._alphas).sum(axis=1), both[:, 0]
+        if self._prior:
+            prior, by_prior = self._prior.with_gradient(row)
+            means, by_means = means + prior, by_means + by_prior
+        by_roots = -both[:, 1] / root  # dv = -2 K⁻¹k · dk, d√v = dv / 2√v
+        return means, root[:, 0], by_means, by_roots
 
 
 def deviation(variance: Array, given: Hyperparameters) -> Array:

@@ -6,15 +6,23 @@ import numpy as np
 
 from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
-from trialfleet.optimizer.sampling.gp.fitting import posteriors
-from trialfleet.optimizer.sampling.gp.outputs import warpings
-from trialfleet.optimizer.sampling.gp.posterior import Posteriors
+from trialfleet.optimizer.sampling.gp.fitting import likeliest, posteriors
+from trialfleet.optimizer.sampling.gp.outputs import standardized
+from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.search import best_points
+from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
 _GOOD = 5  # known points that are looked around
 
 
-def proposals(domain: Domain, rows: Array, values: Array, pending: Array, seed: int) -> Array:
+def proposals(
+    domain: Domain,
+    rows: Array,
+    values: Array,
+    pending: Array,
+    seed: int,
+    teachers: Teachers | None = None,
+) -> Array:
     """Return points to try, the most promising first; known and pending ones come last.
 
     A pure function: the same arguments give the same points in any process.
@@ -25,12 +33,18 @@ def proposals(domain: Domain, rows: Array, values: Array, pending: Array, seed: 
         values: their results, finite; smaller is better.
         pending: canonical points whose result is awaited, p × d.
         seed: decides what is left to chance.
+        teachers: what other tasks say of the same domain; nothing if left out.
     """
     random = np.random.default_rng(seed)
-    models = posteriors(rows, warpings(values), domain.is_categorical, random)
-    improvement = ExpectedImprovement(Posteriors([model.believing(pending) for model in models]))
+    models = posteriors(rows, standardized(values), domain.is_categorical, random, teachers)
+    improvement = ExpectedImprovement(models.believing(pending))
     good = rows[np.argsort(values, kind="stable")[:_GOOD]]
     found = best_points(domain, improvement, good, random)
     known = {row.tobytes() for row in np.concatenate([rows, pending])}
     is_new = np.array([row.tobytes() not in known for row in found])
     return np.concatenate([found[is_new], found[~is_new]])
+
+
+def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:
+    """Return what a task teaches others; see `proposals` for its arguments."""
+    return likeliest(rows, standardized(values), domain.is_categorical)

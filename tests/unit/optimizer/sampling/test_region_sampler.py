@@ -25,7 +25,7 @@ def optimized(count: int = 22, **arguments: Any) -> optuna.Study:
 
 
 def test_a_study_with_a_conditional_parameter_is_optimized() -> None:
-    study = optimized()
+    study = optimized(30)
     assert study.best_params["kind"] == "a"
     assert study.best_params["depth"] == 4
     assert study.best_value < 0.01

@@ -222,9 +222,11 @@ def test_trials_that_were_given_up_tell_the_model_nothing(monkeypatch: pytest.Mo
     ]
     seen: list[Any] = []
 
-    def proposals(domain: Domain, rows: Array, values: Array, pending: Array, seed: int) -> Array:
+    def proposals(
+        domain: Domain, rows: Array, values: Array, pending: Array, seed: int, *more: Any
+    ) -> Array:
         seen.extend([rows.tolist(), values.tolist(), pending.tolist()])
-        return real(domain, rows, values, pending, seed)
+        return real(domain, rows, values, pending, seed, *more)
 
     real = proposal.proposals
     monkeypatch.setattr(proposal, "proposals", proposals)
