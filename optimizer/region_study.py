@@ -31,9 +31,10 @@ from trialfleet.optimizer.region_types import (
     Spent,
     Stopped,
 )
+from trialfleet.optimizer.sampling.former import FormerTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.suggest import suggest
-from trialfleet.optimizer.space import Scalar, SearchSpace
+from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
+from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.stored_trials import FAILURES, is_repeat
 from trialfleet.optimizer.trial_execution import TrialExecution, store_reports
@@ -55,6 +56,7 @@ class RegionStudy:
         space: SearchSpace,
         settings: RegionSettings,
         *,
+        former: FormerTasks | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Load the study called `name`, or create it.
@@ -64,6 +66,7 @@ class RegionStudy:
             name: of the study; unique in the storage.
             space: its search space, the same at every call for one name.
             settings: metric, direction, seed and budgets.
+            former: what it learns from, the same at every call for one name.
             now: returns the time in unix seconds.
 
         Raises:
@@ -74,9 +77,10 @@ class RegionStudy:
         self._storage = storage
         self._space = space
         self._settings = settings
+        self._former = former
         self._now = now
         self._cached: list[FrozenTrial] | None = None
-        self._ahead: tuple[object, dict[str, Scalar]] | None = None
+        self._ahead: tuple[object, Suggestion] | None = None
         with self._storage_errors():
             self._study_id = self._load_or_create()
 
@@ -244,7 +248,7 @@ class RegionStudy:
         with self._storage_errors():
             if not self._trials() or self._is_ahead() or self._refusal():
                 return False
-            self._next_point()
+            self._suggestion()
             return True
 
     def _load_or_create(self) -> int:
@@ -309,7 +313,8 @@ class RegionStudy:
 
     def _create(self, node: str) -> FrozenTrial:
         trials = self._trials()
-        params = self._space.active(self._next_point())
+        suggestion = self._suggestion()
+        params = self._space.active(suggestion.point)
         distributions = self._space.distributions()
         template = optuna.trial.create_trial(
             state=TrialState.RUNNING,
@@ -320,6 +325,7 @@ class RegionStudy:
                 "params": params,
                 "seed": stable_seed(self._settings.seed, self._settings.region, len(trials)),
                 "baseline": not trials,
+                **({"taught": suggestion.taught} if suggestion.taught else {}),
             },
         )
         created = self._storage.create_new_trial(self._study_id, template)  # one transaction
@@ -337,17 +343,18 @@ class RegionStudy:
     def _is_ahead(self) -> bool:
         return self._ahead is not None and self._ahead[0] == self._history_key()
 
-    def _next_point(self) -> dict[str, Scalar]:
+    def _suggestion(self) -> Suggestion:
         if self._ahead is None or not self._is_ahead():
-            point = suggest(
+            suggestion = suggest(
                 self._space,
                 self._trials(),
                 direction=self._settings.direction,
                 seed=stable_seed(self._settings.seed, self._settings.region),
                 startup_trials=self._settings.startup_trials,
                 sampler=self._settings.sampler,
+                former=self._former,
             )
-            self._ahead = (self._history_key(), point)
+            self._ahead = (self._history_key(), suggestion)
         return self._ahead[1]
 
     def _tell(

@@ -85,7 +85,7 @@ class RegionSampler(BaseSampler):
         values = np.array(losses(known, maximize=study.direction == StudyDirection.MAXIMIZE))
         rows, awaited = (_rows(domain, search_space, each) for each in (known, pending))
         found = proposals(domain, rows, values, awaited, seed)
-        return domain.decode(found[0])
+        return domain.decode(found.rows[0])
 
     def sample_independent(
         self,

@@ -29,6 +29,11 @@ def default_startup(trials: int, parameters: int) -> int:
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))
 
 
+def with_former(startup: int) -> int:
+    """Return how many start-up trials are left where former runs teach the model: half of them."""
+    return math.ceil(startup / 2)
+
+
 def results_awaited(startup: int) -> int:
     """Return how many results the model waits for.
 
@@ -38,13 +43,15 @@ def results_awaited(startup: int) -> int:
     return max(1, startup // 2)
 
 
-def first_led(startup: int, trials: int, lanes: int) -> int | None:
+def first_led(startup: int, trials: int, lanes: int, *, has_former: bool = False) -> int | None:
     """Return the first trial, counted from 1, that follows the model; None if none of them does.
 
     Args:
         startup: the number of start-up trials.
         trials: the budget.
         lanes: so many trials are asked before the first result. A trial that fails puts it off.
+        has_former: whether former runs teach the model.
     """
+    startup = with_former(startup) if has_former else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1
     return first if first <= trials else None

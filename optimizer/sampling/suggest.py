@@ -17,21 +17,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from trialfleet.optimizer.sampling.former import (
-    FormerTask,
-    domain_of,
-    nearest,
-    startup_points,
-    teachers_of,
-)
+from trialfleet.optimizer.sampling.former import FormerTasks, domain_of, nearest_point
 from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.startup import results_awaited
+from trialfleet.optimizer.sampling.startup import results_awaited, with_former
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
@@ -43,6 +38,19 @@ Key = tuple[tuple[type, "Scalar"], ...]
 SAMPLER_TRIES = 3  # asks of one of Optuna's samplers for a point that isn't in the history
 DESIGN_TRIES = 256  # points of the design looked at for one that isn't in the history
 ENUMERABLE = 2000  # a space this small is searched to its last unseen point
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What to try next.
+
+    Attributes:
+        point: canonical.
+        taught: the former tasks that the model learned from, by name, and how much each counted.
+    """
+
+    point: Point
+    taught: dict[str, float] = field(default_factory=dict)
 
 
 def warm_up(sampler: Sampler = OWN) -> None:
@@ -65,8 +73,8 @@ def suggest(
     seed: int,
     startup_trials: int,
     sampler: Sampler = OWN,
-    former: Sequence[FormerTask] = (),
-) -> Point:
+    former: FormerTasks | None = None,
+) -> Suggestion:
     """Return the canonical point to try next.
 
     The first is the defaults. The start-up trials after it follow a scrambled Sobol sequence: it
@@ -81,24 +89,28 @@ def suggest(
         seed: of this study; the length of the history is mixed in.
         startup_trials: trials that don't follow the model, the defaults among them.
         sampler: what proposes after the start-up trials.
-        former: results of former runs, the likeliest to help first. Only our own sampler's model
-            learns from them.
+        former: results of former runs. Only our own sampler's model learns from them.
     """
     if not history:
-        return space.canonical(space.defaults())
+        return Suggestion(space.canonical(space.defaults()))
     points = [space.canonical(trial.params) for trial in history]
     taken = {_key(point) for point in points}
-    if in_startup(history, startup_trials):
-        good = startup_points(space, former, len(history) + 1) if former else iter(())
-        new = (point for point in good if _key(point) not in taken)
-        return next(new, None) or _unseen(space, taken, seed, skip=len(history) - 1)
+    skip = len(history) - 1
+    skip = len(history) - 1
+    if in_startup(history, with_former(startup_trials) if former else startup_trials):
+        good = former.startup_points(space, len(history) + 1) if former else iter(())
+        return Suggestion(_new(good, taken) or _unseen(space, taken, seed, skip=skip))
     seed_of_ask = stable_seed(seed, len(history))
     if sampler == OWN:
-        proposed = _by_own(space, history, points, direction, seed_of_ask, former)
+        proposed, taught = _by_own(space, history, points, direction, seed_of_ask, former)
     else:
-        proposed = _by_optuna(sampler, space, history, points, direction, seed_of_ask)
-    new = (point for point in proposed if _key(point) not in taken)
-    return next(new, None) or _unseen(space, taken, seed, skip=len(history) - 1)
+        proposed, taught = _by_optuna(sampler, space, history, points, direction, seed_of_ask), {}
+    return Suggestion(_new(proposed, taken) or _unseen(space, taken, seed, skip=skip), taught)
+
+
+def _new(points: Iterator[Point], taken: set[Key]) -> Point | None:
+    """The first point that isn't taken."""
+    return next((point for point in points if _key(point) not in taken), None)
 
 
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
@@ -117,9 +129,9 @@ def _by_own(
     points: Sequence[Point],
     direction: Direction,
     seed: int,
-    former: Sequence[FormerTask],
-) -> Iterator[Point]:
-    """Yield what our Gaussian process proposes, the most promising first."""
+    former: FormerTasks | None,
+) -> tuple[Iterator[Point], dict[str, float]]:
+    """What our Gaussian process proposes, the most promising first, and who taught it."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.proposal import proposals
@@ -134,9 +146,11 @@ def _by_own(
             rows.append(domain.encode(point))
     values = np.array(losses(known, maximize=direction == "maximize"))
     awaited = np.array(pending).reshape(-1, domain.size)
-    teachers = teachers_of(space, former) if former else None
-    for row in proposals(domain, np.array(rows), values, awaited, seed, teachers):
-        yield nearest(space, domain.decode(row))
+    names, teachers = (former and former.known(space)) or ([], None)
+    found = proposals(domain, np.array(rows), values, awaited, seed, teachers)
+    taught = dict(zip(names, found.weights, strict=True))
+    proposed = (nearest_point(space, domain.decode(row)) for row in found.rows)
+    return proposed, {name: round(weight, 3) for name, weight in taught.items() if weight > 0}
 
 
 def _by_optuna(

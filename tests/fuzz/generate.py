@@ -97,6 +97,7 @@ STUDIES: list[dict[str, Any]] = [
     {**SMALL, "export": {"mlflow": {"uri": "https://m.example.org", "token_file": "rows.csv"}}},
     {**SMALL, "export": {"mlflow": {"uri": "http://m.example.org", "token_env": "TOKEN"}}},
     {**SMALL, "sampler": "TPESampler"},
+    {**SMALL, "learn_from": ["flights", "runs/other/r1"]},
     {**SMALL, "gate": {"metric": "auc", "direction": "maximize", "tolerance": 0.01}},
     {**SMALL, "gate": {"confidence": 0.9, "baseline": False}, "python": "/usr/bin/python3"},
     {

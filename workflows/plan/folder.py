@@ -1,6 +1,7 @@
 """The one place that knows the names in a run's folder.
 
 RUN/study.yaml                    the resolved study, frozen
+RUN/former.json                   results of former runs, which its optimiser learns from
 RUN/study.dag                     the whole graph
 RUN/study.db                      Optuna's storage, unless the study names another
 RUN/optimizer.sub                 the optimiser's service as a job of the DAG
@@ -350,6 +351,11 @@ class RunFolder:
     def export_variables(self) -> Path:
         """The way to AWS of whoever planned the run; a proxy's password may be in it."""
         return self.export / "variables.json"
+
+    @cached_property
+    def former(self) -> Path:
+        """Results of former runs that the optimiser learns from; absent where it has none."""
+        return self.root / "former.json"
 
     @cached_property
     def unpaid(self) -> Path:

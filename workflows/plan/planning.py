@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -22,6 +22,7 @@ from trialfleet import nodes
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
+from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
 from trialfleet.render import needs_escape
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
@@ -63,6 +64,7 @@ def write_plan(
     places: Mapping[str, str] | None = None,
     day: RunsDay | None = None,
     costs: CostsBefore | None = None,
+    former: Sequence[FormerTask] = (),
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
@@ -76,6 +78,7 @@ def write_plan(
         places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
         day: the day that the run is of, if any.
         costs: what jobs of its study cost before, if that is known.
+        former: results of former runs that the optimiser learns from.
 
     Raises:
         InputError: the run's id or folder can't be used, a model of that id is published
@@ -104,7 +107,7 @@ def write_plan(
         places=dict(places or {}),
         study=study,
     )
-    _write_beside(folder, frozen, graph, code, aws)
+    _write_beside(folder, frozen, graph, code, aws, former)
     remember_frozen(folder.study, frozen)
     return folder
 
@@ -197,6 +200,7 @@ def _write_beside(
     graph: StudyGraph,
     code: list[Path],
     aws: AwsEnvironment | None,
+    former: Sequence[FormerTask],
 ) -> None:
     """Write everything into a folder beside the run's, then rename it."""
     parent = folder.root.parent
@@ -215,6 +219,8 @@ def _write_beside(
         if aws:  # a proxy's password may be in it
             text = json.dumps(aws.to_json(), indent=1) + "\n"
             write_atomic(RunFolder(beside).aws, text, mode=0o600)
+        if former:
+            write_atomic(RunFolder(beside).former, former_as_text(former))
         _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
         _make_trial_folders(RunFolder(beside), graph)
         if frozen.study.notify:

@@ -197,6 +197,8 @@ class RegionReport:
         settings: best against default.
         cause: why most of its failed attempts failed, and where their log is; None without any.
         failures: most frequent first.
+        taught: what the optimiser learned from former tasks: how much each counted at the last
+            trial that followed its model, by the name of its study, the most first.
         trials: by number.
     """
 
@@ -230,6 +232,7 @@ class RegionReport:
     settings: tuple[Setting, ...]
     cause: str | None
     failures: tuple[Failure, ...]
+    taught: Mapping[str, float]
     trials: tuple[Trial, ...]
 
     @property

@@ -155,8 +155,16 @@ def _region(
         ),
         cause=_cause(frozen, region),
         failures=analysis.failures_of(trials),
+        taught=_taught(frozen),
         trials=trials,
     )
+
+
+def _taught(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """What the model learned from when it was last asked, the most first."""
+    noted = (_finite(clean(trial.user_attrs.get("taught"))) for trial in reversed(trials))
+    found = next((each for each in noted if each), {})
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _cause(trials: Sequence[FrozenTrial], region: RegionSource) -> str | None:

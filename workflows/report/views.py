@@ -31,6 +31,7 @@ from trialfleet.workflows.status.states import Stage
 
 ERROR_LENGTH = 3000
 MOST_FAILURES = 20
+MOST_TEACHERS = 6
 TRIALS_NAMED = 12
 ROW_HEIGHT, DENSE_HEIGHT, MANY = 24, 19, 30  # as region_charts.js has them
 JOB_ROW_HEIGHT = 20
@@ -128,6 +129,18 @@ def _trouble(row: RegionReport) -> str:
     if row.worse is not None:
         return f"tuned settings are worse than default by {row.report.metric}"
     return ""
+
+
+def lesson(row: RegionReport) -> str:
+    """What the optimiser learned from former runs; empty where that was nothing."""
+    if not row.taught:
+        return ""
+    named = list(row.taught.items())[:MOST_TEACHERS]
+    return (
+        "Learned from former runs, which the model of the last trial weighed so: "
+        + ", ".join(f"{name} {weight:.2f}" for name, weight in named)
+        + ". 1 takes their results as they are, 0 not at all."
+    )
 
 
 def log_of(row: RegionReport) -> str:

@@ -29,6 +29,7 @@ from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.run.estimate import costs_before
+from trialfleet.workflows.run.former_runs import former_tasks
 from trialfleet.workflows.run.records import BestSettings, TrialRecord, best_of, record_of
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
@@ -344,7 +345,15 @@ def _plan(
     if (moved := adopt(study)) and notice:
         notice(moved)
     costs = costs_before(study) if study.has_budget_in_usd else None
-    write = partial(write_plan, aws=aws, notes=notes, places=places, day=day, costs=costs)
+    write = partial(
+        write_plan,
+        aws=aws,
+        notes=notes,
+        places=places,
+        day=day,
+        costs=costs,
+        former=former_tasks(study),
+    )
     place = None if out is None else Path(out)
     if run is not None:
         place = place or default_folder(study, run)

@@ -110,7 +110,10 @@ class NodeScripts:
     def _model_leads(self) -> bool:
         study = self._frozen.study
         budgets = map(study.budget_of, study.region_table)
-        return any(first_led(one.startup, one.trials, one.lanes) for one in budgets)
+        has_former = bool(self._studies.former)
+        return any(
+            first_led(one.startup, one.trials, one.lanes, has_former=has_former) for one in budgets
+        )
 
     def _begin(self, slug: str) -> Reply:
         files = self._folder.region(slug)

@@ -7,6 +7,7 @@ from typing import Literal
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import Assignment, RegionSettings
+from trialfleet.optimizer.sampling.former import FormerTasks, read_former
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.wall_clock import WallClock
@@ -35,6 +36,7 @@ class RegionStudies:
         study: the same without what is the run's.
         storage: where the studies are.
         regions: the regions' graphs, by slug.
+        former: what its optimiser learns from.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class RegionStudies:
         self.study = frozen.study
         self.storage = open_storage(storage_url(folder, frozen.study))
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
+        self.former = read_former(folder.former)
         self._opened: dict[str, RegionStudy] = {}
         self._clock = clock or WallClock()
 
@@ -65,6 +68,7 @@ class RegionStudies:
                 study_name(self.study, self.frozen.run, region.name),
                 self.study.space_of(region.name),
                 self._settings(region),
+                former=FormerTasks(self.former, region.name) if self.former else None,
                 now=lambda: self._clock.now().timestamp(),
             )
         return self._opened[slug]

@@ -155,6 +155,12 @@ class Study(Section):
         description="What proposes parameters once the start-up trials are asked: our own "
         "Gaussian process, or one of Optuna's samplers.",
     )
+    learn_from: list[OneLine] | None = Field(
+        None,
+        max_length=10,
+        description="Studies by name, or runs, whose results the sampler learns from; [] for none "
+        "(default: the newest run of this study, where there is one).",
+    )
     gate: Gate | None = Field(
         None,
         description="Measures each new model against the one in force, on the same rows, before "
@@ -208,6 +214,13 @@ class Study(Section):
         if self.gate.direction is not None and self.gate.metric is None:
             text = "names no metric: give gate.metric too"
             refuse("Study", [(("gate", "direction"), text, self.gate.direction)])
+        return self
+
+    @model_validator(mode="after")
+    def _only_our_sampler_learns(self) -> Self:
+        if self.learn_from and self.sampler != OWN:
+            text = f"is for sampler: {OWN}; {self.sampler} begins anew in every run"
+            refuse("Study", [(("learn_from",), text, self.learn_from)])
         return self
 
     @model_validator(mode="after")

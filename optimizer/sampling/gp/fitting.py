@@ -81,8 +81,6 @@ def posteriors(
         random: decides the samples.
         teachers: what other tasks say; nothing if left out.
     """
-    if teachers:
-        teachers = teachers.only(teachers.nearest(rows, values))
     taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
     centres = taught.mean(axis=0)
     taught = taught - centres

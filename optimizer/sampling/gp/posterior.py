@@ -22,7 +22,13 @@ JITTER = 1e-9  # beside the noise, of the signal: a Cholesky factor exists in do
 
 
 class PriorMeans(Protocol):
-    """What is expected of a function before its own results, by S samples."""
+    """What is expected of a function before its own results, by S samples.
+
+    Attributes:
+        weights: of k teachers, S × k.
+    """
+
+    weights: Array
 
     def at(self, rows: Array) -> Array:
         """Return the means at m points, S × m."""
@@ -187,6 +193,10 @@ class Posteriors:
     def believing(self, rows: Array) -> Posteriors:
         """Return the posteriors when pending points come out as predicted."""
         return Posteriors([each.believing(rows) for each in self.each], self._prior)
+
+    def mean_weights(self) -> list[float]:
+        """Return the weight of each teacher, on average over the samples."""
+        return [float(x) for x in self._prior.weights.mean(axis=0)] if self._prior else []
 
     def mean(self, rows: Array) -> Array:
         """Return μ at m points, S × m."""

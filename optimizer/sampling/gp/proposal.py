@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
@@ -15,6 +17,19 @@ from trialfleet.optimizer.sampling.gp.transfer import Teachers
 _GOOD = 5  # known points that are looked around
 
 
+@dataclass(frozen=True)
+class Proposals:
+    """Points to try.
+
+    Attributes:
+        rows: the most promising first; known and pending ones come last.
+        weights: how much each teacher counts, 0 for those that don't help.
+    """
+
+    rows: Array
+    weights: list[float]
+
+
 def proposals(
     domain: Domain,
     rows: Array,
@@ -22,8 +37,8 @@ def proposals(
     pending: Array,
     seed: int,
     teachers: Teachers | None = None,
-) -> Array:
-    """Return points to try, the most promising first; known and pending ones come last.
+) -> Proposals:
+    """Return points to try.
 
     A pure function: the same arguments give the same points in any process.
 
@@ -36,13 +51,19 @@ def proposals(
         teachers: what other tasks say of the same domain; nothing if left out.
     """
     random = np.random.default_rng(seed)
-    models = posteriors(rows, standardized(values), domain.is_categorical, random, teachers)
+    scaled = standardized(values)
+    nearest = teachers.nearest(rows, scaled) if teachers else []
+    chosen = teachers.only(nearest) if teachers and nearest else None
+    models = posteriors(rows, scaled, domain.is_categorical, random, chosen)
     improvement = ExpectedImprovement(models.believing(pending))
     good = rows[np.argsort(values, kind="stable")[:_GOOD]]
     found = best_points(domain, improvement, good, random)
     known = {row.tobytes() for row in np.concatenate([rows, pending])}
     is_new = np.array([row.tobytes() not in known for row in found])
-    return np.concatenate([found[is_new], found[~is_new]])
+    weights = [0.0] * (len(teachers) if teachers else 0)
+    for place, weight in zip(nearest, models.mean_weights(), strict=True):
+        weights[place] = weight
+    return Proposals(np.concatenate([found[is_new], found[~is_new]]), weights)
 
 
 def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:

@@ -100,16 +100,16 @@ class TaughtMeans:
         """
         self._teachers = teachers
         self._centres = centres
-        self._weights = weights
+        self.weights = weights
 
     def at(self, rows: Array) -> Array:
         """Return the means at m points, S × m."""
-        return np.asarray(self._weights @ (self._teachers.means(rows) - self._centres).T)
+        return np.asarray(self.weights @ (self._teachers.means(rows) - self._centres).T)
 
     def with_gradient(self, row: Array) -> tuple[Array, Array]:
         """Return the means at one point, and their gradients by its d numbers, S × d."""
         means, by_row = self._teachers.with_gradient(row)
-        return self._weights @ (means - self._centres), self._weights @ by_row
+        return self.weights @ (means - self._centres), self.weights @ by_row
 
 
 def _centred(ranks: Array) -> Array:

@@ -16,13 +16,15 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tests.bench.optimizer.families import FAMILIES, task
-from tests.bench.optimizer.rivals import RIVALS
+from tests.bench.optimizer.families import FAMILIES, Task, task
+from tests.bench.optimizer.rivals import RIVALS, Rival
 from trialfleet.optimizer.space import SearchSpace
 
 ROOT = Path(__file__).parents[3]
@@ -116,27 +118,50 @@ def optimized(
     warnings.simplefilter("ignore")
     given = task(family, seed, noisy=noisy)
     space = SearchSpace.model_validate(given.space)
-    rival = RIVALS[name](space, seed, trials)
+    told = followed(given, RIVALS[name](space, seed, trials), trials, parallel, seed)
+    seconds = float(np.mean(told.seconds[trials // 2 :]))
+    return Outcome(name, family, noisy, seed, told.regrets, seconds)
+
+
+@dataclass
+class Told:
+    """What came of a task's trials, in the order in which they ended.
+
+    Attributes:
+        points: what was tried.
+        losses: what the rival was told.
+        regrets: of the best point so far.
+        seconds: that each ask took.
+    """
+
+    points: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    regrets: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+def followed(given: Task, rival: Rival, trials: int, parallel: int, seed: int) -> Told:
+    """Let a rival optimize a task, so many trials of which are pending at a time."""
     random = np.random.default_rng([seed, 1])
-    pending: list[tuple[object, dict[str, object]]] = []
-    regrets: list[float] = []
-    times: list[float] = []
+    pending: list[tuple[Any, dict[str, Any]]] = []
+    told = Told()
 
     def finish() -> None:
         handle, params = pending.pop(0)
-        rival.tell(handle, given.loss(params) + given.noise * random.standard_normal())
-        regrets.append(min([*regrets[-1:], given.regret(params)]))
+        told.points.append(params)
+        told.losses.append(given.loss(params) + given.noise * random.standard_normal())
+        told.regrets.append(min([*told.regrets[-1:], given.regret(params)]))
+        rival.tell(handle, told.losses[-1])
 
     for _ in range(trials):
         if len(pending) == parallel:
             finish()
         begun = time.perf_counter()
         pending.append(rival.ask())
-        times.append(time.perf_counter() - begun)
+        told.seconds.append(time.perf_counter() - begun)
     while pending:
         finish()
-    seconds = float(np.mean(times[trials // 2 :]))
-    return Outcome(name, family, noisy, seed, regrets, seconds)
+    return told
 
 
 def _table(outcomes: Sequence[Outcome], noisy: bool, rivals: Sequence[str]) -> str:
@@ -166,11 +191,15 @@ def _ratio(
     }
     if rival == BASE:
         return f"1 ({np.exp(logs[BASE].mean()):.1e})"
-    gains = logs[rival] - logs[BASE]
+    return interval(logs[rival] - logs[BASE])
+
+
+def interval(logs: NDArray[np.float64]) -> str:
+    """Return the geometric mean of ratios, and the interval of its bootstrap samples."""
     random = np.random.default_rng(0)
-    means = random.choice(gains, (_RESAMPLED, len(gains))).mean(axis=1)
+    means = random.choice(logs, (_RESAMPLED, len(logs))).mean(axis=1)
     low, high = np.exp(np.quantile(means, [0.025, 0.975]))
-    return f"**{np.exp(gains.mean()):.2g}** ({low:.2g} to {high:.2g})"
+    return f"**{np.exp(logs.mean()):.2g}** ({low:.2g} to {high:.2g})"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +47,14 @@ class Task:
         return max(0.0, self.loss(params) - self.optimum) / self.typical
 
 
+Draws: TypeAlias = "np.random.Generator | _Between"  # what draws a task's constants
+
+
 def _unit(low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
     return {"type": "float", "low": low, "high": high}
 
 
-def branin(random: np.random.Generator) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
+def branin(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
     """Two parameters, up to three minima, of which one or more are global."""
     a, b, c = random.uniform(0.5, 1.5), random.uniform(0.1, 0.15), random.uniform(1, 2)
     r, s, t = random.uniform(5, 7), random.uniform(8, 12), random.uniform(0.03, 0.05)
@@ -87,7 +90,7 @@ _P6 = 1e-4 * np.array(
 
 
 def _hartmann(
-    a: Array, p: Array, random: np.random.Generator
+    a: Array, p: Array, random: Draws
 ) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
     weights = np.array([1.0, 1.2, 3.0, 3.2]) + random.uniform(-0.2, 0.2, 4)
     centres = np.clip(p + random.uniform(-0.1, 0.1, p.shape), 0, 1)
@@ -100,17 +103,17 @@ def _hartmann(
     return {name: _unit() for name in names}, loss
 
 
-def hartmann3(random: np.random.Generator) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
+def hartmann3(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
     """Three parameters, four basins."""
     return _hartmann(_A3, _P3, random)
 
 
-def hartmann6(random: np.random.Generator) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
+def hartmann6(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
     """Six parameters, four narrow basins."""
     return _hartmann(_A6, _P6, random)
 
 
-def network(random: np.random.Generator) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
+def network(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
     """Seven parameters of a network's training: rates, sizes, choices, a condition."""
     kinds = ["sgd", "adam", "lion"]
     best_rate = dict(zip(kinds, random.uniform([-2, -3.5, -4.5], [-1, -2.5, -3.5]), strict=True))
@@ -144,7 +147,7 @@ def network(random: np.random.Generator) -> tuple[dict[str, Any], Callable[[Para
     return space, loss
 
 
-def mixed(random: np.random.Generator) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
+def mixed(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
     """Six parameters, of which two are choices that move the optimum of the others."""
     shifts = {kind: random.uniform(0.15, 0.85, 3) for kind in "abc"}
     offsets = dict(zip("abc", random.permutation([0.0, 0.05, 0.15]), strict=True))
@@ -177,7 +180,45 @@ _LOOKED_AT = 4000
 def task(family: str, seed: int, *, noisy: bool) -> Task:
     """Return the task number `seed` of a family; its noise is a twentieth of the values' spread."""
     random = np.random.default_rng([seed, *family.encode()])
-    space, loss = FAMILIES[family](random)
+    return _described(family, *FAMILIES[family](random), random, noisy=noisy)
+
+
+def sibling(family: str, seed: int, number: int, *, apart: float) -> Task:
+    """Return one of the tasks that are alike: those with the same seed.
+
+    Args:
+        family: its name.
+        seed: what all of them have in common.
+        number: which of them.
+        apart: how far its constants lie from the common ones towards random ones, 0 to 1. Choices
+            are the common ones.
+    """
+    common = np.random.default_rng([seed, *family.encode()])
+    own = np.random.default_rng([seed, number, *family.encode()])
+    drawn = FAMILIES[family](_Between(common, own, apart))
+    return _described(family, *drawn, np.random.default_rng([seed, number]), noisy=False)
+
+
+class _Between:
+    """Draws numbers between those of two generators, and choices by the first."""
+
+    def __init__(self, common: np.random.Generator, own: np.random.Generator, apart: float) -> None:
+        self._common, self._own, self._apart = common, own, apart
+        self.permutation, self.integers = common.permutation, common.integers
+
+    def uniform(self, *arguments: Any) -> Any:
+        drawn = self._common.uniform(*arguments), self._own.uniform(*arguments)
+        return (1 - self._apart) * drawn[0] + self._apart * drawn[1]
+
+
+def _described(
+    family: str,
+    space: dict[str, Any],
+    loss: Callable[[Parameters], float],
+    random: np.random.Generator,
+    *,
+    noisy: bool,
+) -> Task:
     points = [_random_point(space, random) for _ in range(_LOOKED_AT)]
     values = np.array([loss(point) for point in points])
     order = np.argsort(values)

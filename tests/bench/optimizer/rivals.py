@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from trialfleet.optimizer.sampling.former import FormerTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup import default_startup
 from trialfleet.optimizer.sampling.suggest import suggest
@@ -27,8 +28,11 @@ class Rival(Protocol):
 class Ours:
     """`suggest`, as the service calls it for each trial of a region."""
 
-    def __init__(self, space: SearchSpace, seed: int, trials: int) -> None:
+    def __init__(
+        self, space: SearchSpace, seed: int, trials: int, former: FormerTasks | None = None
+    ) -> None:
         self._space = space
+        self._former = former
         self._seed = stable_seed(seed, "bench")
         self._startup = default_startup(trials, len(space.parameters))
         self._history: list[FrozenTrial] = []
@@ -40,7 +44,8 @@ class Ours:
             direction="minimize",
             seed=self._seed,
             startup_trials=self._startup,
-        )
+            former=self._former,
+        ).point
         self._history.append(self._trial(point, TrialState.RUNNING, None))
         return len(self._history) - 1, point
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.unit.report.report_studies import DEFAULTS, Fleet, trial
-from trialfleet.workflows.report import Report, summary_table
+from tests.unit.report.report_studies import DEFAULTS, Fleet, only, trial
+from trialfleet.workflows.report import Report, render_page, summary_table
 from trialfleet.workflows.report.formatting import (
     alike,
     column_decimals,
@@ -161,3 +161,18 @@ def test_long_texts_keep_both_ends() -> None:
     assert cut.startswith("first")
     assert cut.endswith("last")
     assert "4,709 characters" in cut
+
+
+def test_a_region_says_what_its_model_learned_from(fleet: Fleet) -> None:
+    taught = {"s/r0/<b>B</b>": 0.125, "s/r0/A": 0.7, "s/r0/C": float("nan")}
+    trials = [
+        trial(DEFAULTS, 0.5, baseline=True),
+        trial({**DEFAULTS, "rate": 0.01}, 0.6, at=1, taught={"s/r0/A": 0.1}),
+        trial({**DEFAULTS, "rate": 0.02}, 0.7, at=2, taught=taught),
+        trial({**DEFAULTS, "rate": 0.03}, 0.8, at=3),
+    ]
+    report = fleet.report(fleet.region("R", trials))
+    assert only(report).taught == {"s/r0/A": 0.7, "s/r0/<b>B</b>": 0.125}
+    page = render_page(report)
+    assert "weighed so: s/r0/A 0.70, s/r0/&lt;b&gt;B&lt;/b&gt; 0.12. 1 takes" in page
+    assert "Learned from" not in render_page(fleet.report(fleet.region("Q", trials[:1])))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trialfleet.files import shell_quoted
+from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.workflows.costs.table import usd
 from trialfleet.workflows.models.gate_decision import rule_of
@@ -41,6 +43,7 @@ _NO_EVALUATE = (
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
     """Return what a planned run will run as plain data, and what the pool has for it."""
     graph = graph_of(run.study)
+    former = read_former(RunFolder(run.folder).former)
     expected = _expected(run.study, graph, pool_check)
     tables = tables_of(RunFolder(run.folder), [r.name for r in graph.regions])
     return {
@@ -54,7 +57,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
                 "slug": r.slug,
                 "trials": r.trials,
                 "lanes": len(r.lanes),
-                "model_leads_from": _first_led(run.study, r),
+                "model_leads_from": _first_led(run.study, r, has_former=bool(former)),
                 **({"table": tables[r.name]} if r.name in tables else {}),
             }
             for r in graph.regions
@@ -64,6 +67,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
         "expected": asdict(expected) if expected else None,
         "cost": _cost(run.study),
         "dag_nodes": graph.node_count,
+        "learns_from": _learns_from(former),
         "accelerator": run.study.accelerator,
         "python": run.study.python,
         "notes": list(run.notes),
@@ -85,7 +89,8 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             f"  at once  {_concurrency(study, summary['at_once'], pool_check)}",
             *([f"  time     {_time(summary['expected'])}"] if summary["expected"] else []),
             *([f"  cost     {_cost_text(summary['cost'])}"] if summary["cost"] else []),
-            f"  model    {_model(summary['regions'])}",
+            f"  model    {_model(summary['regions'], has_former=bool(summary['learns_from']))}",
+            *(f"  learns   {_lesson(each)}" for each in summary["learns_from"]),
             f"  graph    {summary['dag_nodes']} DAG nodes (jobs and their steps)",
             f"  files    {summary['files']} in {here}",
             *_gate(study),
@@ -136,9 +141,20 @@ def _then(study: Study) -> str:
     return "and no full training: publish: none"
 
 
-def _first_led(study: Study, region: RegionGraph) -> int | None:
+def _first_led(study: Study, region: RegionGraph, *, has_former: bool) -> int | None:
     startup = study.budget_of(region.name).startup
-    return first_led(startup, region.trials, len(region.lanes))
+    return first_led(startup, region.trials, len(region.lanes), has_former=has_former)
+
+
+def _learns_from(former: Iterable[FormerTask]) -> list[dict[str, Any]]:
+    """The former runs that the optimiser learns from, with what is known of each."""
+    runs: dict[str, list[FormerTask]] = {}
+    for task in former:
+        runs.setdefault(task.name.removesuffix(f"/{task.region}"), []).append(task)
+    return [
+        {"run": run, "regions": len(tasks), "trials": sum(len(task.losses) for task in tasks)}
+        for run, tasks in runs.items()
+    ]
 
 
 def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
@@ -204,8 +220,13 @@ def _cost_text(cost: dict[str, Any]) -> str:
     return f"about {usd(cost['usd'])} USD: {known}{ends}"
 
 
-def _model(regions: list[dict[str, Any]]) -> str:
+def _lesson(former: dict[str, Any]) -> str:
+    return f"from {former['run']}: {former['trials']} trials of {former['regions']} region(s)"
+
+
+def _model(regions: list[dict[str, Any]], *, has_former: bool) -> str:
     """From which trial on the sampler's model chooses."""
+    before = "settings that did well in former runs" if has_former else "spread-out starting points"
     first = [r["model_leads_from"] for r in regions if r["model_leads_from"]]
     never = [r["name"] for r in regions if not r["model_leads_from"]]
     if not first:
@@ -217,8 +238,8 @@ def _model(regions: list[dict[str, Any]]) -> str:
     span = f"{least}" if least == most else f"{least} to {most}, by region,"
     but = f"; never in {', '.join(never[:6])}{', …' if len(never) > 6 else ''}" if never else ""
     return (
-        f"from trial {span} of a region on the optimiser's model chooses; before that, spread-out "
-        f"starting points{but}"
+        f"from trial {span} of a region on the optimiser's model chooses; before that, "
+        f"{before}{but}"
     )
 
 

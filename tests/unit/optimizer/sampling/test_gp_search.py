@@ -107,16 +107,16 @@ def test_what_is_proposed_is_neither_known_nor_pending_while_there_is_something_
     grid = np.array(list(itertools.product([1 / 6, 0.5, 5 / 6], [0.0, 1.0])))
     every = tiny.canonical(grid)
     known, pending, left = every[:3], every[3:5], every[5]
-    found = proposals(tiny, known, np.arange(3.0), pending, seed=1)
+    found = proposals(tiny, known, np.arange(3.0), pending, seed=1).rows
     assert np.array_equal(found[0], left)
-    found = proposals(tiny, every, np.arange(6.0), pending[:0], seed=1)
+    found = proposals(tiny, every, np.arange(6.0), pending[:0], seed=1).rows
     assert len(found), "where nothing is left, something known"
 
 
 def test_it_comes_close_to_the_optimum_of_a_mixed_space() -> None:
     rows = rows_of(10)
     for step in range(20):
-        row = proposals(domain(), rows, losses(rows), rows[:0], seed=step)[0]
+        row = proposals(domain(), rows, losses(rows), rows[:0], seed=step).rows[0]
         rows = np.concatenate([rows, row[None]])
     assert losses(rows).min() < 0.1 + 1e-3
 
@@ -126,7 +126,7 @@ def test_eight_in_parallel_differ_and_still_come_close() -> None:
     for batch in range(3):
         pending = rows[:0]
         for step in range(8):
-            row = proposals(domain(), rows, losses(rows), pending, seed=8 * batch + step)[0]
+            row = proposals(domain(), rows, losses(rows), pending, seed=8 * batch + step).rows[0]
             pending = np.concatenate([pending, row[None]])
         assert len(np.unique(pending, axis=0)) == 8
         rows = np.concatenate([rows, pending])
@@ -139,7 +139,7 @@ import numpy as np
 from tests.unit.optimizer.sampling.test_gp_search import domain
 from trialfleet.optimizer.sampling.gp.proposal import proposals
 rows, values, pending = map(np.array, json.load(sys.stdin))
-print(json.dumps(proposals(domain(), rows, values, pending, 3)[:5].tolist()))
+print(json.dumps(proposals(domain(), rows, values, pending, 3).rows[:5].tolist()))
 """
 
 
@@ -148,7 +148,7 @@ def test_another_process_proposes_the_same_bit_for_bit() -> None:
     values, pending = losses(rows), rows_of(3, seed=4)
     given = json.dumps([rows.tolist(), values.tolist(), pending.tolist()])
     proposals(domain(), rows, values, pending, 9)
-    here = proposals(domain(), rows, values, pending, 3)[:5].tolist()
+    here = proposals(domain(), rows, values, pending, 3).rows[:5].tolist()
     environment = os.environ | {"PYTHONHASHSEED": "5", "PYTHONPATH": str(Path.cwd())}
     fresh = subprocess.run(
         [sys.executable, "-c", FRESH],

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.sampling.gp import proposal
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
+from trialfleet.optimizer.sampling.gp.proposal import Proposals
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Point, in_startup, suggest, warm_up
 from trialfleet.optimizer.space import SearchSpace
@@ -61,7 +62,7 @@ def trial(
 
 def ask(space: SearchSpace, history: Sequence[FrozenTrial], **more: Any) -> Point:
     options: dict[str, Any] = {"direction": "minimize", "seed": 7, "startup_trials": 6} | more
-    return suggest(space, history, **options)
+    return suggest(space, history, **options).point
 
 
 def explored(
@@ -224,7 +225,7 @@ def test_trials_that_were_given_up_tell_the_model_nothing(monkeypatch: pytest.Mo
 
     def proposals(
         domain: Domain, rows: Array, values: Array, pending: Array, seed: int, *more: Any
-    ) -> Array:
+    ) -> Proposals:
         seen.extend([rows.tolist(), values.tolist(), pending.tolist()])
         return real(domain, rows, values, pending, seed, *more)
 
@@ -284,7 +285,7 @@ history = [
     )
     for state, params, value in told
 ]
-point = suggest(space, history, direction="minimize", seed=seed, startup_trials=6)
+point = suggest(space, history, direction="minimize", seed=seed, startup_trials=6).point
 print(json.dumps(point))
 """
 
