@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from trialfleet.errors import first_of
-from trialfleet.workflows.costs.table import usd
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.report import formatting as f
 from trialfleet.workflows.report.chart_data import (
     PAIR_TRIALS,
