@@ -259,6 +259,17 @@ def costs_height(rows: int) -> int:
     return 69 + rows * (DENSE_HEIGHT if rows > MANY else ROW_HEIGHT)
 
 
+def costs_note(report: Report) -> str:
+    """Below the picture of costs: what is in it, and what is not."""
+    lost = "lost are attempts that failed and executions that were cut off."
+    if not report.boot_usd and not report.idle_usd:
+        return f"Jobs alone; {lost} A fleet's nodes also cost while they boot and idle:"
+    return (
+        f"Jobs by region; {lost} Boot and idle are this run's part in what the fleet's nodes cost "
+        "without a job until this page was written. Until now it may be more:"
+    )
+
+
 def timeline_height(rows: int) -> int:
     """About how high a timeline is, in pixels."""
     return 76 + min(MOST_TIMELINE, JOB_ROW_HEIGHT * rows)
