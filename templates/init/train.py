@@ -19,6 +19,14 @@ def main() -> None:
     points = read(t.data[0])
     train, validation, test = points[:60], points[60:90], points[90:]
 
+    if t.mode == "evaluate":  # the study has a gate: how good are these models on today's points?
+        models = {name: load(folder) for name, folder in t.models.items()}
+        models["baseline"] = [mean([y for _, y in train])]  # the mean, whatever x is
+        for name, weights in models.items():
+            losses = squares(weights, test)
+            t.evaluated(name, losses, val_error=error(weights, validation), test_error=mean(losses))
+        t.complete()
+
     weights = [0.0] * (t.params["degree"] + 1)
     velocity = [0.0] * len(weights)
     first = 0
@@ -48,15 +56,30 @@ def read(path: Path) -> list[Point]:
         return [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
 
 
+def load(model: Path) -> list[float]:
+    """Return the weights of a model that mode "final" has left."""
+    weights: list[float] = json.loads((model / "weights.json").read_text())
+    return weights
+
+
 def value(weights: list[float], x: float) -> float:
     """Return the polynomial at x."""
     return sum(weight * x**power for power, weight in enumerate(weights))
 
 
+def squares(weights: list[float], points: list[Point]) -> list[float]:
+    """Return the squared error at each point."""
+    return [(value(weights, x) - y) ** 2 for x, y in points]
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean."""
+    return sum(values) / len(values)
+
+
 def error(weights: list[float], points: list[Point]) -> float:
     """Return the mean squared error."""
-    misses = [value(weights, x) - y for x, y in points]
-    return sum(miss * miss for miss in misses) / len(points)
+    return mean(squares(weights, points))
 
 
 def slopes(weights: list[float], points: list[Point]) -> list[float]:

@@ -1,20 +1,24 @@
-"""`trialfleet daily run`, killed at any moment: each region's day ends once, in one run."""
+"""`trialfleet daily run` and what it lives by, killed: each region's day ends once, in one run."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.pool.conftest import CPUS, MakePool
 from tests.pool.test_daily import endings, latest, put_data, write_study
-from tests.pool.watching import assert_exactly_once
+from tests.pool.watching import active, assert_exactly_once
+from tests.storm.victims import victims
 from trialfleet import Run
+from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.daily.journal import Ending, Journal, latest_of
 
@@ -43,15 +47,21 @@ def to_its_end(process: subprocess.Popen[bytes], seconds: float = 400) -> None:
         process.wait()
 
 
-def killed_after(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Kill a process unless it ends before; return whether it was."""
+def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return True
-    return False
+        return False
+    return True
+
+
+def killed_after(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Kill a process unless it ends before; return whether it was."""
+    if ended_within(process, seconds):
+        return False
+    process.kill()
+    process.wait()
+    return True
 
 
 def test_a_day_that_is_killed_and_started_twice_is_one(here: Path) -> None:
@@ -75,6 +85,11 @@ OFF = {DAYS[4], DAYS[5], DAYS[9]}  # the machine is off
 LATE = {(DAYS[2], "R07"), (DAYS[7], "R11"), (DAYS[8], "R07")}  # data that comes days later
 
 
+# What a day's run loses on its way, in the order of a seed: DAGMans recover, the schedd is started
+# by its master, and who starts the pool, systemd on a manager, starts a master.
+LOSSES = ["dagman", "dagman of a region"] * 3 + ["schedd"] * 3 + ["master"] * 2
+
+
 def data_of(day: date, region: str) -> str:
     """Two regions' data are new on a day, which is when they train; on the first day all are."""
     number = REGIONS.index(region)
@@ -84,20 +99,47 @@ def data_of(day: date, region: str) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
-def test_two_weeks_of_41_regions_with_nobody_watching(
-    here: Path, wait_for: Callable[..., None]
-) -> None:
+def test_two_weeks_of_41_regions_with_nobody_watching(here: Path, make_pool: MakePool) -> None:
+    with active(make_pool(cpus=CPUS)) as pool:
+        two_weeks(here, pool)
+
+
+def loses(process: subprocess.Popen[bytes], pool: Pool, kind: str, seconds: float) -> bool:
+    """Kill a process of the pool while a day goes on; return whether there was one by its end."""
+    if ended_within(process, seconds):
+        return False
+    while not (found := victims(pool.condor_config, frozenset({kind}))):
+        if ended_within(process, 0.2):
+            return False
+    os.kill(found[-1].pid, signal.SIGKILL)
+    if kind == "master":
+        pool.up()
+    return True
+
+
+def two_weeks(here: Path, pool: Pool) -> None:
     for day in DAYS:
         put_data(here, day, **{r: data_of(day, r) for r in REGIONS if (day, r) not in LATE})
     file = write_study(here, regions=REGIONS)
     moments = random.Random(41)  # noqa: S311 - not for secrets
+    losses = moments.sample(LOSSES, len(LOSSES))
+    killed: Counter[str] = Counter()
     for day in DAYS:
         if day in OFF:
             continue
         for _ in range(2):
-            killed_after(start(file, day), moments.uniform(1, 15))
-        to_its_end(start(file, day), 1800)
-    journal = Journal(here / "runs" / "demo" / "daily.db")
+            killed["daily run"] += killed_after(start(file, day), moments.uniform(1, 15))
+        process = start(file, day)
+        loss = losses.pop()
+        killed[loss] += loses(process, pool, loss, moments.uniform(0, 5))
+        to_its_end(process, 1800)
+    print(killed)
+    assert losses == []
+    assert set(LOSSES) <= set(+killed), killed
+    runs = here / "runs" / "demo"
+    journal = Journal(runs / "daily.db")
+    for run in {o.run for o in journal.outcomes() if o.run}:
+        assert_exactly_once(Run(runs / run), 1)
     before = {(one.date, one.region, one.attempt) for one in journal.outcomes()}
     assert {day for day, _, _ in before} == set(DAYS) - OFF
     assert {(o.date, o.region) for o in journal.outcomes() if o.ending is Ending.FAILED} == LATE

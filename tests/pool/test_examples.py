@@ -49,6 +49,28 @@ def test_each_trainer_runs_as_it_stands(name: str, work: Path) -> None:
         assert len(list(Path(region["published"]).iterdir())) > 2  # a model beside our two files
 
 
+@pytest.mark.thorough  # the main path without a pool: tests/unit/plan/test_examples.py
+@pytest.mark.usefixtures("pool")
+def test_a_gate_works_with_inits_trainer_as_it_stands(work: Path) -> None:
+    call(work, "init", "mine")
+    study = work / "mine/study.yaml"
+    text = study.read_text().replace("# gate: {}", "gate: {}")
+    assert "\ngate: {}\n" in text
+    text = text.replace("trials: 12, lanes: 2, startup_trials: 5", "trials: 1, lanes: 1")
+    study.write_text(text.replace("regions: [north, south]", "regions: [north]"))
+    call(work, "run", "mine/study.yaml", "--run-id", "first")
+    call(work, "run", "mine/study.yaml", "--run-id", "second")
+    verdict = json.loads((work / "runs/first/second/regions/north/gate.json").read_text())
+    assert verdict["verdict"] == "promoted", verdict  # the same points give the same model
+    assert verdict["metric"] == "test_error"
+    for model in ("champion", "challenger", "baseline"):
+        assert verdict[model]["metrics"].keys() == {"val_error", "test_error"}
+    assert verdict["champion"]["run"] == "first"
+    assert verdict["interval"] == [0, 0]
+    error, constant = (verdict[m]["metrics"]["test_error"] for m in ("challenger", "baseline"))
+    assert error < constant
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_the_notebooks_cells_run_one_after_the_other(

@@ -13,6 +13,7 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json, shell_quoted
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.plan.folder import RunFolder
@@ -104,7 +105,7 @@ class RunEvents:
         for region in status.regions:
             own = self._frozen.study.budget_of(region.name).usd
             if own and (region.usd or 0.0) >= _SHARE * own:
-                what = f"{region.usd:.2f} USD of {own:.2f} spent (budget.usd)"
+                what = f"{usd(region.usd)} USD of {usd(own)} spent (budget.usd)"
                 yield self._of_region("budget-80", region, what, "", same=str(own))
             if region.spent:
                 what = f"no trial begins any more: {region.spent}"
@@ -113,7 +114,7 @@ class RunEvents:
         for key in ("usd_per_run", "usd_per_day"):
             most = getattr(budget, key)
             if most and spent >= _SHARE * most:
-                what = f"{spent:.2f} USD of {most:.2f} spent (budget.{key})"
+                what = f"{usd(spent)} USD of {usd(most)} spent (budget.{key})"
                 yield self._of_run("budget-80", what, "", same=f"{key} {most}")
         yield from self._of_cap(status)
 

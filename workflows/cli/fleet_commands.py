@@ -163,6 +163,7 @@ def fleet_down(file: Path | None, now: bool) -> None:
     from trialfleet.infra.fleet.commands.status import spent
     from trialfleet.infra.fleet.lifecycle.down import down
     from trialfleet.infra.fleet.scaling.draining import drain_instances
+    from trialfleet.workflows.costs.money import usd
 
     def drain(instances: list[Instance]) -> None:
         for line in [] if now else drain_instances(instances, "the fleet goes down", say):
@@ -175,7 +176,7 @@ def fleet_down(file: Path | None, now: bool) -> None:
         say(line, err=True)
     if left:
         sys.exit(1)
-    say(f"nothing is left; the fleet has cost about {cost:.2f} USD")
+    say(f"nothing is left; the fleet has cost about {usd(cost)} USD")
 
 
 @fleet.command("reap")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trialfleet.workflows.costs.items import Sum
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.output import keep_numbers_whole
 
 if TYPE_CHECKING:
@@ -14,13 +15,6 @@ if TYPE_CHECKING:
 _NONE = "—"  # of costs that belong to no run or region
 _UNKNOWN = "\N{EN DASH}"
 _FIGURES = ("work", "lost", "boot", "idle")
-
-
-def usd(amount: float | None) -> str:
-    """Return a sum of money: to the cent, of less than a dollar to a hundredth of one."""
-    if amount is None:
-        return ""
-    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.4f}"
 
 
 def costs_table(sums: Sequence[Sum], total: Sum, by: Sequence[str]) -> Table:

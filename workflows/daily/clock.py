@@ -32,10 +32,12 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
     """
     study, daily = daily_study(file)
     folder = DailyFolder.of(study.name)
+    owner = _owner(folder)
+    if system:
+        _give(folder, owner)
     text = write_start(folder, study.name, file)
     units = Units.of(study.name, folder, system=system)
     if system or units.can_be_used():
-        owner = os.environ.get("SUDO_USER") or pwd.getpwuid(folder.root.stat().st_uid).pw_name
         units.install(study.name, daily, folder.start, owner)
         say(f"installed {units.timer}, which starts {folder.start}")
         if not system and not lingers():
@@ -45,6 +47,27 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
     if shown := explained(daily):
         say(shown)
+
+
+def _owner(folder: DailyFolder) -> str:
+    """Whose the days are: whoever had one already, else whoever asks for them, by sudo or not."""
+    if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
+        return asks
+    places = (folder.journal, folder.root, *folder.root.parents)
+    return pwd.getpwuid(next(p for p in places if p.exists()).stat().st_uid).pw_name
+
+
+def _give(folder: DailyFolder, owner: str) -> None:
+    """Make the folder of the study's runs, where root does it for the account that runs the days.
+
+    One that an installation was killed in, or made for root alone, is given to it, too.
+    """
+    missing = [place for place in folder.root.parents if not place.exists()]
+    folder.root.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0 and not folder.journal.exists():
+        account = pwd.getpwnam(owner)
+        for place in (*missing, folder.root):
+            os.chown(place, account.pw_uid, account.pw_gid)
 
 
 def remove(file: Path, say: Say) -> None:

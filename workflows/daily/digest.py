@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.costs.items import Sum, add, sums
+from trialfleet.workflows.costs.money import decimals_of, usd
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.notify.delivery import deliver
@@ -181,7 +182,7 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 def _money(amount: float | None, total: Sum) -> str:
     """An amount with as many decimals as all others of the day."""
-    return f"{amount or 0.0:,.{2 if (total.usd or 0.0) >= 1 else 4}f}"
+    return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 
 def _spent(total: Sum) -> str:

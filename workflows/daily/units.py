@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
 Say = Callable[[str], None]
-_SYSTEM = Path("/etc/systemd/system")
+_SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,20 @@ class Units:
             return False
         if self.timer in there:
             self.run(self._systemctl("disable", "--now", self.timer.name))
+            self._last_fired.unlink(missing_ok=True)  # one that is installed later missed nothing
         for path in there:
             path.unlink()
         self.run(self._systemctl("daemon-reload"))
+        with suppress(PoolError):  # it is none of systemd's units any more, unless its day failed
+            self.run(self._systemctl("reset-failed", self.service.name))
         return True
+
+    @property
+    def _last_fired(self) -> Path:
+        """Where systemd notes when the timer last fired; `systemctl clean` would need D-Bus."""
+        data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+        folder = _SYSTEM_STATE if self.system else data / "systemd"
+        return folder / "timers" / f"stamp-{self.timer.name}"
 
     def _systemctl(self, *words: str) -> list[str]:
         return ["systemctl", *([] if self.system else ["--user"]), *words]

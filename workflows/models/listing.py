@@ -80,6 +80,12 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
     return [_model(path, verdicts, standings.get(path.name, Standing.NEVER)) for path in runs]
 
 
+def runs_with_models(models_folder: Path) -> list[str]:
+    """Return the runs that have a model in such a folder, the newest first, as people are told."""
+    models = models_on(models_folder)[::-1]
+    return [f"{one.run} (in force)" if one.in_force else one.run for one in models]
+
+
 def _standings(link: Path) -> dict[str, Standing]:
     """What became of each model that was in force, by its run."""
     latest = target_of(link)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from trialfleet.errors import printable
 from trialfleet.workflows.study.notify import EventKind
 
+MOST_SHOWN = 25  # events of one message
 TEST: Literal["test"] = "test"  # the kind of what `trialfleet notify test` sends
 
 
@@ -81,3 +83,31 @@ def in_one_line(text: str, most: int = 200) -> str:
     """Return a text as a title can have it: one printable line, cut where it is long."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def cut_at_a_line(text: str, most: int) -> str:
+    """Return the first lines of a text that fit into so many characters, and how many more it has.
+
+    A first line that is longer is cut itself.
+    """
+    if len(text) <= most:
+        return text
+    lines = text.splitlines()
+    fit, used = 0, len(more_lines(len(lines)))
+    while used + len(lines[fit]) + 1 <= most:
+        used += len(lines[fit]) + 1
+        fit += 1
+    if not fit:
+        return f"{text[: most - 1]}…"
+    return "\n".join([*lines[:fit], more_lines(len(lines) - fit)])
+
+
+def more_lines(count: int) -> str:
+    """Return the line that stands for others."""
+    return f"… and {count:,} more line{'s' * (count > 1)}"
+
+
+def unshown(events: Sequence[Event]) -> list[str]:
+    """Return the line of a message that stands for the events that it doesn't show, if any."""
+    more = len(events) - MOST_SHOWN
+    return [f"… and {more} more"] if more > 0 else []

@@ -20,7 +20,14 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trialfleet.workflows.notify.event import Event, in_one_line
+from trialfleet.workflows.notify.event import (
+    MOST_SHOWN,
+    Event,
+    cut_at_a_line,
+    in_one_line,
+    unshown,
+)
+from trialfleet.workflows.notify.slack import slack_message
 from trialfleet.workflows.study.notify import (
     Channel,
     Mail,
@@ -30,8 +37,7 @@ from trialfleet.workflows.study.notify import (
 )
 
 SECONDS = 20.0  # for one try
-_MOST_SHOWN = 25  # events of one message
-_MOST_TEXT = 3_000  # characters of one event in a message; Slack takes 40,000 in all
+_MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
@@ -55,7 +61,7 @@ def send(channel: Channel, events: Sequence[Event]) -> None:
     if channel.mail:
         _mail(channel.mail, events)
     elif channel.webhook and channel.webhook.shape == "slack":
-        _post(channel.webhook, {"text": slack_text(events)}, events[0])
+        _post(channel.webhook, slack_message(events), events[0])
     else:
         assert len(events) == 1, "a program reads one event at a time"
         if channel.webhook:
@@ -144,20 +150,6 @@ def _url_of(webhook: Webhook) -> str:
     return url
 
 
-def slack_text(events: Sequence[Event]) -> str:
-    """Return events of one kind as Slack's text: bold titles, details as they are printed."""
-    parts = [
-        f"*{_slack(event.title)}*" + (f"\n```{_slack(_short(event.text))}```" if event.text else "")
-        for event in events[:_MOST_SHOWN]
-    ]
-    return "\n".join([*parts, *_more(events)])
-
-
-def _slack(text: str) -> str:
-    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return escaped.replace("```", "'''")
-
-
 # -- a mail ----------------------------------------------------------------------------------------
 
 
@@ -202,23 +194,14 @@ def message_of(mail: Mail, events: Sequence[Event]) -> EmailMessage:
     unique = first.id if not more else hashlib.sha256(ids.encode()).hexdigest()[:24]
     message["Message-ID"] = f"<{unique}@trialfleet>"
     parts = [
-        "\n".join(filter(None, [event.title, "", _short(event.text)]))
-        for event in events[:_MOST_SHOWN]
+        "\n".join(filter(None, [event.title, "", cut_at_a_line(event.text, _MOST_TEXT)]))
+        for event in events[:MOST_SHOWN]
     ]
-    message.set_content("\n\n".join([*parts, *_more(events)]) + "\n")
+    message.set_content("\n\n".join([*parts, *unshown(events)]) + "\n")
     return message
 
 
 # -- what they share -------------------------------------------------------------------------------
-
-
-def _more(events: Sequence[Event]) -> list[str]:
-    more = len(events) - _MOST_SHOWN
-    return [f"… and {more} more"] if more > 0 else []
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n…"
 
 
 def _secret(file: str | None, variable: str | None) -> str:

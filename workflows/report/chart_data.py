@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from trialfleet.optimizer.downsampling import thinned
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.report.formatting import is_finite, setting, shortened
 from trialfleet.workflows.report.model import ParameterRange, RegionReport, Report, Setting, Trial
 from trialfleet.workflows.report.scales import Scale, scale_of, short
@@ -24,6 +25,7 @@ FAR_REGION = 40.0  # a region is far from the others only beyond this: each shou
 CHOICE_LENGTH = 40
 ERROR_LENGTH = 90
 CURVE_POINTS = 40_000  # of all curves of the page, together
+FLEET = "fleet: boot, idle"  # the bar of what no job had of the nodes
 CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
 
 
@@ -77,19 +79,28 @@ def scale_of_gains(report: Report) -> Scale:
 
 
 def costs_data(report: Report) -> dict[str, Any]:
-    """What the jobs of each region cost, in USD: trials, what comes behind them, and lost work."""
+    """What each region's jobs cost, in USD, and what no job had of the fleet's nodes."""
+    regions = [
+        _cost_row(row.name, row.usd, _parts_of_cost(row), region=at, slug=row.slug)
+        for at, row in enumerate(report.regions)
+        if row.usd
+    ]
+    overhead = (0.0, 0.0, 0.0, report.boot_usd or 0.0, report.idle_usd or 0.0)
+    fleet = _cost_row(FLEET, sum(overhead), overhead, region=None, slug=None)
+    return {"rows": [*regions, *([fleet] if sum(overhead) else [])]}
+
+
+def _cost_row(
+    name: str, whole: float, parts: Sequence[float], *, region: int | None, slug: str | None
+) -> dict[str, Any]:
+    """A bar: its parts' places are those of the page's COSTS; amounts also as people read them."""
     return {
-        "rows": [
-            {
-                "region": at,
-                "name": row.name,
-                "slug": row.slug,
-                "usd": short(row.usd),
-                "parts": [short(amount) for amount in _parts_of_cost(row)],
-            }
-            for at, row in enumerate(report.regions)
-            if row.usd
-        ]
+        "region": region,
+        "name": name,
+        "slug": slug,
+        "usd": short(whole),
+        "parts": [short(amount) for amount in parts],
+        "told": [usd(amount) for amount in (whole, *parts)],
     }
 
 

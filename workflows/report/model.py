@@ -273,6 +273,9 @@ class Report:
         pauses: from and to, in Unix seconds: when it was stopped, and resumed later.
         compute_seconds: sum over the regions.
         usd: likewise; None where no region's is known.
+        boot_usd: what its part in the fleet's nodes cost on their way into the pool, when this was
+            made; None where no autoscaler has told of nodes.
+        idle_usd: what its part in them cost without a job; likewise.
         complete: trials completed.
         failed: trials failed for good.
         budget_trials: trials that the regions may spend.
@@ -295,6 +298,8 @@ class Report:
     pauses: tuple[tuple[float, float], ...]
     compute_seconds: float
     usd: float | None
+    boot_usd: float | None
+    idle_usd: float | None
     complete: int
     failed: int
     budget_trials: int

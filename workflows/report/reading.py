@@ -62,6 +62,8 @@ def build_report(source: ReportSource) -> Report:
         pauses=pauses,
         compute_seconds=sum(region.compute_seconds for region in regions),
         usd=_sum([region.usd for region in regions]),
+        boot_usd=source.boot_usd,
+        idle_usd=source.idle_usd,
         complete=sum(region.complete for region in regions),
         failed=sum(region.failed for region in regions),
         budget_trials=sum(region.budget_trials for region in regions),

@@ -72,6 +72,9 @@ class ReportSource:
         active: when DAGMans of the run executed, as `job_log.read_executions` has it; empty where
             that isn't known.
         stops: when the run's own DAGMan was removed, in Unix seconds.
+        boot_usd: what its part in the fleet's nodes cost on their way into the pool; None where
+            nobody knows.
+        idle_usd: what it cost without a job; likewise.
         regions: in the study's order.
         storage_url: SQLAlchemy's URL of Optuna's storage. It appears nowhere in the report.
         created: when the run was made, with a time zone.
@@ -94,6 +97,8 @@ class ReportSource:
     notice: str = ""
     active: Sequence[tuple[float, float | None]] = ()
     stops: Sequence[float] = ()
+    boot_usd: float | None = None
+    idle_usd: float | None = None
 
     def __post_init__(self) -> None:
         for direction in (self.direction, self.report_direction or self.direction):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
-from trialfleet.workflows.costs.table import usd
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.report import formatting as f
 from trialfleet.workflows.report.groups import outcome, tone_of
 from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting, Trial

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from trialfleet.errors import first_of
-from trialfleet.workflows.costs.table import usd
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.report import formatting as f
 from trialfleet.workflows.report.chart_data import (
     PAIR_TRIALS,
@@ -270,6 +270,17 @@ def overview_height(rows: int) -> int:
 def costs_height(rows: int) -> int:
     """About how high the picture of costs is, in pixels."""
     return 69 + rows * (DENSE_HEIGHT if rows > MANY else ROW_HEIGHT)
+
+
+def costs_note(report: Report) -> str:
+    """Below the picture of costs: what is in it, and what is not."""
+    lost = "lost are attempts that failed and executions that were cut off."
+    if not report.boot_usd and not report.idle_usd:
+        return f"Jobs alone; {lost} A fleet's nodes also cost while they boot and idle:"
+    return (
+        f"Jobs by region; {lost} Boot and idle are this run's part in what the fleet's nodes cost "
+        "without a job until this page was written. Until now it may be more:"
+    )
 
 
 def timeline_height(rows: int) -> int:

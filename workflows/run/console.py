@@ -20,7 +20,7 @@ from rich.text import Text
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.attempts.giving_up import ALIKE, is_vain
-from trialfleet.workflows.costs.table import usd
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
 from trialfleet.workflows.status.causes import ENOUGH, SEE, kind_of

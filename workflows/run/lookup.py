@@ -337,15 +337,24 @@ def _models_folders(region: str) -> list[Path]:
 
 
 def models_of(name: str) -> list[Path]:
-    """Return the model that a name is of, as `find_model` does, or all that a run published.
+    """Return a run's model, as `find_model` does, or all that a run published.
 
     Raises:
-        InputError: there is no such model or run.
+        InputError: there is no such model or run; or it is a region, and not one run's model of it.
     """
+    from trialfleet.workflows.models.listing import runs_with_models
+
     runs = [] if Path(name).exists() else runs_here()
     matches = [run for run in runs if name in {run.run, run.name}]
     if not matches:
-        return [find_model(name)]
+        model = find_model(name)
+        if model.name != LATEST:
+            return [model]
+        region = model.parent.name if Path(name).exists() else name.rpartition("/")[2]
+        raise InputError(
+            f"{name!r} is a region, and each run has a model of it; name the run: RUN/{region}; "
+            f"runs, newest first: {_listed(runs_with_models(model.parent)) or 'none'}"
+        )
     published = published_models(find_run(name))
     if not published:
         raise InputError(f"the run {name!r} has published no model")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.workflows.billing.bill import overhead
 from trialfleet.workflows.models.earlier import better_before
 from trialfleet.workflows.models.latest import model_in_force
 from trialfleet.workflows.output import say
@@ -57,6 +58,7 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
     study = frozen.study
     look = StatusReader(folder).look()
     standing = {region.name: region for region in look.status.regions}
+    nodes = overhead(folder, finished or datetime.now(UTC))
     return ReportSource(
         study=study.name,
         run=frozen.run,
@@ -74,6 +76,8 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
         notice=_notice(folder, look.status.regions),
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
         stops=read_removals(folder.dag_files.log),
+        boot_usd=nodes.boot if nodes else None,
+        idle_usd=nodes.idle if nodes else None,
     )
 
 

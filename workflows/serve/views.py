@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trialfleet.files import read_json
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
 from trialfleet.workflows.report.formatting import (
     NOTHING,
@@ -170,8 +171,8 @@ def _money(snapshot: Snapshot) -> tuple[str, str, str]:
     if money is None:
         return "Money", NOTHING, "no fleet with prices"
     if money.cap is None:
-        return "Money", f"{money.spent:.2f} USD", "no cap"
-    return "Money", f"{money.spent:.2f} USD", f"of {money.cap:.2f}, {money.left or 0:.2f} left"
+        return "Money", f"{usd(money.spent)} USD", "no cap"
+    return "Money", f"{usd(money.spent)} USD", f"of {usd(money.cap)}, {usd(money.left or 0.0)} left"
 
 
 def money_share(snapshot: Snapshot) -> float | None:

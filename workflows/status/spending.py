@@ -12,6 +12,7 @@ from typing import Any, Literal
 from trialfleet.files import read_json, write_json
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.plan.folder import RunFolder
 
 Mode = Literal["tune", "final"]
@@ -57,8 +58,8 @@ class Spending:
 
     def __str__(self) -> str:
         """The money in words."""
-        of = f" of {self.cap:.2f}, {self.left:.2f} left" if self.cap is not None else ""
-        return f"{self.spent:.2f} USD spent{of}"
+        of = f" of {usd(self.cap)}, {usd(self.left)} left" if self.cap is not None else ""
+        return f"{usd(self.spent)} USD spent{of}"
 
 
 def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending | None:

@@ -127,22 +127,27 @@ const COSTS = [
   ["trials", "complete", "var(--tuned)"],
   ["full training and gate", "full-training", "var(--default)"],
   ["lost", "failed", "var(--failed)"],
+  ["boot", "running", "var(--running)"],
+  ["idle", "paused", "var(--rule)"],
 ];
 
-// What the jobs of each region cost, a bar per region that the filter shows, the dearest first.
+// What the jobs of each region cost, a bar per region that the filter shows, the dearest first; and
+// one of the fleet, which is no region.
 function costsPicture(data, width) {
-  const rows = data.rows.filter((row) => shown(row.region)).sort((a, b) => b.usd - a.usd);
+  const rows = data.rows
+    .filter((row) => row.region === null || shown(row.region))
+    .sort((a, b) => (a.region === null) - (b.region === null) || b.usd - a.usd);
   if (!rows.length) return [note("No region that is shown has a cost.")];
   const bars = rows.flatMap((row) => {
     let from = 0;
     return row.parts.map((usd, at) => ({ row, at, from, to: (from += usd) }));
   });
   const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
-  const told = Math.max(44, d3.max(rows, (row) => textWidth(money(row.usd))) + 16);
+  const told = Math.max(44, d3.max(rows, (row) => textWidth(row.told[0])) + 16);
   const scale = { kind: "linear", domain: [0, d3.max(rows, (row) => row.usd)] };
   const axis = { most: width < 500 ? 4 : 8, room: width - names - told };
   const bottom = numberAxis("bottom", scale, axis);
-  const y = (row) => row.slug;
+  const y = (row) => String(row.region);
   const picture = frame({
     width,
     height: rows.length * (data.rows.length > 30 ? 19 : ROW) + 44,
@@ -154,14 +159,14 @@ function costsPicture(data, width) {
       Plot.barX(bars, {
         x1: "from",
         x2: "to",
-        y: (bar) => bar.row.slug,
+        y: (bar) => y(bar.row),
         fill: (bar) => COSTS[bar.at][2],
         fillOpacity: 0.75,
       }),
       Plot.text(rows, {
         y,
         text: (row) => fitted(row.name, names - 14),
-        href: (row) => anchor(row.slug),
+        href: (row) => (row.slug === null ? null : anchor(row.slug)),
         frameAnchor: "left",
         textAnchor: "end",
         dx: -10,
@@ -169,7 +174,7 @@ function costsPicture(data, width) {
       }),
       Plot.text(rows, {
         y,
-        text: (row) => money(row.usd),
+        text: (row) => row.told[0],
         frameAnchor: "right",
         textAnchor: "start",
         dx: 12,
@@ -191,23 +196,18 @@ function costsPicture(data, width) {
       ),
     ],
   });
-  picture.addEventListener("click", () => picture.value && !coarse && go(picture.value.slug));
+  picture.addEventListener("click", () => picture.value?.slug && !coarse && go(picture.value.slug));
   const there = COSTS.filter((_, at) => rows.some((row) => row.parts[at] > 0));
   return [legend(there.map(([text, mark]) => [`bar ${mark}`, text])), picture];
 }
 
 function costLines(row) {
-  const parts = COSTS.map(([text], at) => [text, row.parts[at]]).filter(([, usd]) => usd > 0);
+  const parts = COSTS.map(([text], at) => [text, row.parts[at], row.told[at + 1]]);
   return [
     oneLine(row.name, 60),
-    `${money(row.usd)} USD`,
-    ...parts.map(([text, usd]) => `${text}: ${money(usd)}`),
+    `${row.told[0]} USD`,
+    ...parts.filter(([, usd]) => usd > 0).map(([text, , told]) => `${text}: ${told}`),
   ];
-}
-
-function money(usd) {
-  const digits = usd >= 1 ? 2 : 4;
-  return usd.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 const STATE_COLORS = {

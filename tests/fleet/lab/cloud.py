@@ -187,7 +187,7 @@ class Cloud:
             "authority": self._authority,
             "torch": sys.executable if learning else "",
             "shown": options["shown"]
-            + (options["repository"] if is_manager else [])
+            + (options["repository"] if is_manager or (learning and options["users"]) else [])
             + (options["venv"] if is_manager or learning else []),
             "installed": [] if instance.image_id == moto_side.BARE else ["condor"],
             "hardware": {"gpus": 0 if is_manager else gpus(instance.instance_type)}

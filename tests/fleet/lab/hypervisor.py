@@ -44,6 +44,7 @@ class Machine:
 
     def boot(self) -> None:
         """Switch it on; once more, where it was switched on before."""
+        self.going.clear()
         self._boots += 1
         if self._boots > 1:
             switch.unplug(self.spec.address)
@@ -75,9 +76,12 @@ class Machine:
         return self.process.poll() is None
 
     @property
-    def reboots(self) -> bool:
-        """True when a real system has ended to be booted again, by the kernel's own sign."""
-        return self.process.poll() == -signal.SIGHUP
+    def starts_again(self) -> bool:
+        """True when it is off only to be booted: AWS stopped and starts it, or it rebooted itself.
+
+        The kernel tells of a real system's reboot.
+        """
+        return not self.alive and (self.going.is_set() or self.process.poll() == -signal.SIGHUP)
 
     def console_output(self) -> bytes:
         """Return what its console has printed; of a machine that is off, to the last word."""
@@ -162,7 +166,7 @@ class Hypervisor:
             self.machines[instance.id] = self._boot(instance)
         elif machine is not None and instance.state != "running" and machine.alive:
             machine.power_off()
-        elif machine is not None and instance.state == "running" and machine.reboots:
+        elif machine is not None and instance.state == "running" and machine.starts_again:
             machine.boot()
         elif machine is not None and instance.state == "running" and not machine.alive:
             self._note_end(instance, machine)

@@ -52,6 +52,7 @@ class Options:
         files: what else lies on the nodes' disks before they boot for the first time.
         remote: the manager has a way to ask for misfortunes, see `remote`.
         real: machines but the manager boot Debian with systemd and cloud-init, see `real_machine`.
+        users: nodes with torch are users' machines: they have trialfleet, as the manager has.
     """
 
     regions: tuple[str, ...] = ("us-east-1", "us-west-2")
@@ -62,6 +63,7 @@ class Options:
     files: Mapping[str, str] = field(default_factory=dict)
     remote: bool = False
     real: bool = False
+    users: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
@@ -23,6 +24,7 @@ from trialfleet.workflows.costs.items import Item, Kind, add, sums
 from trialfleet.workflows.plan import planning
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.costs import read_costs
+from trialfleet.workflows.scripts.report_node import write_report
 from trialfleet.workflows.status.storage import storage_url, study_name
 
 Plan = Callable[[World, str], Run]
@@ -119,6 +121,18 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
             found = read_costs(now=here.now)
         assert "are those that its autoscaler has reported here: no AWS" in found.notices[0]
         assert add(found.items).usd == pytest.approx(spent, rel=1e-6)
+
+        # and the report says the same of its run, without asking AWS
+        mine = add(read_costs(["r1"], now=here.now).items)
+        told = RunFolder(runs["r2"].folder).dag_files.nodes_log
+        told.touch()  # with the last event of r2's jobs
+        os.utime(told, (here.now.timestamp(), here.now.timestamp()))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
+            report = write_report(RunFolder(runs["r1"].folder), here.now)
+        assert report.boot_usd == pytest.approx(mine.boot, rel=1e-6)
+        assert report.idle_usd == pytest.approx(mine.idle, rel=1e-6)
+        assert "fleet: boot, idle" in RunFolder(runs["r1"].folder).report_page.read_text()
 
 
 def refuse(*_: object, **__: object) -> None:

@@ -220,11 +220,21 @@ def test_an_unknown_model_is_told(models: Path, name: str, expected: str) -> Non
 
 def test_a_run_stands_for_all_its_models(models: Path) -> None:
     assert models_of("monday") == [models / "A/monday", models / "B/monday"]
-    assert models_of("B") == [models / "B/latest"]
     shown = CliRunner().invoke(main, ["promote", "monday", "tuesday/A"])
     assert shown.exit_code == 0, shown.output
     assert (models / "A/latest").readlink() == Path("tuesday")
     assert (models / "B/latest").readlink() == Path("monday")
+
+
+@pytest.mark.parametrize("name", ["A", "demo/A", "models/demo/A", "models/demo/A/latest"])
+def test_a_region_is_no_model_to_promote_and_its_runs_are_told(models: Path, name: str) -> None:
+    (models / "A/latest").symlink_to("monday")
+    shown = CliRunner().invoke(main, ["promote", name])
+    assert shown.exit_code == 2
+    assert f"{name!r} is a region, and each run has a model of it" in shown.stderr
+    assert "name the run: RUN/A; runs, newest first: tuesday, monday (in force)" in shown.stderr
+    shown = CliRunner().invoke(main, ["promote", "tuesday/A"])
+    assert shown.output == "demo/A: latest is tuesday (was monday)\n"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from trialfleet.workflows.daily.digest import tell_days
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.notify.event import Event
-from trialfleet.workflows.notify.senders import slack_text
+from trialfleet.workflows.notify.slack import slack_text
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.notify import Channel

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from trialfleet.infra.fleet.scaling.ledger import Ledger, Lifetime
 from trialfleet.workflows.costs.cost import Resources, cost, share, slot_price
 from trialfleet.workflows.costs.items import BY, Item, Kind, add, sums
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.costs.nodes import settled
-from trialfleet.workflows.costs.table import usd
 
 NODE = Resources(gpus=4, cpus=16, memory=64000)
 MORNING = datetime(2026, 11, 22, 6, tzinfo=UTC)
@@ -187,7 +187,26 @@ def test_a_cost_that_nobody_knows_counts_its_hours() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [(None, ""), (0, "0.00"), (0.01234, "0.0123"), (1.005, "1.00"), (12345.678, "12,345.68")],
+    [
+        (None, ""),
+        (0, "0.00"),
+        (1e-9, "<0.0001"),
+        (0.00009, "<0.0001"),
+        (0.0001, "0.0001"),
+        (0.01234, "0.0123"),
+        (1.005, "1.00"),
+        (12345.678, "12,345.68"),
+    ],
 )
 def test_money_in_words(amount: float | None, text: str) -> None:
     assert usd(amount) == text
+
+
+def test_what_was_paid_is_never_shown_as_nothing() -> None:
+    assert [usd(amount, 2) for amount in (0.0, 0.004, 0.01, 1.5)] == [
+        "0.00",
+        "<0.01",
+        "0.01",
+        "1.50",
+    ]
+    assert usd(0.0, 4) == "0.0000"

@@ -120,6 +120,21 @@ def test_systemd_takes_the_units_whatever_their_folder_is_called(
     assert list(units.place.iterdir()) == []
 
 
+def test_a_timer_that_is_removed_leaves_nothing_of_when_it_fired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    stamp = tmp_path / "systemd/timers/stamp-trialfleet-daily-demo.timer"
+    stamp.parent.mkdir(parents=True)
+    asked: list[list[str]] = []
+    units = Units("trialfleet-daily-demo", tmp_path / "units", system=False, run=recorder(asked))
+    units.install("demo", daily(), tmp_path / "daily.start", "")
+    stamp.touch()  # as systemd does
+    assert units.remove()
+    assert not stamp.exists()
+    assert asked[-1][-2:] == ["reset-failed", "trialfleet-daily-demo.service"]
+
+
 def recorder(asked: list[list[str]]) -> Any:
     """Stands for systemctl, which can't be had where systemd doesn't run."""
 

@@ -37,6 +37,12 @@ def test_each_is_written_by_init_and_is_a_study(name: str, tmp_path: Path) -> No
 
 def train(folder: Path, name: str, **changes: Any) -> dict[str, float]:
     """Train an example's north with its default settings, as a trial's sandbox has it."""
+    metrics: dict[str, float] = result_of(folder, name, **changes)["metrics"]
+    return metrics
+
+
+def result_of(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
+    """Return what an example's trainer leaves of a trial of north."""
     study = load_study(write_example(name, folder / "example"))
     space = study.search_space
     box = folder / "box"
@@ -59,11 +65,10 @@ def train(folder: Path, name: str, **changes: Any) -> dict[str, float]:
     command = study.trainer.command  # type: ignore[union-attr]
     done = subprocess.run(command, cwd=box, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    result = json.loads((box / "result.json").read_text())
+    result: dict[str, Any] = json.loads((box / "result.json").read_text())
     assert result["status"] == "complete"
-    metrics: dict[str, float] = result["metrics"]
     shutil.rmtree(folder / "example")
-    return metrics
+    return result
 
 
 BETTER = {  # settings with which the test error is less than with the defaults
@@ -85,6 +90,22 @@ def test_each_trainer_trains_and_tuning_has_a_point(name: str, tmp_path: Path) -
     better = train(tmp_path, name, mode="final", params=BETTER[name])
     assert better["test_error"] < default["test_error"] < 10
     assert list((tmp_path / "box/model").iterdir())
+
+
+def test_inits_trainer_measures_published_models_where_a_study_has_a_gate(tmp_path: Path) -> None:
+    trained = train(tmp_path, "first", mode="final")
+    shutil.copytree(tmp_path / "box/model", tmp_path / "box/champion")
+    train(tmp_path, "first", mode="final", params={"degree": 0})
+    shutil.copytree(tmp_path / "box/model", tmp_path / "box/challenger")
+    names = {name: name for name in ("champion", "challenger")}
+    found = result_of(tmp_path, "first", mode="evaluate", models=names)["models"]
+    assert found["champion"]["metrics"] == trained
+    errors = {name: model["metrics"]["test_error"] for name, model in found.items()}
+    assert errors["champion"] < errors["challenger"]
+    assert errors["baseline"] == pytest.approx(errors["challenger"], rel=0.05)  # a constant as well
+    for name, error in errors.items():
+        losses = [*map(float, (tmp_path / f"box/losses/{name}.txt").read_text().split())]
+        assert sum(losses) / len(losses) == pytest.approx(error)
 
 
 def test_shell_reads_trial_json_as_a_run_writes_it(tmp_path: Path) -> None:

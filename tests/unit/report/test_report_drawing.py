@@ -100,6 +100,34 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(
     assert full / lost == pytest.approx(4, rel=0.1)
 
 
+def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(
+    browser: Browser, fleet: Fleet
+) -> None:
+    trials = ran(tuned_trials(4))
+    for each in trials:
+        each.user_attrs["job"] |= {"usd": 0.5, "lost_usd": 0.0}
+    report = fleet.report(replace(fleet.region("JFK", trials), usd=2.0))
+    complete(browser, replace(report, boot_usd=0.00005, idle_usd=1.0))
+    figure = "[data-picture=costs]"
+    assert browser.texts(f"{figure} .legend li") == ["trials", "boot", "idle"]
+    told = browser.texts(f"{figure} svg text")
+    assert [text for text in told if text in {"JFK", "fleet: boot, idle"}] == [
+        "JFK",
+        "fleet: boot, idle",
+    ]
+    assert {"2.00", "1.00"} <= set(told)
+    widths = browser.run(
+        f"return [...document.querySelectorAll('{figure} [aria-label=bar] rect')]"
+        ".map(bar => Number(bar.getAttribute('width')))"
+    )
+    assert widths[0] / widths[-1] == pytest.approx(2, rel=0.05)
+    assert browser.run(f"return document.querySelectorAll('{figure} svg a').length") == 1
+    note = browser.run(f"return document.querySelector('{figure} ~ p').textContent")
+    assert "without a job until this page was written. Until now" in note
+    data = browser.run("return JSON.parse(document.getElementById('regions-data').textContent)")
+    assert data["costs"]["rows"][-1]["told"] == ["1.00", "0.00", "0.00", "0.00", "<0.0001", "1.00"]
+
+
 @pytest.mark.parametrize(
     "values",
     [[0.5], [0.5] * 9, [1e300, -1e300, 0.0], [3e-308, 1.5e308, 5.0], [1e-12, 2e-12],

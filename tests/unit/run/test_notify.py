@@ -28,7 +28,8 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
 from trialfleet.workflows.notify.event import Event, event_id
 from trialfleet.workflows.notify.outbox import Outbox, undelivered
-from trialfleet.workflows.notify.senders import SendError, message_of, send, slack_text
+from trialfleet.workflows.notify.senders import SendError, message_of, send
+from trialfleet.workflows.notify.slack import SECTION, SECTIONS, slack_message, slack_text
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.study.frozen import dump_frozen
 from trialfleet.workflows.study.loading import load_study
@@ -230,6 +231,57 @@ def test_slack_gets_one_text_for_all_in_which_nothing_is_markup(hook: Hook) -> N
     assert got["text"].count("```") == 4
     many = slack_text([event(n) for n in range(60)])
     assert many.endswith("… and 35 more")
+
+
+def test_a_table_goes_on_in_slack_s_next_section_and_is_never_cut_in_a_line(hook: Hook) -> None:
+    table = [f"{n:03} & <region>  published  {n / 7:.4f} USD" for n in range(200)]
+    send(
+        channel(webhook={"url": hook.url, "shape": "slack"}),
+        [event(text="\n".join(table), title="t")],
+    )
+    [got] = hook.got
+    texts = sections(got)
+    assert 2 < len(texts) < 8
+    assert texts[0].startswith("*t*\n```000 &amp; &lt;region&gt;")
+    assert [line for text in texts for line in text.split("```")[1].split("\n")] == [
+        line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for line in table
+    ]
+    lines = got["text"].split("```")[1].split("\n")  # where blocks aren't known
+    assert lines[-1] == f"… and {200 - len(lines) + 1} more lines"
+    assert len(got["text"]) < 40_000
+
+
+def sections(message: dict[str, Any]) -> list[str]:
+    """The texts of a message's blocks, which are as Slack takes them."""
+    blocks = message["blocks"]
+    assert 0 < len(blocks) <= SECTIONS
+    assert {(one["type"], one["text"]["type"]) for one in blocks} == {("section", "mrkdwn")}
+    texts = [one["text"]["text"] for one in blocks]
+    assert all(0 < len(text) <= SECTION for text in texts)
+    assert all(text.count("```") in {0, 2} for text in texts)
+    return texts
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=300), st.lists(st.text("<&`a\n", max_size=900), max_size=90)),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_whatever_is_told_slack_can_take_it(told: list[tuple[str, list[str]]]) -> None:
+    events = [event(n, title=title, text="\n".join(lines)) for n, (title, lines) in enumerate(told)]
+    message = slack_message(events)
+    assert len(message["text"]) < 40_000
+    texts = sections(message)
+    assert sum(text.startswith("*") for text in texts) == min(25, len(events))
+
+
+def test_what_is_left_out_of_a_long_text_is_counted() -> None:
+    lines = [f"{n:>100}" for n in range(5_000)]
+    [*_, last] = sections(slack_message([event(text="\n".join(lines))]))
+    *_, shown, more = last.split("```")[1].split("\n")
+    assert more == f"… and {4_999 - int(shown):,} more lines"
 
 
 @pytest.mark.parametrize(("code", "is_final"), [(500, False), (404, False), (413, True)])

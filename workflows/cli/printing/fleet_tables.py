@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.run.console import duration
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def status_view(status: FleetStatus) -> RenderableType:
     """A fleet: a line, its nodes, and what needs a person."""
     title = Text.assemble(
         (status.fleet, "bold"),
-        f"  {_counts(status)}  {status.price_per_hour:.2f} USD/h, {status.spent:.2f} USD so far",
+        f"  {_counts(status)}  {status.price_per_hour:.2f} USD/h, {usd(status.spent)} USD so far",
     )
     parts: list[RenderableType] = [title]
     if status.nodes:
@@ -129,7 +130,7 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
             node.lifecycle,
             "" if node.price is None else f"{node.price:.3f}",
             duration(node.age_minutes * 60),
-            f"{node.cost:.2f}",
+            usd(node.cost),
             gpu,
             "" if node.bandwidth is None else f"{node.bandwidth:.0f}",
             Text(", ".join(trial.node for trial in node.trials)),

@@ -11,7 +11,7 @@ from typing import Any
 from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
-from trialfleet.workflows.costs.table import usd
+from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of

@@ -1,0 +1,45 @@
+"""The lives of fleets' nodes, as this machine knows them and as AWS does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.fleet.scaling.ledger import Lifetime
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+
+def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
+    """Return the nodes that a fleet's autoscalers have reported on this machine.
+
+    Args:
+        fleet: whose autoscaler may have reported where that of a fleet does.
+        reports: where others may have: those of runs.
+    """
+    found: dict[str, Lifetime] = {}
+    for report in (*reports, default_report(fleet.called)):
+        found |= _in(report)
+    return found
+
+
+def _in(report: Path) -> dict[str, Lifetime]:
+    try:
+        step = (read_report(report) or {}).get("step") or {}
+        return ledger.parse_lines(step.get("instances") or {})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
+    """Return the nodes that the fleet's own record has, and those that AWS lists now.
+
+    Raises:
+        FleetError: AWS can't be asked.
+    """
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.infra.fleet.commands.status import current_record
+
+    return dict(current_record(Aws(), fleet, now).lifetimes)
