@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from trialfleet.classads import value
 from trialfleet.errors import InputError
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Journal, Outcome, latest_of
@@ -121,7 +122,7 @@ def _foreign(subject: Subject) -> Answer:
     if ad is None:
         raise InputError(f"job {name} has just left the queue")
     if ad.get("JobStatus") == 5:
-        why = f"it is on hold: {ad.get('HoldReason')}"
+        why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
         release = f"condor_release {name}"
         return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
     if ad.get("JobStatus") != 1:

@@ -302,24 +302,18 @@ def _room(ad: Mapping[str, Any], gpus: str, cpus: str, memory: str) -> Room:
     return Room(**dict(zip(("gpus", "cpus", "memory_mb"), values, strict=True)))
 
 
-def _value(ad: Mapping[str, Any], name: str) -> Any:
-    """Return an attribute's value, evaluated in the ad where it is an expression."""
-    value = ad.get(name)
-    return ad.eval(name) if hasattr(value, "eval") and hasattr(ad, "eval") else value
-
-
 def _number(ad: Mapping[str, Any], name: str) -> float | None:
-    value = _value(ad, name)
+    value = ad.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _truth(ad: Mapping[str, Any], name: str) -> bool | None:
-    value = _value(ad, name)
+    value = ad.get(name)
     return value if isinstance(value, bool) else None
 
 
 def _text(ad: Mapping[str, Any], name: str) -> str:
-    value = _value(ad, name)
+    value = ad.get(name)
     return value if isinstance(value, str) else ""
 
 

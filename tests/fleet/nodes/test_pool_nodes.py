@@ -64,11 +64,20 @@ def test_runs_of_one_id_are_told_apart_by_their_folders() -> None:
 
 
 def test_expressions_are_evaluated_and_odd_values_pass_for_unknown() -> None:
-    ad = slot_ad(TrialfleetBandwidth=classad2.ExprTree("Cpus * 100.5"))
-    ad["TrialfleetGpuHealthy"] = classad2.ExprTree("NoSuchAttribute > 1")
-    ad["TrialfleetGpuReason"] = 7
+    ad = slot_ad(
+        TrialfleetBandwidth=classad2.ExprTree("Cpus * 100.5"),
+        TrialfleetGpuHealthy=classad2.ExprTree("NoSuchAttribute > 1"),
+        TrialfleetGpuReason=7,
+    )
     (node,) = read_nodes([ad])
     assert (node.bandwidth, node.healthy, node.reason) == (402.0, None, "")
+
+
+def test_what_the_probe_did_not_measure_is_unknown() -> None:
+    nothing = classad2.Value.Undefined
+    ad = slot_ad(TrialfleetBandwidth=nothing, TrialfleetLaunchMicroseconds=nothing, Cpus=nothing)
+    (node,) = read_nodes([ad])
+    assert (node.bandwidth, node.launch_microseconds, node.free.cpus) == (None, None, 0)
 
 
 def test_of_a_startd_that_was_restarted_the_later_ad_counts() -> None:
