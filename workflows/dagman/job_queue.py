@@ -144,7 +144,8 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    waits = f"{of_run(folder)} && JobStatus == {IDLE} && TrialfleetMode =!= undefined"
+    status = f"(JobStatus == {IDLE} || JobStatus == {pool_status.BLOCKED})"
+    waits = f"{of_run(folder)} && {status} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
 

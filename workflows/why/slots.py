@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.classads import plain, value
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import machine_slots, pool_slots, prospects
@@ -36,6 +37,8 @@ def waiting_job(job: Any, folder: str) -> Queued:
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
+    if value(job, "JobStatus") == BLOCKED:
+        return Queued(job=named, seconds=seconds, blocked=True)
     try:
         slots = pool_slots()
         free = pool_slots(whole=False)

@@ -24,6 +24,7 @@ NODE_ATTRIBUTES = [
     "Draining",
     "DrainReason",
     "JobId",
+    "IsDataSlot",
     "GlobalJobId",
     "Cpus",
     "Memory",

@@ -48,6 +48,15 @@ def test_a_busy_node_tells_which_trials_run_there() -> None:
     assert node.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
 
 
+def test_a_slot_that_keeps_the_files_which_trials_share_runs_none() -> None:
+    kept = dynamic_ad(job="7.0", Name="data1_2@i-1", IsDataSlot=True)  # and 7.0 is its first trial
+    whole, job = slot_ad(NumDynamicSlots=2), job_ad("7.0")
+    (node,) = read_nodes([whole, kept, dynamic_ad(job="7.0")], [job])
+    assert (node.jobs, len(node.trials), node.idle_since) == (("7.0",), 1, None)
+    (node,) = read_nodes([whole, kept], [])
+    assert (node.jobs, node.trials, node.idle_since) == ((), (), None)
+
+
 def test_a_slot_that_is_claimed_but_runs_nothing_is_not_idle() -> None:
     (node,) = read_nodes([slot_ad(NumDynamicSlots=1)])
     assert (node.idle_since, node.jobs) == (None, ())
@@ -92,7 +101,7 @@ def test_slots_of_other_machines_are_left_out() -> None:
 
 
 def test_demand_counts_trials_that_wait_and_that_run() -> None:
-    ads = [job_ad(JobStatus=status) for status in (2, 6, 1, 5)]
+    ads = [job_ad(JobStatus=status) for status in (2, 9, 1, 5)]
     ads.append(job_ad(JobStatus=1, RequestGPUs=4))
     one, four = (Room(gpus=n, cpus=1, memory_mb=4_000) for n in (1, 4))
     demand = read_demand([*ads, job_ad(JobStatus=1, EnteredCurrentStatus=1_795_000_000)])
