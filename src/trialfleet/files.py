@@ -1,10 +1,11 @@
-"""Writing files so that a crash leaves the old content or the new, never a part of either.
+"""Files of which a crash leaves the old content or the new, and the lock on what is written.
 
 The standard library has no such thing, and PyPI's `atomicwrites` is no longer maintained.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -58,6 +59,23 @@ def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
         beside.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+@contextmanager
+def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
+    """Give whether no other process is in such a block; if none is, none will be until it ends.
+
+    Args:
+        lock: a file for nothing else, made if it isn't there; the kernel frees it if we die.
+        wait: for the end of another's block.
+    """
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def sync(path: Path) -> None:

@@ -9,7 +9,6 @@ Each change is noted before it is made (`history`), so that `rollback` knows the
 
 from __future__ import annotations
 
-import fcntl
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, sync
+from trialfleet.files import locked, read_json, sync
 from trialfleet.workflows.models import history
 
 LATEST = "latest"
@@ -30,8 +29,7 @@ EXPORTS = ".export"  # beside the regions, in a study whose models are exported
 @contextmanager
 def models_lock(models_folder: Path) -> Iterator[None]:
     """Be the only one who changes a region's folder of models; waits for who else does."""
-    with (models_folder / LOCK).open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(models_folder / LOCK, wait=True):
         yield
 
 
