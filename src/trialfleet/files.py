@@ -16,6 +16,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from trialfleet.errors import InputError
+
 
 def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Replace `path` by `content`: written beside it, fsynced, renamed, the folder fsynced.
@@ -100,6 +102,32 @@ def read_json(path: Path) -> Any:
         ValueError: it is not JSON, or not UTF-8.
     """
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_record(path: Path, *keys: str) -> dict[str, Any]:
+    """Return the JSON object that was written to `path` as a whole, and may be damaged since.
+
+    Args:
+        path: the file.
+        keys: what it has to have.
+
+    Raises:
+        InputError: it can't be read, or isn't what was written.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if text.strip() else None
+    except OSError as error:
+        raise InputError(f"{str(path)!r} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is damaged: it is no JSON: {error}") from error
+    if not text.strip():
+        raise InputError(f"{str(path)!r} is damaged: it is empty")
+    if not isinstance(found, dict):
+        raise InputError(f"{str(path)!r} is damaged: it holds no JSON object")
+    if missing := [key for key in keys if key not in found]:
+        raise InputError(f"{str(path)!r} is damaged: it lacks {', '.join(missing)}")
+    return found
 
 
 def shell_quoted(path: Path) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError
-from trialfleet.files import locked, read_json, sync
+from trialfleet.files import locked, read_json, read_record, sync
 from trialfleet.workflows.models import history
 
 LATEST = "latest"
@@ -185,10 +185,13 @@ def why_not_latest(record: Path) -> str | None:
 
     Args:
         record: what was noted when it was published; absent until then.
+
+    Raises:
+        InputError: that file is damaged.
     """
     if not record.exists():
         return None
-    noted = read_json(record)
+    noted = read_record(record, "path")
     path, why = Path(noted["path"]), noted.get("not_latest")
     is_latest = (path.parent / LATEST).resolve() == path.resolve()  # a person may have moved it
     return None if why is None or is_latest else str(why)

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
-from trialfleet.workflows.study.text import LARGEST_STUDY, read_yaml
+from trialfleet.workflows.study.text import read_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
@@ -86,14 +86,14 @@ def _all_of(problems: Sequence[T], tell: Callable[[T], str]) -> StudyError:
     return StudyError("\n".join(shown))
 
 
-def read_table(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
+def read_table(path: Path) -> Any:
     """Return a YAML file's table of keys, which knows their lines.
 
     Raises:
         StudyError: it is not YAML, or no table.
         InputError: it can't be read.
     """
-    tree = read_yaml(path, largest=largest)
+    tree = read_yaml(path)
     if not isinstance(tree, Mapping):
         found = (
             "the file is empty"
