@@ -106,7 +106,7 @@ def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
         current = history.target_of(link)
         if current is None:
             raise InputError(
-                f"{str(models_folder)!r} has no {LATEST}, so there is nothing to roll back"
+                f"{str(models_folder)!r} has no {LATEST} of its own, so nothing is rolled back"
             )
         target = _named(models_folder, to) if to else _former(models_folder, current)
         _switch(link, target, "rollback")
@@ -146,6 +146,8 @@ def _runs(models_folder: Path) -> list[str]:
 
 
 def _switch(link: Path, run: str, by: str) -> None:
+    if link.is_dir() and not link.is_symlink():
+        raise InputError(f"{str(link)!r} is a folder, and has to be a link: move it away")
     if history.target_of(link) != run:
         history.note(link, run, by)
         point(link, run)
@@ -259,7 +261,9 @@ def called(models_folder: Path) -> str:
 
 
 def _noted(models_folder: Path, key: str) -> str:
-    models = (models_folder / LATEST, *sorted(models_folder.iterdir()))
+    in_force = history.target_of(models_folder / LATEST)
+    first = (models_folder / in_force,) if in_force else ()
+    models = (*first, *sorted(models_folder.iterdir()))
     return next((str(found) for model in models if (found := provenance_of(model).get(key))), "")
 
 

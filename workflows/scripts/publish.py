@@ -217,7 +217,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
         "params": trial["params"],
         "seed": trial["seed"],
         "objective": trial["objective"],
-        "data": read_record(best.data_checksums),  # as they were when the training was asked for
+        "data": read_json(best.data_checksums),  # as they were when the training was asked for
         "device": result.device,
         "seconds": result.seconds,
         "versions": {
