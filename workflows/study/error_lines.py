@@ -28,6 +28,7 @@ _WORDS = {  # for what pydantic says in Python's words
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
+    "too_short": "must have at least one entry",
 }
 _MOST_PROBLEMS = 20  # that are shown of one file
 _LONGEST = 500  # characters
@@ -86,8 +87,8 @@ def _all_of(problems: Sequence[T], tell: Callable[[T], str]) -> StudyError:
     return StudyError("\n".join(shown))
 
 
-def read_table(path: Path) -> Any:
-    """Return a YAML file's table of keys, which knows their lines.
+def read_table(path: Path, what: str = "study") -> Any:
+    """Return the table of keys of a YAML file, such as a study, which knows their lines.
 
     Raises:
         StudyError: it is not YAML, or no table.
@@ -103,7 +104,7 @@ def read_table(path: Path) -> Any:
             else "not a value"
         )
         raise StudyError(
-            f"{path}: a study is a table of keys and values, {found}; "
+            f"{path}: a {what} is a table of keys and values, {found}; "
             "begin with one that works: trialfleet init FOLDER"
         )
     return tree
