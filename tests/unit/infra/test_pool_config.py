@@ -23,7 +23,7 @@ from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import Pool, default_folder
 from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
 from trialfleet.infra.pool.htcondor_package import Installation
-from trialfleet.workflows.run.console import pool_view
+from trialfleet.workflows.cli.printing.pool_view import pool_view
 
 UNPACKED = Installation(Path("/cache/usr"), "25.14.1", unpacked=True)
 MACHINES = Installation(Path("/usr"), "25.14.1", unpacked=False)
