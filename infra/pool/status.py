@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
+
+from trialfleet.classads import from_json
 
 PoolState = Literal["up", "down", "failing"]
 
@@ -184,7 +185,7 @@ def _machine(name: str, slots: list[Slot]) -> Machine:
 def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
     """Return the jobs in the queue; None when the schedd doesn't answer."""
     done = run_tool(["condor_q", "-allusers", "-json", "-attributes", JOB_ATTRIBUTES], environment)
-    return None if done is None or done.returncode != 0 else queue_of(parse(done.stdout))
+    return None if done is None or done.returncode != 0 else queue_of(from_json(done.stdout))
 
 
 def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
@@ -207,12 +208,7 @@ def _by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def query(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the ads that a tool prints as JSON; none if it fails."""
     done = run_tool(command, environment)
-    return parse(done.stdout) if done is not None and done.returncode == 0 else []
-
-
-def parse(output: str) -> list[dict[str, Any]]:
-    """Return the ads in a tool's JSON; HTCondor prints nothing at all where there are none."""
-    return json.loads(output) if output.strip() else []
+    return from_json(done.stdout) if done is not None and done.returncode == 0 else []
 
 
 def run_tool(

@@ -7,13 +7,13 @@ daemons know by FS.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
+from trialfleet.classads import from_json
 from trialfleet.nodes.agent.decisions import Startd
 from trialfleet.nodes.agent.history import ATTRIBUTES, Failure, failures
 from trialfleet.nodes.bootstrap.configuration import OFFLINE
@@ -164,10 +164,9 @@ def query(command: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ads that a tool prints as JSON."""
     text = run(command).strip()
     try:
-        ads: list[dict[str, Any]] = json.loads(text or "[]")
+        return from_json(text)
     except ValueError as error:
         raise CondorError(f"{command[0]} printed no JSON: {text[:200]}") from error
-    return ads
 
 
 def run(command: Sequence[str]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trialfleet.classads import from_json
 from trialfleet.instance_aws import Aws
 from trialfleet.nodes.bootstrap import (
     configuration,
@@ -122,7 +122,7 @@ def tell_probe(node: Node) -> None:
     if node.driver == driver.NONE:
         return
     try:
-        ads = json.loads(node.host.run(*privileged_readings.QUERY, seconds=POOL_SECONDS) or "[]")
+        ads = from_json(node.host.run(*privileged_readings.QUERY, seconds=POOL_SECONDS))
     except (StepError, ValueError):
         ads = []
     pool = privileged_readings.bandwidths(ads, besides=node.instance.id)

@@ -1,10 +1,11 @@
-"""Writing files so that a crash leaves the old content or the new, never a part of either.
+"""Files of which a crash leaves the old content or the new, and the lock on what is written.
 
 The standard library has no such thing, and PyPI's `atomicwrites` is no longer maintained.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
+
+from trialfleet.errors import InputError
 
 
 def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
@@ -60,6 +63,23 @@ def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
     sync(path.parent)
 
 
+@contextmanager
+def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
+    """Give whether no other process is in such a block; if none is, none will be until it ends.
+
+    Args:
+        lock: a file for nothing else, made if it isn't there; the kernel frees it if we die.
+        wait: for the end of another's block.
+    """
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
 def sync(path: Path) -> None:
     """Make a file's content, or the renames inside a folder, survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -82,6 +102,32 @@ def read_json(path: Path) -> Any:
         ValueError: it is not JSON, or not UTF-8.
     """
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_record(path: Path, *keys: str) -> dict[str, Any]:
+    """Return the JSON object that was written to `path` as a whole, and may be damaged since.
+
+    Args:
+        path: the file.
+        keys: what it has to have.
+
+    Raises:
+        InputError: it can't be read, or isn't what was written.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if text.strip() else None
+    except OSError as error:
+        raise InputError(f"{str(path)!r} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is damaged: it is no JSON: {error}") from error
+    if not text.strip():
+        raise InputError(f"{str(path)!r} is damaged: it is empty")
+    if not isinstance(found, dict):
+        raise InputError(f"{str(path)!r} is damaged: it holds no JSON object")
+    if missing := [key for key in keys if key not in found]:
+        raise InputError(f"{str(path)!r} is damaged: it lacks {', '.join(missing)}")
+    return found
 
 
 def shell_quoted(path: Path) -> str:

@@ -141,6 +141,16 @@ def not_empty(value: str) -> str:
     return value
 
 
+_UNITS = ("KB", "MB", "GB", "TB")
+_LARGEST = 1 << 60  # bytes; HTCondor takes 8 times that for less than nothing
+
+
+def _countable(value: str) -> str:
+    if float(value[:-2]) * 1024.0 ** (1 + _UNITS.index(value[-2:])) >= _LARGEST:
+        raise refusal(f"must be less than {_LARGEST >> 40}TB")
+    return value
+
+
 _SIZE = r"(?!0+(\.0+)?[ KMGT])[0-9]+(\.[0-9]+)? ?(KB|MB|GB|TB)"
 
 OneLine = Annotated[str, AfterValidator(not_empty), AfterValidator(one_line)]
@@ -149,5 +159,6 @@ Size = Annotated[
     BeforeValidator(
         matches(_SIZE, "a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB")
     ),
+    AfterValidator(_countable),
     schema_of(_SIZE),
 ]

@@ -166,11 +166,15 @@ def _bounds(key: Schema) -> Iterator[str]:
     if "exclusiveMinimum" in key:
         yield f"above {key['exclusiveMinimum']:,}"
     if least is not None and most is None:
-        yield f"from {least:,.3g}"
+        yield f"from {_number(least)}"
     elif least is not None and most is not None and most < FAR:
-        yield f"from {least:,} to {most:,}"
+        yield f"from {_number(least)} to {_number(most)}"
     elif least is None and most is not None:
         yield f"up to {most:,}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3g}" if 0 < value < 1 else f"{value:,}"
 
 
 FAR = 1e12

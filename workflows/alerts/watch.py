@@ -6,22 +6,17 @@ everybody has been notified, or can't be.
 
 from __future__ import annotations
 
-import argparse
-import logging
-import sys
 import time
-from pathlib import Path
 
-from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.errors import InputError
 from trialfleet.workflows.alerts.run_events import RunEvents
+from trialfleet.workflows.dagman.watchers import be_watcher
 from trialfleet.workflows.notify.delivery import deliver
 from trialfleet.workflows.notify.outbox import Outbox
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen
 
 LOOK_SECONDS = 5.0
-
-log = logging.getLogger(__name__)
 
 
 def watch(folder: RunFolder) -> None:
@@ -54,18 +49,7 @@ def watch(folder: RunFolder) -> None:
 
 def main() -> None:
     """Tell a run's events until it is over."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("run", type=Path, help="the run's folder")
-    folder = RunFolder(parser.parse_args().run.absolute())
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    try:
-        watch(folder)
-    except (TrialfleetError, OSError) as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    be_watcher(watch, main.__doc__)
 
 
 if __name__ == "__main__":

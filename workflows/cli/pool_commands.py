@@ -32,7 +32,7 @@ pool_option = click.option(
 def pool_up(folder: Path | None) -> None:
     """Bring the pool up; harmless when it is."""
     from trialfleet.infra.pool.embedded import Pool
-    from trialfleet.workflows.run.console import pool_view
+    from trialfleet.workflows.cli.printing.pool_view import pool_view
 
     show(pool_view(Pool(folder).up(say)))
 
@@ -80,7 +80,7 @@ def _tell_of_runs(named: Pool, yes: bool) -> None:
 def pool_status(folder: Path | None, as_json: bool) -> None:
     """Show the pool's daemons, what its machines have in use and free, its runs and trials."""
     from trialfleet.infra.pool.embedded import Pool
-    from trialfleet.workflows.run.console import pool_view
+    from trialfleet.workflows.cli.printing.pool_view import pool_view
 
     current = Pool(folder).status()
     if as_json:

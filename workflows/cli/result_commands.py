@@ -37,7 +37,7 @@ _UNPRICED = (
 @json_option
 def best(run: str | None, as_json: bool) -> None:
     """Show the best settings of each region of RUN."""
-    from trialfleet.workflows.run.console import best_table
+    from trialfleet.workflows.run.record_tables import best_table
 
     opened = run_called(run, quiet=as_json)
     found = opened.best()
@@ -60,7 +60,7 @@ def best(run: str | None, as_json: bool) -> None:
 def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> None:
     """List the trials of RUN."""
     from trialfleet.workflows.cli.printing.trial_csv import write_csv
-    from trialfleet.workflows.run.console import trials_table
+    from trialfleet.workflows.run.record_tables import trials_table
 
     opened = run_called(run, quiet=as_json or as_csv)
     records = opened.trials(region)

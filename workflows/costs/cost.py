@@ -99,7 +99,7 @@ def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
 
 
 def _number(value: object) -> float | None:
-    """A figure of an ad. ClassAds' `Value.Undefined` is an int, too, of a kind of its own: 2."""
+    """A figure of an ad; true and false, which are ints to Python, are none."""
     if type(value) not in {int, float}:
         return None
     return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]

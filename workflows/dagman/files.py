@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trialfleet.classads import plain
 from trialfleet.workflows.plan.folder import DagFiles
 
 _SUBMITTED, _FAILED = 3, 6  # STATUS_SUBMITTED and STATUS_ERROR of a node status file
@@ -67,7 +68,7 @@ def read_node_status(path: Path) -> dict[str, NodeStatus]:
     import classad2
 
     try:
-        ads = list(classad2.parseAds(path.read_text()))
+        ads = [plain(ad) for ad in classad2.parseAds(path.read_text())]
     except (OSError, ValueError, classad2.ClassAdException):
         return {}  # DAGMan replaces it every few seconds
     return {str(ad["Node"]): _node(ad) for ad in ads if ad.get("Type") == "NodeStatus"}

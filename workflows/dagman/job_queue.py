@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.attributes import TRIAL
+from trialfleet.classads import plain
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.connection import connect, use
@@ -118,7 +119,7 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
     """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
 
     An attribute that is undefined is not in them: HTCondor writes `MachineAttr…0` of what the
-    machine doesn't say so, and `classad2.Value.Undefined` is an int, of the value 2.
+    machine doesn't say so.
 
     Raises:
         PoolError: no HTCondor is reachable.
@@ -128,15 +129,9 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
 
     try:
         with postponed():
-            return [_defined(ad) for ad in schedd.query(constraint, projection)]
+            return [plain(ad) for ad in schedd.query(constraint, projection)]
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
-
-
-def _defined(ad: Mapping[str, Any]) -> dict[str, Any]:
-    import classad2
-
-    return {name: value for name, value in ad.items() if not isinstance(value, classad2.Value)}
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
@@ -149,7 +144,8 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    waits = f"{of_run(folder)} && JobStatus == {IDLE} && TrialfleetMode =!= undefined"
+    status = f"(JobStatus == {IDLE} || JobStatus == {pool_status.BLOCKED})"
+    waits = f"{of_run(folder)} && {status} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -12,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trialfleet.errors import PoolError
-from trialfleet.files import read_json, write_json
+from trialfleet.files import locked, read_json, write_json
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.files import ended_by_error
 from trialfleet.workflows.dagman.health import Fault, Remedy, Submission, dag_files
@@ -35,11 +34,9 @@ def alone(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
     Raises:
         BusyError: somebody does, and `wait` is not set.
     """
-    with folder.hand.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise BusyError("somebody sees to it") from error
+    with locked(folder.hand, wait=wait) as ours:
+        if not ours:
+            raise BusyError("somebody sees to it")
         yield
 
 

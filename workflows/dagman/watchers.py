@@ -6,20 +6,44 @@ want it lacks the folder.
 
 from __future__ import annotations
 
-import fcntl
+import argparse
+import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import locked
 from trialfleet.workflows.plan.folder import RunFolder
 
 # By their names: they read a run as people see it.
 PROGRAM = "trialfleet.workflows.alerts.watch"
 EXPORT = "trialfleet.workflows.run.exporter"
 AGAIN_SECONDS = 30.0  # before one that died is started again
+
+
+def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
+    """Be such a process, for the run whose folder is on the command line.
+
+    Args:
+        watch: does its work until the run is over.
+        what: what that is, for --help.
+    """
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    folder = RunFolder(parser.parse_args().run.absolute())
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        watch(folder)
+    except (TrialfleetError, OSError) as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 class Watcher(NamedTuple):
@@ -78,12 +102,8 @@ def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
 
 def _is_at_work(watcher: Watcher) -> bool:
     """Whether the process of a supervisor before this one still goes on."""
-    with (watcher.folder / "lock").open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+    with locked(watcher.folder / "lock", wait=False) as ours:
+        return not ours
 
 
 def _start(watcher: Watcher) -> subprocess.Popen[bytes]:

@@ -8,7 +8,6 @@ lock           locked by whoever exports
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.files import locked, read_json, write_atomic, write_json
 from trialfleet.workflows.models import history
 from trialfleet.workflows.models.latest import EXPORTS, LATEST
 from trialfleet.workflows.study.export import Export, Keep
@@ -117,13 +116,8 @@ class ExportFolder:
     def alone(self, *, wait: bool) -> Iterator[bool]:
         """Give whether this process may export; nobody else does until the block has ended."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self.root / "lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        with locked(self.root / "lock", wait=wait) as ours:
+            yield ours
 
 
 def unexported(study: Study) -> tuple[str, ...]:

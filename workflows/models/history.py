@@ -74,8 +74,14 @@ def in_force(link: Path) -> list[str]:
 
 
 def target_of(link: Path) -> str | None:
-    """Return the run whose model a region's `latest` is; None where there is no such link."""
-    return link.readlink().name if link.is_symlink() else None
+    """Return the run whose model a region's `latest` is; None where there is no such link.
+
+    One that leads out of the region's folder is none: somebody made it by mistake.
+    """
+    if not link.is_symlink():
+        return None
+    target = link.parent / link.readlink()
+    return target.name if target.parent.resolve() == link.parent.resolve() else None
 
 
 def _write(models_folder: Path, content: object) -> None:

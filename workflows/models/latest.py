@@ -9,7 +9,6 @@ Each change is noted before it is made (`history`), so that `rollback` knows the
 
 from __future__ import annotations
 
-import fcntl
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, sync
+from trialfleet.files import locked, read_json, read_record, sync
 from trialfleet.workflows.models import history
 
 LATEST = "latest"
@@ -30,8 +29,7 @@ EXPORTS = ".export"  # beside the regions, in a study whose models are exported
 @contextmanager
 def models_lock(models_folder: Path) -> Iterator[None]:
     """Be the only one who changes a region's folder of models; waits for who else does."""
-    with (models_folder / LOCK).open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(models_folder / LOCK, wait=True):
         yield
 
 
@@ -108,7 +106,7 @@ def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
         current = history.target_of(link)
         if current is None:
             raise InputError(
-                f"{str(models_folder)!r} has no {LATEST}, so there is nothing to roll back"
+                f"{str(models_folder)!r} has no {LATEST} of its own, so nothing is rolled back"
             )
         target = _named(models_folder, to) if to else _former(models_folder, current)
         _switch(link, target, "rollback")
@@ -148,6 +146,8 @@ def _runs(models_folder: Path) -> list[str]:
 
 
 def _switch(link: Path, run: str, by: str) -> None:
+    if link.is_dir() and not link.is_symlink():
+        raise InputError(f"{str(link)!r} is a folder, and has to be a link: move it away")
     if history.target_of(link) != run:
         history.note(link, run, by)
         point(link, run)
@@ -187,10 +187,13 @@ def why_not_latest(record: Path) -> str | None:
 
     Args:
         record: what was noted when it was published; absent until then.
+
+    Raises:
+        InputError: that file is damaged.
     """
     if not record.exists():
         return None
-    noted = read_json(record)
+    noted = read_record(record, "path")
     path, why = Path(noted["path"]), noted.get("not_latest")
     is_latest = (path.parent / LATEST).resolve() == path.resolve()  # a person may have moved it
     return None if why is None or is_latest else str(why)
@@ -258,7 +261,9 @@ def called(models_folder: Path) -> str:
 
 
 def _noted(models_folder: Path, key: str) -> str:
-    models = (models_folder / LATEST, *sorted(models_folder.iterdir()))
+    in_force = history.target_of(models_folder / LATEST)
+    first = (models_folder / in_force,) if in_force else ()
+    models = (*first, *sorted(models_folder.iterdir()))
     return next((str(found) for model in models if (found := provenance_of(model).get(key))), "")
 
 

@@ -10,7 +10,6 @@ event's own id. So each arrives once, or rarely twice, and never not at all whil
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import sqlite3
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.files import locked
 from trialfleet.workflows.notify.event import Event
 from trialfleet.workflows.study.notify import Channel
 
@@ -171,13 +171,8 @@ class Outbox:
     @contextmanager
     def alone(self, *, wait: bool) -> Iterator[bool]:
         """Give whether this process may send; nobody else does until the block has ended."""
-        with (self._folder / "lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        with locked(self._folder / "lock", wait=wait) as ours:
+            yield ours
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -11,8 +11,9 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trialfleet.classads import value
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.render import classad_string
@@ -129,7 +130,7 @@ def _slots(constraint: str) -> list[ClassAd]:
 def _whole(slot: ClassAd) -> ClassAd:
     """A partitionable slot offers what jobs have taken from it, too, once they end."""
     for name in _RESOURCES:
-        total = slot.get(f"TotalSlot{name}")
+        total = value(slot, f"TotalSlot{name}")
         if isinstance(total, int | float):
             slot[name] = total
     return slot
@@ -274,5 +275,5 @@ def _times(job: ClassAd, slot: ClassAd) -> int:
 
 
 def _number(ad: ClassAd, name: str) -> float:
-    value: Any = ad.eval(name) if name in ad else 0
-    return float(value) if isinstance(value, int | float) else 0.0
+    found = value(ad, name)
+    return float(found) if isinstance(found, int | float) else 0.0

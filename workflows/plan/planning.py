@@ -85,12 +85,12 @@ def write_plan(
             already, two files of a trial have one name, or `trainer: tabular` can't use the data.
     """
     assert study.accelerator != "auto", "what a study leaves to the pool is decided before"
-    folder = RunFolder(_usable_place(out))
     if not is_run_id(run):
         raise InputError(
             f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
-            f"digit first, and not {LATEST!r}"
+            f"digit first, and not as files of ours: {LATEST!r}, 'study.yaml', 'daily.…'"
         )
+    folder = RunFolder(_usable_place(out))
     code = _trainer_files(study)
     for region in study.region_table:
         _check_sandbox(region, [*code, *map(Path, study.data_of(region))], _own_names(study))
@@ -132,6 +132,11 @@ def _usable_place(out: Path) -> Path:
 
 
 def _taken(place: Path) -> InputError:
+    if not RunFolder(place).study.exists():
+        what = "holds something else" if place.is_dir() else "is a file"
+        return InputError(
+            f"the run's folder {str(place)!r} exists already and {what}; choose another with --out"
+        )
     return InputError(
         f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
         f"that run with: trialfleet status {shell_quoted(place)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.classads import value
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.user_namespace import identity
@@ -108,7 +109,7 @@ def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
 
     assert study.fleet is not None, "who scales has a fleet"
-    asked = [int(job.get(f"Request{name}") or 0) for name in ("GPUs", "Cpus", "Memory")]
+    asked = [int(value(job, f"Request{name}") or 0) for name in ("GPUs", "Cpus", "Memory")]
     need = Room(gpus=asked[0], cpus=asked[1], memory_mb=asked[2])
     return suitable_types(Aws(), study.fleet, need)
 

@@ -21,13 +21,14 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml in it is a run's
 _CLAIMS = ".planned"  # beside a study's regions; its files are the ids, until they can't come again
 _CLAIM_SECONDS = 86_400.0  # an hour comes twice when summer time ends
 
 
 def is_run_id(text: str) -> bool:
-    """Whether a run may be called so."""
-    return _RUN_ID.fullmatch(text) is not None and text != LATEST
+    """Whether a run may be called so: its folder, and its models', lie beside files of ours."""
+    return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
 def new_run_id(now: datetime | None = None) -> str:

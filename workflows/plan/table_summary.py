@@ -14,6 +14,7 @@ from trialfleet.workflows.plan.table_findings import found_in
 
 _MOST_REGIONS = 50
 _MOST_NAMES = 4
+_MOST_COLUMNS = 20
 _FEW_ROWS = 50
 _SECONDS = 2.0  # without a word
 
@@ -93,9 +94,17 @@ def _notes_of(table: Table) -> list[str]:
             f"fewer than {_FEW_ROWS} rows to validate or to test: what is measured by so few, and "
             "what a gate decides by it, is mostly chance; see table.split"
         )
-    notes += [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
-    notes += [f"column {name!r} {note}" for name, note in table["notes"].items()]
-    return notes
+    ignored = [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
+    others = [f"column {name!r} {note}" for name, note in table["notes"].items()]
+    return [*notes, *_first(ignored, "ignored"), *_first(others, "others like these")]
+
+
+def _first(notes: list[str], what: str) -> list[str]:
+    """Return so many notes on columns as a person reads, and how many more there are."""
+    if (more := len(notes) - _MOST_COLUMNS) <= 1:
+        return notes
+    rest = f"and {more} more columns, {what}; trialfleet plan --json has all"
+    return [*notes[:_MOST_COLUMNS], rest]
 
 
 def _without_target(tables: dict[str, Table]) -> list[str]:

@@ -1,12 +1,11 @@
-"""How runs and pools look in a terminal."""
+"""How runs look in a terminal."""
 
 from __future__ import annotations
 
 import io
 import shlex
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +28,6 @@ from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RegionStatus, RunStatus
 
 if TYPE_CHECKING:
-    from trialfleet.infra.pool.status import Machine, PoolStatus
-    from trialfleet.workflows.run.records import BestSettings, TrialRecord
     from trialfleet.workflows.run.run import Run
 
 _COLORS: dict[str, str] = {
@@ -51,8 +48,7 @@ _COLORS: dict[str, str] = {
 _UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
 _SHOWN_REGIONS, _SHOWN_MENDS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
 _MEND = "next: mend what is named above"
-_WIDE = 120  # columns of a terminal
-_STATUS_DIGITS, _RESULT_DIGITS = 5, 6  # significant ones, of the greatest value in a column
+_DIGITS = 5  # significant ones, of the greatest value in a column
 
 
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
@@ -216,7 +212,7 @@ def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> T
     for place, name in enumerate(names):
         if place not in hidden:
             table.add_column(name, justify="right" if place >= names.index("trials") else "left")
-    decimals = column_decimals([region.best for region in status.regions], _STATUS_DIGITS)
+    decimals = column_decimals([region.best for region in status.regions], _DIGITS)
     for region in status.regions[:_SHOWN_REGIONS]:
         cells = enumerate(_region_row(region, decimals))
         table.add_row(*(cell for place, cell in cells if place not in hidden))
@@ -239,13 +235,14 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         _count(region.running),
         _steps(region),
         _count(region.queued),
-        _value(region.best, decimals),
+        value_text(region.best, decimals),
         usd(region.usd),
         duration(region.seconds_left),
     ]
 
 
-def _value(value: float | None, decimals: int | None) -> str:
+def value_text(value: float | None, decimals: int | None) -> str:
+    """Return a metric's value as its column shows it; empty where there is none."""
     return "" if value is None else fixed(value, decimals)
 
 
@@ -334,108 +331,3 @@ def _region_line(region: RegionStatus, metric: str) -> str:
     failed = f", {region.failed} failed" if region.failed else ""
     trials = f"{region.finished}/{region.budget} trials"
     return f"{region.name}: {region.stage}: {trials}{failed}{best}"
-
-
-def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> Table:
-    """The trials of a run, a row each; other metrics and errors where there are any.
-
-    A terminal of less than 120 columns shows neither machines nor other metrics.
-    """
-    decimals = column_decimals([trial.value for trial in trials], _RESULT_DIGITS)
-    rows = [_trial_cells(trial, metric, decimals) for trial in trials]
-    numbers = {"trial", metric, "attempts", "time", "USD"}
-    names = ["region", "trial", "state", metric, "attempts", "time", "USD"]
-    names += ["machine", "parameters", "metrics"] if width >= _WIDE else ["parameters"]
-    names += ["error"]
-    empty = {name for name in ("USD", "metrics", "error") if not any(row[name] for row in rows)}
-    names = [name for name in names if name not in empty]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in names:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(row[name]) for name in names))
-    keep_numbers_whole(table)
-    pairs = (pair for row in rows for pair in row["parameters"].split("  "))
-    table.columns[names.index("parameters")].min_width = max(map(len, pairs), default=0)
-    return table
-
-
-def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[str, str]:
-    seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
-    others = {name: value for name, value in trial.metrics.items() if name != metric}
-    return {
-        metric: _value(trial.value, decimals),
-        "region": trial.region,
-        "trial": str(trial.trial),
-        "state": trial.state,
-        "attempts": str(trial.attempts or ""),
-        "time": duration(seconds),
-        "USD": usd(trial.usd),
-        "machine": trial.machine or "",
-        "parameters": _settings(trial.params),
-        "metrics": _settings(others),
-        "error": trial.error or "",
-    }
-
-
-def best_table(best: list[BestSettings], metric: str) -> Table:
-    """The best settings of a run's regions, a row each."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("region", "state", "trial", metric, "parameters"):
-        right = name in {"trial", metric}
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    decimals = column_decimals([entry.value for entry in best], _RESULT_DIGITS)
-    for entry in best:
-        table.add_row(
-            Text(entry.region),
-            entry.stage,
-            str(entry.trial),
-            _value(entry.value, decimals),
-            Text(_settings(entry.params)),
-        )
-    keep_numbers_whole(table)
-    return table
-
-
-def _settings(params: Mapping[str, object]) -> str:
-    return "  ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in params.items()
-    )
-
-
-def pool_view(status: PoolStatus) -> RenderableType:
-    """The embedded pool: its daemons, its machines, and the trials of its queue."""
-    color = {"up": "green", "down": "dim", "failing": "red"}[status.state]
-    version = f"HTCondor {status.version}" if status.version else "HTCondor not installed yet"
-    lines: list[RenderableType] = [
-        Text.assemble((status.state, color), f"  {version}  {status.folder}")
-    ]
-    if status.daemons:
-        lines.append(Text("daemons  " + ", ".join(status.daemons)))
-    lines += [Text(f"machine  {_machine(machine)}") for machine in status.machines]
-    if status.state == "up":
-        lines.append(Text(f"runs     {status.runs or 'none'}"))
-        lines.append(Text(f"trials   {_in_states(status.trials)}"))
-        others = Counter(status.jobs)
-        others.subtract(status.trials)
-        if +others:
-            lines.append(Text(f"others   {_in_states(+others)}"))
-    return Group(*lines)
-
-
-def _machine(machine: Machine) -> str:
-    gpus = machine.gpus_in_use + machine.gpus_free
-    parts = [
-        f"cores {machine.cpus_in_use} in use, {machine.cpus_free} free",
-        f"memory {machine.memory_in_use:,} MB in use, {machine.memory_free:,} MB free",
-        *([f"GPUs {machine.gpus_in_use} in use, {machine.gpus_free} free"] if gpus else []),
-    ]
-    return f"{machine.name}: {'; '.join(parts)}"
-
-
-def _in_states(jobs: Mapping[str, int]) -> str:
-    words = {"idle": "waiting"}
-    order = ["running", "idle", "held"]
-    states = [state for state in order if state in jobs] + sorted(jobs.keys() - set(order))
-    return ", ".join(f"{jobs[state]} {words.get(state, state)}" for state in states) or "none"

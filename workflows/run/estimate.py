@@ -9,12 +9,12 @@ from itertools import islice
 from statistics import fmean, median
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import read_json
 from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.run.lookup import FoundRun, runs_here
+from trialfleet.workflows.status.job_costs import noted_job
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.study.frozen import CostsBefore, load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -147,8 +147,7 @@ def _read(found: FoundRun, study: str) -> _RunBefore | None:
         return None
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     over = [t.user_attrs.get("job") or {} for t in trials if t.state.is_finished()]
-    jobs = [folder.region(region.slug).best.job for region in graph_of(its_study).regions]
-    fulls = [read_json(job) for job in jobs if job.exists()]
+    fulls = [noted_job(folder.region(region.slug).best) for region in graph_of(its_study).regions]
     return _RunBefore(folder, complete, _costs(over), _costs(fulls)) if complete else None
 
 

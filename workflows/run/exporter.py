@@ -7,15 +7,12 @@ its models are everywhere that the study wants them, or a day after the run's en
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.workflows.dagman.watchers import be_watcher
 from trialfleet.workflows.export.folder import ExportFolder, Targets, of_study, read_variables
 from trialfleet.workflows.export.passes import export_all
 from trialfleet.workflows.plan.folder import RunFolder
@@ -97,20 +94,9 @@ def _export_until_over(
 
 def main() -> None:
     """Export a run's models until it is over."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("run", type=Path, help="the run's folder")
-    folder = RunFolder(parser.parse_args().run.absolute())
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
     for noisy in ("botocore", "boto3", "urllib3", "s3transfer"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    try:
-        watch(folder)
-    except (TrialfleetError, OSError) as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    be_watcher(watch, main.__doc__)
 
 
 if __name__ == "__main__":

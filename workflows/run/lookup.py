@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, shell_quoted
+from trialfleet.files import read_record, shell_quoted
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.models.folders import models_folder_in
 from trialfleet.workflows.models.latest import LATEST, provenance_of
@@ -380,7 +380,7 @@ def published_models(folder: Path) -> dict[str, Path]:
     """Return the folder of each model that a run published, by region.
 
     Raises:
-        InputError: the folder holds no run, or was moved since it was planned.
+        InputError: the folder holds no run, was moved since it was planned, or is damaged.
     """
     from trialfleet.workflows.study.frozen import load_frozen
 
@@ -389,7 +389,7 @@ def published_models(folder: Path) -> dict[str, Path]:
     regions = load_frozen(files.study).study.region_table
     records = {region: files.region(region_slug(region)).published for region in regions}
     return {
-        region: Path(read_json(record)["path"])
+        region: Path(read_record(record, "path")["path"])
         for region, record in records.items()
         if record.exists()
     }

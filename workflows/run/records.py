@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.files import read_json
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.causes import failed_attempts
 from trialfleet.workflows.status.job_log import Job, job_fields
+from trialfleet.workflows.status.region_state import final_metrics, noted
 from trialfleet.workflows.status.states import Stage, TrialState, trial_state
 from trialfleet.workflows.status.status import RegionStatus
 
@@ -95,7 +95,6 @@ def _last_error(trial: StoredTrial) -> str | None:
 def best_of(files: RunFolder, status: RegionStatus, record: TrialRecord) -> BestSettings:
     """Return the best settings of a region, by the record of their trial."""
     region = files.region(status.slug)
-    published = region.published.exists()
     assert record.value is not None, "the best trial is complete"
     return BestSettings(
         region=record.region,
@@ -103,6 +102,6 @@ def best_of(files: RunFolder, status: RegionStatus, record: TrialRecord) -> Best
         trial=record.trial,
         value=record.value,
         params=record.params,
-        final=read_json(region.best.result)["metrics"] if published else None,
-        published=read_json(region.published)["path"] if published else None,
+        final=final_metrics(region),
+        published=noted(region.published, "path"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialfleet.files import read_json, write_json
+from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.region_types import Assignment
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
@@ -116,7 +116,7 @@ class FinalScripts:
             return None
         if any(self._folder.region(slug).published.exists() for slug in self._studies.regions):
             return None
-        return str(read_json(self._folder.no_model)["region"])
+        return str(read_record(self._folder.no_model, "region")["region"])
 
     def _stop_unpaid(self, slug: str, reason: str) -> Reply:
         return self._studies.stop(slug, f"the best settings are not trained in full: {reason}")

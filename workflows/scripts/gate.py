@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, write_json
+from trialfleet.files import read_json, read_record, write_json
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.attempts.outcome import (
     Failed,
@@ -84,7 +84,7 @@ def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str
 def _write(
     frozen: FrozenStudy, folder: RunFolder, files: RegionFolder, node: str, champion: Path
 ) -> None:
-    trained = read_json(files.best.trial_json)
+    trained = read_record(files.best.trial_json, "region", "trial")
     place = files.gate
     order = TrialOrder(
         region=trained["region"],

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, sync, write_json
+from trialfleet.files import read_json, read_record, sync, write_json
 from trialfleet.workflows.attempts.outcome import Complete, outcome_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.models.card import CARD, card
@@ -201,10 +201,11 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
     """Return where a model comes from: enough to train it again.
 
     Raises:
-        InputError: there is no complete result in `best`.
-        OSError: the order of the full training, or what it left, can't be read.
+        InputError: there is no complete result in `best`, or its order is damaged.
+        OSError: what it left can't be read.
     """
-    trial, result = read_json(best.trial_json), _result(frozen.study, best)
+    trial = read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
+    result = _result(frozen.study, best)
     return {
         "schema": 1,
         "study": frozen.study.name,

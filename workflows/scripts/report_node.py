@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.files import write_atomic, write_json
 from trialfleet.workflows.billing.bill import overhead
 from trialfleet.workflows.models.earlier import better_before
 from trialfleet.workflows.models.latest import model_in_force
@@ -29,6 +29,7 @@ from trialfleet.workflows.report import (
 )
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.job_log import read_executions, read_job, read_removals
+from trialfleet.workflows.status.region_state import final_metrics
 from trialfleet.workflows.status.states import Stage, TrialState
 from trialfleet.workflows.status.status import RegionStatus, StatusReader, open_run
 from trialfleet.workflows.status.storage import storage_url, study_name
@@ -111,7 +112,7 @@ def _region(
         published=published,
         not_latest=status.not_latest,
         stopped=status.reason,
-        final=read_json(files.best.result)["metrics"] if status.published else None,
+        final=final_metrics(files),
         final_job=read_job(files.best.log),
         defaults=space.active(space.defaults()),
         budget_trials=region.trials,

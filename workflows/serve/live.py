@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.dagman.job_queue import STEP, VALUE, of_run
@@ -100,7 +101,7 @@ class _Queue:
             ads = self.schedd.query(constraint=of_run(self.folder), projection=wanted)
         except htcondor2.HTCondorException as error:
             raise PoolError(str(error)) from error
-        return [tuple(str(ad.get(name)) for name in wanted) for ad in ads]
+        return [tuple(value(ad, name) for name in wanted) for ad in ads]
 
 
 class LiveRun:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trialfleet.classads import plain
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.costs.cost import node_price
@@ -79,13 +80,14 @@ class NodeReader:
             return self._found
 
 
-def _ads() -> list[Mapping[str, Any]]:
+def _ads() -> list[dict[str, Any]]:
     use(connect())
     import htcondor2
 
     try:
         kind = htcondor2.AdTypes.Startd
-        return list(htcondor2.Collector().query(kind, projection=_ATTRIBUTES))
+        ads = htcondor2.Collector().query(kind, projection=_ATTRIBUTES)
+        return [plain(ad) for ad in ads]
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's collector does not answer: {error}") from error
 

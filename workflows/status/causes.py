@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from trialfleet.files import read_json, write_json
+from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 
@@ -150,8 +150,7 @@ def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
     """Return what is noted of the attempts at a full training that failed, by their numbers."""
-    noted: dict[str, dict[str, str]] = read_json(final.failures) if final.failures.exists() else {}
-    return noted
+    return read_record(final.failures) if final.failures.exists() else {}
 
 
 def _place(folder: RegionFolder, node: str) -> TrialFolder:

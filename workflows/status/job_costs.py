@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.files import read_json
+from trialfleet.errors import InputError
+from trialfleet.files import read_record
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB, cost, slot_price
@@ -34,7 +35,7 @@ def region_usd(
         study: the run's.
     """
     jobs = [trial.user_attrs.get("job") or {} for trial in trials]
-    jobs += [read_json(place.job) for place in (files.best, files.gate) if place.job.exists()]
+    jobs += [noted_job(place) for place in (files.best, files.gate)]
     recorded = [usd for job in jobs if (usd := job.get("usd")) is not None]
     running = queued.running_jobs.values() if queued else ()
     own = [ad for ad in running if ad.get("TrialfleetRegion") == files.root.name]
@@ -50,6 +51,17 @@ def _so_far(ad: Mapping[str, Any], price: float | None) -> float | None:
     if hourly is None or began is None:
         return None
     return cost(hourly, 1.0, max(0.0, time.time() - began))
+
+
+def noted_job(place: TrialFolder) -> dict[str, Any]:
+    """Return what was noted of a full training's job, or a gate's; nothing where that is damaged.
+
+    Its event log says the same.
+    """
+    try:
+        return read_record(place.job)
+    except InputError:
+        return {}
 
 
 def region_spending(
@@ -102,6 +114,6 @@ def trial_stays(
 
 def place_stays(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
     """Return the executions of a full training, or of a gate's job; arguments as above."""
-    if now is None and place.job.exists() and (noted := stays_of(read_json(place.job))):
+    if now is None and (noted := stays_of(noted_job(place))):
         return noted
     return read_stays(place.log, study.usd_per_hour, now=now)

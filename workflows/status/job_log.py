@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trialfleet.classads import plain
 from trialfleet.workflows.costs.cost import INSTANCE, End, cost, slot_price
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ def _executions(events: Iterable[JobEvent]) -> list[_Execution]:
 def _properties(event: JobEvent) -> Mapping[str, Any]:
     """What the slot says of itself, and its node: `ulog_execute_attrs` of the submit file."""
     found = event.get("ExecuteProps")
-    return dict(found) if isinstance(found, Mapping) else {}
+    return plain(found) if isinstance(found, Mapping) else {}
 
 
 def _end(event: JobEvent) -> End:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.files import read_json
+from trialfleet.files import read_record
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RegionFolder
@@ -52,7 +52,7 @@ def state_of(
 
 def gave_up(files: RegionFolder) -> bool:
     """Return whether a region failed by itself; its DAGMan was not removed."""
-    return files.stopped.exists() and not read_json(files.stopped).get("removed")
+    return files.stopped.exists() and not read_record(files.stopped).get("removed")
 
 
 def reason_of(files: RegionFolder, node: NodeStatus | None, state: RunState) -> str | None:
@@ -87,6 +87,22 @@ def _has_content(path: Path) -> bool:
 
 
 def noted(path: Path, key: str) -> str | None:
-    """Return what is noted in a JSON file under a key; None where nothing is."""
-    found = read_json(path).get(key) if path.exists() else None
+    """Return what is noted in a JSON file under a key; None where nothing is.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    found = read_record(path).get(key) if path.exists() else None
     return None if found is None else str(found)
+
+
+def final_metrics(files: RegionFolder) -> dict[str, float] | None:
+    """Return what a region's full training reported; None until its model is published.
+
+    Raises:
+        InputError: the file of its result is damaged.
+    """
+    if not files.published.exists():
+        return None
+    found: dict[str, float] = read_record(files.best.result, "metrics")["metrics"]
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trialfleet.files import read_json, write_json
+from trialfleet.files import read_record, write_json
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.costs.money import usd
@@ -32,8 +32,7 @@ def refusal(folder: RunFolder, mode: Mode) -> str | None:
 
 
 def _noted(folder: RunFolder) -> dict[str, str]:
-    noted: dict[str, str] = read_json(folder.unpaid) if folder.unpaid.exists() else {}
-    return noted
+    return read_record(folder.unpaid) if folder.unpaid.exists() else {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.files import read_json
+from trialfleet.files import read_record
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
@@ -396,11 +396,11 @@ def _planned(folder: RunFolder, given: str) -> Path:
 
 
 def last_finished(folder: RunFolder) -> datetime | None:
-    """Return when a run ended, by the report of its last node; None if that never ran."""
-    if not folder.report_data.exists():
+    """Return when a run ended, by the report of its last node; None where that doesn't say."""
+    try:
+        return datetime.fromisoformat(read_record(folder.report_data, "finished")["finished"])
+    except (InputError, TypeError, ValueError):  # the report can be written again
         return None
-    finished = read_json(folder.report_data)["finished"]
-    return datetime.fromisoformat(finished) if finished else None
 
 
 def _begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:

@@ -92,9 +92,14 @@ def _at_least_a_word(value: list[str]) -> list[str]:
     return value
 
 
-def _at_least_a_second(value: float) -> float:
+_TEN_YEARS = 10 * 365 * 24 * 60  # minutes
+
+
+def _time_for_a_trial(value: float) -> float:
     if value < 1 / 60:
         raise refusal("must be a second (0.017) or more")
+    if value > _TEN_YEARS:  # HTCondor takes what is far more for 0
+        raise refusal(f"must be at most {_TEN_YEARS}, which is ten years; null: no limit")
     return value
 
 
@@ -168,5 +173,7 @@ MetricName = Annotated[
     schema_of(_METRIC),
 ]
 Minutes = Annotated[
-    float, AfterValidator(_at_least_a_second), Field(json_schema_extra={"minimum": 1 / 60})
+    float,
+    AfterValidator(_time_for_a_trial),
+    Field(json_schema_extra={"minimum": 1 / 60, "maximum": _TEN_YEARS}),
 ]

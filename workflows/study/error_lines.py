@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
-from trialfleet.workflows.study.text import LARGEST_STUDY, read_yaml
+from trialfleet.workflows.study.text import read_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
@@ -28,6 +28,7 @@ _WORDS = {  # for what pydantic says in Python's words
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
+    "too_short": "must have at least one entry",
 }
 _MOST_PROBLEMS = 20  # that are shown of one file
 _LONGEST = 500  # characters
@@ -86,14 +87,14 @@ def _all_of(problems: Sequence[T], tell: Callable[[T], str]) -> StudyError:
     return StudyError("\n".join(shown))
 
 
-def read_table(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
-    """Return a YAML file's table of keys, which knows their lines.
+def read_table(path: Path, what: str = "study") -> Any:
+    """Return the table of keys of a YAML file, such as a study, which knows their lines.
 
     Raises:
         StudyError: it is not YAML, or no table.
         InputError: it can't be read.
     """
-    tree = read_yaml(path, largest=largest)
+    tree = read_yaml(path)
     if not isinstance(tree, Mapping):
         found = (
             "the file is empty"
@@ -103,7 +104,7 @@ def read_table(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
             else "not a value"
         )
         raise StudyError(
-            f"{path}: a study is a table of keys and values, {found}; "
+            f"{path}: a {what} is a table of keys and values, {found}; "
             "begin with one that works: trialfleet init FOLDER"
         )
     return tree

@@ -16,8 +16,9 @@ from ruamel.yaml.error import YAMLError
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.error_lines import read_table, validated
+from trialfleet.workflows.study.error_lines import validated
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.study.text import read_yaml
 
 # The frozen study that was read or written last, by its file: a command asks for one run's often.
 _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
@@ -105,7 +106,12 @@ def load_frozen(path: Path) -> FrozenStudy:
     stamp = _stamp(path)
     if stamp and (known := _known.get(path)) and known[0] == stamp:
         return known[1]
-    tree = read_table(path, largest=None)  # absolute paths may have made it large
+    tree = read_yaml(path, largest=None)  # absolute paths may have made it large
+    if not isinstance(tree, dict):
+        what = "it is empty" if tree is None else "it holds no study"
+        raise InputError(
+            f"{str(path)!r} is damaged: {what}; a copy of the run's folder may have it"
+        )
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, and no run of it")
     # releases up to 0.1 didn't note it

@@ -102,7 +102,7 @@ def load_fleet(path: Path) -> Fleet:
         StudyError: the file is not YAML, or not a fleet; a problem a line.
         InputError: the file can't be read.
     """
-    tree = read_table(path)
+    tree = read_table(path, "study or fleet")
     if "fleet" in tree:
         study = validated(StudyWithFleet, path, tree)
         shares = shares_of(study.accelerator, study.resources, study.fleet)

@@ -122,6 +122,8 @@ def _header_line(path: Path) -> str:
     if not start.strip():
         raise UnreadableTableError("is empty")
     line = start.splitlines()[0]
+    if b"\r" in start and b"\n" not in start:
+        raise UnreadableTableError("ends its lines as old Macs did, by CR alone; save it with LF")
     try:
         return line.decode("utf-8-sig")
     except UnicodeDecodeError as error:

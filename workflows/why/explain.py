@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from trialfleet.classads import value
 from trialfleet.errors import InputError
+from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Journal, Outcome, latest_of
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
@@ -121,10 +123,10 @@ def _foreign(subject: Subject) -> Answer:
     if ad is None:
         raise InputError(f"job {name} has just left the queue")
     if ad.get("JobStatus") == 5:
-        why = f"it is on hold: {ad.get('HoldReason')}"
+        why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
         release = f"condor_release {name}"
         return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
-    if ad.get("JobStatus") != 1:
+    if ad.get("JobStatus") not in {1, BLOCKED}:
         why = "nothing is wrong: it runs; it is no job of trialfleet's"
         return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
     here = RunFacts(folder=Path.cwd(), study="", run="", state=RunState.RUNNING)

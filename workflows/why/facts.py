@@ -140,6 +140,7 @@ class Queued:
     Attributes:
         job: the id of that job.
         seconds: since when it waits.
+        blocked: it has a slot, whose machine gets the files first that it shares with other jobs.
         prospects: where it can run; None if the collector doesn't answer.
         free: slots that have room for it at this moment and take it.
         draining: why the slots drain that could run it, one such reason; empty: some don't drain.
@@ -149,6 +150,7 @@ class Queued:
 
     job: str
     seconds: float = 0.0
+    blocked: bool = False
     prospects: Prospects | None = None
     free: int = 0
     draining: str = ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.classads import plain, value
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import machine_slots, pool_slots, prospects
@@ -34,7 +36,9 @@ def waiting_job(job: Any, folder: str) -> Queued:
         folder: its run's folder; running jobs of others are told apart by it.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
-    seconds = max(0.0, time.time() - float(job.get("EnteredCurrentStatus", time.time())))
+    seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
+    if value(job, "JobStatus") == BLOCKED:
+        return Queued(job=named, seconds=seconds, blocked=True)
     try:
         slots = pool_slots()
         free = pool_slots(whole=False)
@@ -72,13 +76,13 @@ def word_of_machine(machine: str) -> str:
 
 
 def _word(slot: ClassAd) -> str:
-    note = slot.get("TrialfleetNote")
-    if slot.get("Draining") is True:
-        reason = slot.get("DrainReason")
-        return str(note or reason or "").removeprefix("trialfleet: ")
-    if slot.get("TrialfleetGpuHealthy") is False:
-        return f"its GPU failed the probe: {slot.get('TrialfleetGpuReason') or 'no reason given'}"
-    return str(note) if isinstance(note, str) else ""
+    says = plain(slot)
+    note = str(says.get("TrialfleetNote", ""))
+    if says.get("Draining") is True:
+        return (note or str(says.get("DrainReason", ""))).removeprefix("trialfleet: ")
+    if says.get("TrialfleetGpuHealthy") is False:
+        return f"its GPU failed the probe: {says.get('TrialfleetGpuReason') or 'no reason given'}"
+    return note
 
 
 def job_ad(job: str) -> Any:

@@ -64,6 +64,7 @@ def waits(subject: str, run: RunFacts, queued: Queued) -> Answer:
 
 def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
     found, job = queued.prospects, f"job {queued.job}"
+    what = "files" if queued.blocked else "a slot"
 
     def answer(kind: Kind, blame: Blame, why: str, advice: str = "", command: str = "") -> Answer:
         return Answer(
@@ -73,9 +74,12 @@ def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
             why=why,
             advice=advice,
             command=command,
-            evidence=(f"{job} waits for a slot since {queued.seconds:.0f} s",),
+            evidence=(f"{job} waits for {what} since {queued.seconds:.0f} s",),
         )
 
+    if queued.blocked:
+        why = f"its job ({job}) has a slot; HTCondor sends the files there that jobs share"
+        return answer(Kind.SOON, Blame.NOBODY, why)
     if found is None:
         why = "its job waits for a slot, and HTCondor's collector does not say which there are"
         return answer(Kind.POOL_DOWN, Blame.POOL, why, command="trialfleet pool status")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import PoolError
-from trialfleet.files import read_json
+from trialfleet.files import read_json, read_record
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.pool.connection import connect
 from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
@@ -82,7 +82,7 @@ class RunWitnesses:
             storage_away=self._notice or "",
             no_space=_no_space(self.files),
             closed=tuple(_closed(queued)) if queued else (),
-            unpaid=read_json(self.files.unpaid) if self.files.unpaid.exists() else {},
+            unpaid=read_record(self.files.unpaid) if self.files.unpaid.exists() else {},
             deadline=frozen.day.deadline if frozen.day else None,
             parallel_regions=study.parallel_regions,
             others=tuple(r.name for r in status.regions if r.state is RunState.RUNNING),

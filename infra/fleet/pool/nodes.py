@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trialfleet.infra.fleet.pool.queries import TRIALS, job_ads, node_ads, of_run
+from trialfleet.infra.pool.status import BLOCKED
 
 OURS = "trialfleet: "  # what the reason of a drain begins with that the manager asked for
 IDLE = 1  # JobStatus
-ACTIVE = {2, 6, 7}  # running, sending its output, suspended
+# Running, sending its output, suspended; blocked: it has a slot, whose machine gets shared files.
+ACTIVE = {2, 6, 7, BLOCKED}
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -223,7 +225,7 @@ def _read_node(ads: list[Mapping[str, Any]], trials: Mapping[str, RunningTrial])
     if not whole:
         return None
     ad = max(whole, key=lambda each: _number(each, "LastHeardFrom") or 0)
-    jobs = [each for each in ads if each.get("SlotType") == "Dynamic" and "JobId" in each]
+    jobs = [each for each in ads if _runs_a_job(each)]
     running = [trials[each["GlobalJobId"]] for each in jobs if each.get("GlobalJobId") in trials]
     return PoolNode(
         instance=ad["TrialfleetInstance"],
@@ -250,8 +252,19 @@ def _read_node(ads: list[Mapping[str, Any]], trials: Mapping[str, RunningTrial])
     )
 
 
+def _runs_a_job(slot: Mapping[str, Any]) -> bool:
+    """Whether a slot was cut for a job that runs in it.
+
+    Those in which HTCondor keeps the files that jobs share name a job too: the first of these.
+    """
+    return slot.get("SlotType") == "Dynamic" and "JobId" in slot and not slot.get("IsDataSlot")
+
+
 def _idle_since(ad: Mapping[str, Any], *, busy: bool) -> datetime | None:
     """Return when the last slot that was cut from the node's slot was given back.
+
+    A node that keeps files which jobs share isn't idle: more of these jobs may come. HTCondor gives
+    that slot back 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of them, or when the node drains.
 
     The startd tells that by its own clock; its distance from the startd's now, taken off the
     collector's time of the same ad, is right also where the clocks differ.
@@ -302,24 +315,18 @@ def _room(ad: Mapping[str, Any], gpus: str, cpus: str, memory: str) -> Room:
     return Room(**dict(zip(("gpus", "cpus", "memory_mb"), values, strict=True)))
 
 
-def _value(ad: Mapping[str, Any], name: str) -> Any:
-    """Return an attribute's value, evaluated in the ad where it is an expression."""
-    value = ad.get(name)
-    return ad.eval(name) if hasattr(value, "eval") and hasattr(ad, "eval") else value
-
-
 def _number(ad: Mapping[str, Any], name: str) -> float | None:
-    value = _value(ad, name)
+    value = ad.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _truth(ad: Mapping[str, Any], name: str) -> bool | None:
-    value = _value(ad, name)
+    value = ad.get(name)
     return value if isinstance(value, bool) else None
 
 
 def _text(ad: Mapping[str, Any], name: str) -> str:
-    value = _value(ad, name)
+    value = ad.get(name)
     return value if isinstance(value, str) else ""
 
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from typing import Any
 
+from trialfleet.classads import plain
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 
@@ -23,6 +24,7 @@ NODE_ATTRIBUTES = [
     "Draining",
     "DrainReason",
     "JobId",
+    "IsDataSlot",
     "GlobalJobId",
     "Cpus",
     "Memory",
@@ -53,9 +55,11 @@ JOB_ATTRIBUTES = [
     "TrialfleetRegion",
     "TrialfleetNode",
 ]
+AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
+Ad = dict[str, Any]
 
 
-def node_ads(fleet: str | None) -> list[Any]:
+def node_ads(fleet: str | None) -> list[Ad]:
     """Return the ads of the slots of a fleet's nodes, or of every fleet's.
 
     Raises:
@@ -69,12 +73,13 @@ def node_ads(fleet: str | None) -> list[Any]:
 
     try:
         kind = htcondor2.AdTypes.Startd
-        return list(htcondor2.Collector().query(kind, constraint, NODE_ATTRIBUTES))
+        ads = htcondor2.Collector().query(kind, constraint, NODE_ATTRIBUTES)
+        return [plain(ad) for ad in ads]
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's collector does not answer: {error}") from error
 
 
-def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Any]:
+def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Ad]:
     """Return attributes of the queue's jobs that satisfy a ClassAd constraint.
 
     Raises:
@@ -84,12 +89,13 @@ def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Any
     import htcondor2
 
     try:
-        return list(htcondor2.Schedd().query(constraint=constraint, projection=attributes))
+        ads = htcondor2.Schedd().query(constraint=constraint, projection=attributes)
+        return [plain(ad, as_text=AS_TEXT) for ad in ads]
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
 
 
-def of_run(jobs: Iterable[Any], run: str, folder: str = "") -> list[Any]:
+def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     """Return the jobs of one run; runs of other studies may have the same id.
 
     Args:

@@ -88,18 +88,8 @@ function overviewPicture(data, width, id) {
         dy: -15,
         fill: "var(--muted)",
       }),
-      Plot.tip(
-        rows,
-        Plot.pointerY({
-          x: place((row) => to(row) ?? from(row)),
-          y,
-          title: (row) => overviewLines(row, signed).join("\n"),
-          fill: "var(--raised)",
-          stroke: "var(--muted)",
-          fontSize: 12,
-          lineWidth: 24,
-          lineHeight: 1.3,
-        }),
+      label(rows, Plot.pointerY, { x: place((row) => to(row) ?? from(row)), y }, (row) =>
+        overviewLines(row, signed),
       ),
     ],
   });
@@ -181,19 +171,7 @@ function costsPicture(data, width) {
         fill: "var(--muted)",
       }),
       axisName("USD", "bottom"),
-      Plot.tip(
-        rows,
-        Plot.pointerY({
-          x: "usd",
-          y,
-          title: (row) => costLines(row).join("\n"),
-          fill: "var(--raised)",
-          stroke: "var(--muted)",
-          fontSize: 12,
-          lineWidth: 24,
-          lineHeight: 1.3,
-        }),
-      ),
+      label(rows, Plot.pointerY, { x: "usd", y }, costLines),
     ],
   });
   picture.addEventListener("click", () => picture.value?.slug && !coarse && go(picture.value.slug));
@@ -276,19 +254,11 @@ function timelinePicture(data, width, id, place) {
         fill: "var(--muted)",
       }),
       axisName("UTC", "bottom"),
-      Plot.tip(
+      label(
         bars,
-        Plot.pointer({
-          x: middle,
-          px: middle,
-          y: (bar) => position.get(bar.row) + 0.5,
-          title: (bar) => barLines(data, bar).join("\n"),
-          fill: "var(--raised)",
-          stroke: "var(--muted)",
-          fontSize: 12,
-          lineWidth: 24,
-          lineHeight: 1.3,
-        }),
+        Plot.pointer,
+        { x: middle, px: middle, y: (bar) => position.get(bar.row) + 0.5 },
+        (bar) => barLines(data, bar),
       ),
     ],
   });

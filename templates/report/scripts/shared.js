@@ -257,23 +257,19 @@ function axisName(text, where) {
   return Plot.text([oneLine(text, 40)], { ...at, fill: "var(--muted)" });
 }
 
+// The text of what is pointed at; `pointer` is Plot's, by x and y or by one of them.
+function label(points, pointer, channels, lines) {
+  const style = { fill: "var(--raised)", stroke: "var(--muted)", fontSize: 12, lineHeight: 1.3 };
+  const title = (point) => lines(point).join("\n");
+  return Plot.tip(points, pointer({ ...style, lineWidth: 24, ...channels, title }));
+}
+
 // A ring around the point that is pointed at, and its text.
 function tip(points, channels, lines) {
   const pointer = coarse ? { ...channels, maxRadius: 60 } : { ...channels, maxRadius: 40 };
   return [
     Plot.dot(points, Plot.pointer({ ...pointer, r: 7, stroke: "var(--ink)", strokeWidth: 1.5 })),
-    Plot.tip(
-      points,
-      Plot.pointer({
-        ...pointer,
-        title: (point) => lines(point).join("\n"),
-        lineWidth: 22,
-        lineHeight: 1.3,
-        fontSize: 12,
-        fill: "var(--raised)",
-        stroke: "var(--muted)",
-      }),
-    ),
+    label(points, Plot.pointer, { ...pointer, lineWidth: 22 }, lines),
   ];
 }
 

@@ -23,6 +23,7 @@ ELSEWHERE = (
     240  # seconds; a quiet machine needs some 60 from a node's loss to its trial's next life
 )
 EATEN = "/etc/eats-jobs"
+EATEN_TRAINER = {"command": ["python3", "eaten.py"], "files": ["eaten.py"]}
 EATER = f"""
 import json, os, sys
 from pathlib import Path
@@ -119,17 +120,23 @@ def test_a_cut_of_20_seconds_costs_nothing(silence: Silence, lab: Lab) -> None:
 # --- Nodes that have to go ------------------------------------------------------------------------
 
 
-def test_a_node_that_eats_jobs_is_drained_and_says_why(
-    project: Project, silence: Silence, lab: Lab
-) -> None:
+def make_eater(project: Project, silence: Silence, lab: Lab) -> str:
+    """Have a node fail each job of the trainer that is eaten; return its instance."""
     eater = sorted(idle(project) - set(silence.places.values()))[0]
     lab.machine(eater).write(EATEN, "")
     project.manager.write(f"{HOME}/eaten.py", EATER, user="ubuntu")
+    return eater
+
+
+def test_a_node_that_eats_jobs_is_drained_and_says_why(
+    project: Project, silence: Silence, lab: Lab
+) -> None:
+    eater = make_eater(project, silence, lab)
     work = Work(
         project,
         "eaten",
         budget=ONE,
-        trainer={"command": ["python3", "eaten.py"], "files": ["eaten.py"]},
+        trainer=EATEN_TRAINER,
         resources=resources(requirements=f'TrialfleetInstance == "{eater}"'),
         retries=6,
     )
@@ -162,14 +169,12 @@ def test_a_node_that_eats_jobs_is_drained_and_says_why(
 def test_a_node_that_eats_jobs_fails_no_trial_that_has_one_retry(
     project: Project, silence: Silence, lab: Lab
 ) -> None:
-    eater = sorted(idle(project) - set(silence.places.values()))[0]
-    lab.machine(eater).write(EATEN, "")
-    project.manager.write(f"{HOME}/eaten.py", EATER, user="ubuntu")
+    eater = make_eater(project, silence, lab)
     work = Work(
         project,
         "survives",
         budget={"trials": 12, "lanes": 12, "failures": 0},
-        trainer={"command": ["python3", "eaten.py"], "files": ["eaten.py"]},
+        trainer=EATEN_TRAINER,
         resources=resources(rank=f'TrialfleetInstance == "{eater}"'),
         retries=1,
     )

@@ -9,7 +9,9 @@ from typing import Any
 
 import classad2
 
+from trialfleet.classads import plain
 from trialfleet.infra.fleet.pool.nodes import PoolNode, Room, read_nodes
+from trialfleet.infra.fleet.pool.queries import AS_TEXT
 from trialfleet.infra.fleet.scaling.decision import Node
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.spec.machines import Instance
@@ -24,10 +26,10 @@ def ago(minutes: float) -> datetime:
     return NOW - timedelta(minutes=minutes)
 
 
-def slot_ad(instance: str = "i-1", *, now: datetime = NOW, **changes: Any) -> classad2.ClassAd:
+def slot_ad(instance: str = "i-1", *, now: datetime = NOW, **changes: Any) -> dict[str, Any]:
     """A partitionable slot's ad, as an idle node with one healthy GPU sends it."""
     seconds = int(now.timestamp())
-    return classad2.ClassAd(
+    ad = classad2.ClassAd(
         {
             "Name": f"slot1@{instance}",
             "Machine": instance,
@@ -52,17 +54,18 @@ def slot_ad(instance: str = "i-1", *, now: datetime = NOW, **changes: Any) -> cl
             **changes,
         }
     )
+    return plain(ad)
 
 
-def dynamic_ad(instance: str = "i-1", job: str = "7.0", **changes: Any) -> classad2.ClassAd:
+def dynamic_ad(instance: str = "i-1", job: str = "7.0", **changes: Any) -> dict[str, Any]:
     """The ad of a slot that a job has taken."""
     own = {"SlotType": "Dynamic", "JobId": job, "GlobalJobId": f"vm#{job}#1"}
     return slot_ad(instance, **{"Name": f"slot1_1@{instance}", **own, **changes})
 
 
-def job_ad(job: str = "7.0", **changes: Any) -> classad2.ClassAd:
+def job_ad(job: str = "7.0", **changes: Any) -> dict[str, Any]:
     """A trial in the job queue, running."""
-    return classad2.ClassAd(
+    ad = classad2.ClassAd(
         {
             "JobStatus": 2,
             "GlobalJobId": f"vm#{job}#1",
@@ -75,6 +78,7 @@ def job_ad(job: str = "7.0", **changes: Any) -> classad2.ClassAd:
             **changes,
         }
     )
+    return plain(ad, as_text=AS_TEXT)
 
 
 @cache

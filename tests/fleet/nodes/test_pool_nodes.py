@@ -48,6 +48,15 @@ def test_a_busy_node_tells_which_trials_run_there() -> None:
     assert node.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
 
 
+def test_a_slot_that_keeps_the_files_which_trials_share_runs_none() -> None:
+    kept = dynamic_ad(job="7.0", Name="data1_2@i-1", IsDataSlot=True)  # and 7.0 is its first trial
+    whole, job = slot_ad(NumDynamicSlots=2), job_ad("7.0")
+    (node,) = read_nodes([whole, kept, dynamic_ad(job="7.0")], [job])
+    assert (node.jobs, len(node.trials), node.idle_since) == (("7.0",), 1, None)
+    (node,) = read_nodes([whole, kept], [])
+    assert (node.jobs, node.trials, node.idle_since) == ((), (), None)
+
+
 def test_a_slot_that_is_claimed_but_runs_nothing_is_not_idle() -> None:
     (node,) = read_nodes([slot_ad(NumDynamicSlots=1)])
     assert (node.idle_since, node.jobs) == (None, ())
@@ -64,11 +73,20 @@ def test_runs_of_one_id_are_told_apart_by_their_folders() -> None:
 
 
 def test_expressions_are_evaluated_and_odd_values_pass_for_unknown() -> None:
-    ad = slot_ad(TrialfleetBandwidth=classad2.ExprTree("Cpus * 100.5"))
-    ad["TrialfleetGpuHealthy"] = classad2.ExprTree("NoSuchAttribute > 1")
-    ad["TrialfleetGpuReason"] = 7
+    ad = slot_ad(
+        TrialfleetBandwidth=classad2.ExprTree("Cpus * 100.5"),
+        TrialfleetGpuHealthy=classad2.ExprTree("NoSuchAttribute > 1"),
+        TrialfleetGpuReason=7,
+    )
     (node,) = read_nodes([ad])
     assert (node.bandwidth, node.healthy, node.reason) == (402.0, None, "")
+
+
+def test_what_the_probe_did_not_measure_is_unknown() -> None:
+    nothing = classad2.Value.Undefined
+    ad = slot_ad(TrialfleetBandwidth=nothing, TrialfleetLaunchMicroseconds=nothing, Cpus=nothing)
+    (node,) = read_nodes([ad])
+    assert (node.bandwidth, node.launch_microseconds, node.free.cpus) == (None, None, 0)
 
 
 def test_of_a_startd_that_was_restarted_the_later_ad_counts() -> None:
@@ -83,7 +101,7 @@ def test_slots_of_other_machines_are_left_out() -> None:
 
 
 def test_demand_counts_trials_that_wait_and_that_run() -> None:
-    ads = [job_ad(JobStatus=status) for status in (2, 6, 1, 5)]
+    ads = [job_ad(JobStatus=status) for status in (2, 9, 1, 5)]
     ads.append(job_ad(JobStatus=1, RequestGPUs=4))
     one, four = (Room(gpus=n, cpus=1, memory_mb=4_000) for n in (1, 4))
     demand = read_demand([*ads, job_ad(JobStatus=1, EnteredCurrentStatus=1_795_000_000)])

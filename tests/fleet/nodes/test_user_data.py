@@ -13,8 +13,8 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
+from tests.moto_server import empty_account, moto_server
 from tests.node_stand_ins import HANG_UP, IP, Bench, ImdsStandIn, playing_imds
 from trialfleet.infra.fleet.nodes import bundle, user_data
 from trialfleet.infra.fleet.nodes import configuration as node_config
@@ -62,17 +62,14 @@ class Cloud:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_server() as address:
+        yield address
 
 
 @pytest.fixture
 def cloud(server: str) -> Cloud:
     cloud = Cloud(server)
-    subprocess.run(["curl", "-sf", "-X", "POST", f"{server}/moto-api/reset"], check=True)
+    empty_account(server)
     place = {"LocationConstraint": "eu-west-1"}
     cloud.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration=place)
     cloud.client("ssm").put_parameter(Name=PARAMETER, Value=THE_TOKEN, Type="SecureString")

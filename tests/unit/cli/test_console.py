@@ -18,11 +18,10 @@ from trialfleet.workflows.attempts.giving_up import ALIKE, GAVE_UP
 from trialfleet.workflows.output import keep_numbers_whole, show
 from trialfleet.workflows.run.console import (
     _line_printer,
-    best_table,
     duration,
     run_view,
-    trials_table,
 )
+from trialfleet.workflows.run.record_tables import best_table, trials_table
 from trialfleet.workflows.run.records import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause

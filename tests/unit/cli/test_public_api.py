@@ -266,6 +266,7 @@ ALLOWED = {
         "infra",
         "nodes",
         "attributes",
+        "classads",
         "errors",
         "files",
         "render",
@@ -277,6 +278,7 @@ ALLOWED = {
     "infra": {
         "infra",
         "attributes",
+        "classads",
         "errors",
         "files",
         "render",
@@ -285,7 +287,7 @@ ALLOWED = {
         "instance_aws",
         "wall_clock",
     },
-    "nodes": {"nodes", "instance_aws", "wall_clock"},
+    "nodes": {"nodes", "classads", "instance_aws", "wall_clock"},
 }
 
 

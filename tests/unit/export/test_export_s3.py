@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 from click.testing import CliRunner
-from moto.server import ThreadedMotoServer
 
+from tests.moto_server import empty_account, moto_server
 from tests.unit.export.exported_models import publish_model, publish_models
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.export.folder import ExportFolder, Targets, unexported
@@ -34,16 +34,13 @@ URL = "s3://models-of-ours/some/prefix"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_server() as address:
+        yield address
 
 
 @pytest.fixture
 def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    subprocess.run(["curl", "-sf", "-X", "POST", f"{server}/moto-api/reset"], check=True)
+    empty_account(server)
     for name, value in {
         "AWS_ENDPOINT_URL": server,
         "AWS_ACCESS_KEY_ID": "id",

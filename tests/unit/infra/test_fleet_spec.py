@@ -83,6 +83,15 @@ def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, expe
     assert "fleet.yaml:3: " in text
 
 
+def test_a_fleets_file_that_is_empty_is_not_only_called_a_study(tmp_path: Path) -> None:
+    assert "a study or fleet is a table of keys and values" in refusal(tmp_path, "")
+
+
+def test_a_fleet_in_no_aws_region_is_refused_in_words(tmp_path: Path) -> None:
+    words = "aws_regions: must have at least one entry (got [])"
+    assert words in refusal(tmp_path, "name: f\naws_regions: []\n")
+
+
 def test_an_aws_region_that_stands_there_twice_is_told_with_its_line(tmp_path: Path) -> None:
     text = "name: nightly\naws_regions:\n  - eu-west-1\n  - us-east-1\n  - eu-west-1\n"
     message = refusal(tmp_path, text)

@@ -293,6 +293,13 @@ class Day:
         models = {name: {"metrics": {"loss": value}} for name, value in values.items()}
         leave(self.files.gate.result, models=models)
 
+    def decide(self, champion: float, challenger: float) -> Any:
+        """Have both measured, and return the verdict that was published."""
+        self.ask()
+        self.measure(champion, challenger)
+        assert self.tell().exit_code == EXITS["done"]
+        return self.publish()
+
     def publish(self) -> Any:
         assert publish_region(self.folder, "A") == EXITS["done"]
         return json.loads(self.files.verdict.read_text())
@@ -362,10 +369,7 @@ def test_the_better_one_is_in_force(
     champion: Day, make_day: MakeDay, challenger: float, verdict: str
 ) -> None:
     day = make_day("r2")
-    day.ask()
-    day.measure(0.4, challenger)
-    assert day.tell().exit_code == EXITS["done"]
-    found = day.publish()
+    found = day.decide(0.4, challenger)
     assert (found["verdict"], found["metric"]) == (verdict, "loss")
     assert found["champion"] == {"run": "r1", "metrics": {"loss": 0.4}}
     assert found["challenger"] == {"run": "r2", "metrics": {"loss": challenger}}
@@ -464,10 +468,7 @@ def test_a_champion_that_came_into_force_since_is_not_replaced(
 
 def test_asking_and_publishing_again_changes_nothing(champion: Day, make_day: MakeDay) -> None:
     day = make_day("r2")
-    day.ask()
-    day.measure(0.4, 0.5)
-    day.tell()
-    first = day.publish()
+    first = day.decide(0.4, 0.5)
     day.files.published.unlink()
     assert day.ask().exit_code == EXITS["skip"]
     assert day.publish() == first
@@ -480,10 +481,7 @@ def test_a_queue_that_is_lost_behind_the_publication_ends_the_same(
 ) -> None:
     """The note of the publication is lost; a new DAGMan trains again and asks the gate."""
     day = make_day("r2")
-    day.ask()
-    day.measure(0.4, challenger)
-    day.tell()
-    first = day.publish()
+    first = day.decide(0.4, challenger)
     day.files.published.unlink()
     day.train()
     day.measure(
@@ -509,10 +507,7 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
     champion: Day, make_day: MakeDay, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day = make_day("r2")
-    day.ask()
-    day.measure(0.4, 0.5)
-    day.tell()
-    day.publish()
+    day.decide(0.4, 0.5)
     monkeypatch.chdir(work)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -543,10 +538,7 @@ def test_a_model_that_the_gate_kept_out_is_nowhere_called_published(
     champion: Day, make_day: MakeDay
 ) -> None:
     day = make_day("r2")
-    day.ask()
-    day.measure(0.4, 0.5)
-    day.tell()
-    day.publish()
+    day.decide(0.4, 0.5)
     assert (standing(champion), standing(day)) == ("published", "kept")
     assert Stage.KEPT.is_good  # it has ended well
     found = list_runs([FoundRun(day.run.folder, "demo", "r2", 0.0)])
@@ -603,10 +595,7 @@ def test_a_champion_that_left_its_own_past_is_marked_everywhere(
     for number, value in enumerate([0.40, 0.41, 0.39, 0.42, 0.40], start=1):
         measured_day(models_folder, number, value)
     day = make_day("r2")
-    day.ask()
-    day.measure(today, today + 0.1)
-    day.tell()
-    day.publish()
+    day.decide(today, today + 0.1)
     monkeypatch.chdir(work)
     monkeypatch.setenv("COLUMNS", "200")
     words = f"r1 has drifted: loss {today:.4g}, outside of its own past, 0.3555 to 0.4445"

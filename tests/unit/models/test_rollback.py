@@ -78,8 +78,31 @@ def test_models_that_are_gone_are_passed_over(models_folder: Path) -> None:
 
 
 def test_models_without_a_latest_has_nothing_to_go_back_from(models_folder: Path) -> None:
-    with pytest.raises(InputError, match="nothing to roll back"):
+    with pytest.raises(InputError, match="nothing is rolled back"):
         rollback(models_folder)
+
+
+def test_a_latest_that_leads_to_another_regions_model_is_none_of_this_one(
+    models_folder: Path,
+) -> None:
+    promoted(models_folder, "r1", "r2")
+    other = models_folder.with_name("B")
+    (other / "r2").mkdir(parents=True)
+    provenance = {"study": "demo", "run": "r2", "region": "B"}
+    (other / "r2" / "provenance.json").write_text(json.dumps(provenance))
+    (other / "latest").symlink_to("../A/r2")
+    with pytest.raises(InputError, match=r"B' has no latest of its own"):
+        rollback(other, "r2")
+    assert latest_module.called(other) == "demo/B"
+    assert promote(other / "r2") is None
+    assert (other / "latest").readlink() == Path("r2")
+
+
+def test_a_latest_that_is_a_folder_is_told_and_stays(models_folder: Path) -> None:
+    (models_folder / "latest").mkdir()
+    with pytest.raises(InputError, match=r"latest' is a folder, and has to be a link"):
+        promote(models_folder / "r1")
+    assert sorted(path.name for path in models_folder.iterdir() if path.name[0] == ".") == [".lock"]
 
 
 def test_models_calls_what_was_rolled_back_so(

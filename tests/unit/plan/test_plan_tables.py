@@ -104,6 +104,15 @@ def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
     json.dumps(plan_summary(run))
 
 
+def test_of_many_columns_that_are_ignored_the_first_are_told(place: Path) -> None:
+    wide = {f"c{number}": pl.lit(1) for number in range(300)}
+    frame(0).with_columns(**wide).write_csv(place / "data/north.csv")
+    lines = plan_text(Run(planned(place).root)).splitlines()
+    told = [line for line in lines if "is ignored: it is the same in every row" in line]
+    assert len(told) < 25
+    assert any("more columns, ignored; trialfleet plan --json has all" in line for line in lines)
+
+
 def test_plan_tells_how_many_rows_have_no_target(place: Path) -> None:
     rows = (place / "data/north.csv").read_text().splitlines()
     blank = [",".join("" if name == "churned" else "1" for name in rows[0].split(","))]

@@ -147,3 +147,22 @@ def test_two_plans_of_one_given_id_end_with_one_run_and_a_clear_word(place: Path
         plan_module._put(place / ".plan-second", first.folder)  # planned since it was looked at
     with pytest.raises(InputError, match="exists already"):
         plan(study, run="r1")
+
+
+@pytest.mark.parametrize(
+    "run", ["", ".", "..", 'a"b', "a\nb", "x y", "-x", "latest", "study.yaml", "daily.db"]
+)
+def test_a_name_that_no_run_can_have_is_told_as_such(place: Path, run: str) -> None:
+    study = make_study(place)
+    plan(study, run="r1")
+    with pytest.raises(InputError, match=r"^run id .*: use letters.*'latest', 'study\.yaml'"):
+        plan(study, run=run)
+    assert [path.name for path in (place / "runs" / "demo").iterdir()] == ["r1"]
+
+
+@pytest.mark.parametrize(("out", "what"), [("file", "is a file"), ("full", "holds something else")])
+def test_a_place_that_is_no_runs_is_not_called_one(place: Path, out: str, what: str) -> None:
+    (place / "file").touch()
+    (place / "full" / "of").mkdir(parents=True)
+    with pytest.raises(InputError, match=rf"{out}' exists already and {what}; choose another"):
+        plan(make_study(place), out=place / out)

@@ -26,6 +26,7 @@ ROWS = 40
         (b'a,b\n1,"2\n', "a quote that is opened is not closed"),
         (b"\xff\xfea,b\n", "is no text in UTF-8: it has the byte 0xff"),
         (b"a,b\n1,\xe9\n", "is no text in UTF-8"),
+        (b"a,b\r1,2\r3,4\r", "ends its lines as old Macs did"),
     ],
 )
 def test_a_csv_that_cant_be_read_is_told_why(tmp_path: Path, content: bytes, words: str) -> None:

@@ -74,7 +74,8 @@ PASCAL = """<nvidia_smi_log><driver_version>470.1</driver_version>
  <ecc_errors><volatile><double_bit><total>N/A</total></double_bit></volatile></ecc_errors>
 </gpu></nvidia_smi_log>"""
 
-GOOD = Gpu(
+# A GPU as nvidia-smi tells of it, and with what the probe measures.
+TOLD = Gpu(
     index=0,
     name="NVIDIA A10G",
     uuid="GPU-0a000001-0000-0000-0000-000000000000",
@@ -90,6 +91,9 @@ GOOD = Gpu(
     pcie_generation_max=4,
     pcie_width=16,
     pcie_width_max=16,
+)
+GOOD = replace(
+    TOLD,
     launch_microseconds=18.25,
     launch_rate=150_000.0,
     bandwidth=482.0,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.probe.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, PASCAL, TURING
+from tests.unit.probe.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, PASCAL, TOLD, TURING
 from trialfleet.attributes import PROBE
 from trialfleet.nodes.probe import kernel_log, models, nvidia_smi, privileged_readings
 from trialfleet.nodes.probe.__main__ import STAND_IN, main
@@ -39,23 +39,8 @@ def test_nvidia_smi_tells_of_each_gpu_of_todays_drivers() -> None:
     readings = nvidia_smi.parse(AMPERE)
     assert (readings.driver, readings.cuda) == ("550.54.15", "12.4")
     first, second = readings.gpus
-    assert first == Gpu(
-        index=0,
-        name="NVIDIA A10G",
-        uuid="GPU-0a000000-0000-0000-0000-000000000001",
-        pci="0000:00:1b",
-        ecc_uncorrected=0,
-        repair_pending=False,
-        repair_failed=False,
-        reset_required=False,
-        watts=16.25,
-        watts_limit=300.0,
-        celsius=31.0,
-        pcie_generation=1,
-        pcie_generation_max=4,
-        pcie_width=8,
-        pcie_width_max=16,
-    )
+    uuid = "GPU-0a000000-0000-0000-0000-000000000001"
+    assert first == replace(TOLD, uuid=uuid, pcie_width=8)
     assert first.id == "GPU-0a000000"
     assert second.watts is None
     assert second.ecc_uncorrected == 3

@@ -186,6 +186,15 @@ def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
     assert (answer.kind, answer.subject) == (Kind.SCHEDD_DOWN, "A.l1.t01")
 
 
+def test_a_job_that_waits_for_shared_files_waits_for_no_slot() -> None:
+    answer = waits("A.l1.t01", RUN, Queued(job="7.0", seconds=60, blocked=True))
+    assert (answer.kind, answer.blame) == (Kind.SOON, Blame.NOBODY)
+    assert (
+        answer.why == "its job (job 7.0) has a slot; HTCondor sends the files there that jobs share"
+    )
+    assert answer.evidence == ("job 7.0 waits for files since 60 s",)
+
+
 # --- AWS and instances ----------------------------------------------------------------------------
 
 

@@ -127,6 +127,11 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
         ("[sh, go.sh]", '""', [":7: trainer.command: ", "a program and its arguments"]),
         ("[sh, go.sh]", "[sleep, 3]", [":7: trainer.command.1: ", "in quotes", "3"]),
         ("files: [go.sh]", "minutes: 0.001", [":7: trainer.minutes: ", "a second", "0.001"]),
+        (
+            "files: [go.sh]",
+            "minutes: 1e300",
+            [":7: trainer.minutes: ", "5256000", "null: no limit"],
+        ),
         ("files: [go.sh]", "files: ['a\\']", [":7: trainer.files.0: ", "backslash"]),
         ("files: [go.sh]", "files: ['$ENV(X)']", [":7: trainer.files.0: ", "macro", "$ENV(X)"]),
         ("files: [go.sh]", "files: [$RANDOM(a]", [":7: trainer.files.0: ", "macro"]),
@@ -178,6 +183,14 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
                 ("disk", "0GB"),
                 ("disk", "0.0 MB"),
             ]
+        ),
+        *(  # HTCondor counts on beyond the greatest number, from the least one
+            (
+                "accelerator: cpu",
+                f"resources: {{memory: {size}}}",
+                [":8: resources.memory: must be less than 1048576TB"],
+            )
+            for size in ("1048576TB", "9999999999 GB", "9" * 400 + "KB")
         ),
         *(
             ("accelerator: cpu", f"resources: {{gpus: {gpus}}}", [":8: resources.gpus: ", *GPUS])

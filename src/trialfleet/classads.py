@@ -1,0 +1,62 @@
+"""ClassAds as plain values, whoever reads them.
+
+HTCondor writes `undefined` for what nobody knows, and its bindings give it as `classad2.Value`, an
+enum that is an int: of an ad with `Price = undefined`, `ad.get("Price", 0)` is 2. Its tools print
+the same as null, and an expression as text, in JSON. Here all that is left out, as if the ad didn't
+have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+_EXPRESSION = "/Expr("  # what the text of an expression begins with in a tool's JSON
+
+
+def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
+    """Return what an ad of the bindings says, without what is undefined or an error in it.
+
+    Args:
+        ad: a classad2.ClassAd, or any mapping of attributes.
+        as_text: attributes whose expressions are given as they stand; all others are evaluated.
+    """
+    values = {name: (text if name in as_text else value)(ad, name) for name in ad}
+    return {name: found for name, found in values.items() if found is not None}
+
+
+def value(ad: Mapping[str, Any], name: str) -> Any:
+    """Return an attribute, evaluated in its ad; None where that is undefined or an error."""
+    import classad2
+
+    found = ad.get(name)
+    if isinstance(found, classad2.ExprTree):
+        found = found.eval(ad) if isinstance(ad, classad2.ClassAd) else found.eval()
+    return None if isinstance(found, classad2.Value) else found
+
+
+def text(ad: Mapping[str, Any], name: str) -> str | None:
+    """Return an attribute as it stands in the ad; None where it is undefined, or isn't there."""
+    import classad2
+
+    found = ad.get(name)
+    return None if found is None or isinstance(found, classad2.Value) else str(found)
+
+
+def from_json(text: str) -> list[dict[str, Any]]:
+    """Return the ads that one of HTCondor's tools prints; nothing at all where there are none.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return [_defined(ad) for ad in json.loads(text.strip() or "[]")]
+
+
+def _defined(ad: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: found for name, found in ad.items() if found is not None and not _is_text(found)}
+
+
+def _is_text(found: Any) -> bool:
+    """Whether the tool prints the text of an expression in place of its value."""
+    return isinstance(found, str) and found.startswith(_EXPRESSION)

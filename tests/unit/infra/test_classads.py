@@ -1,0 +1,108 @@
+"""What is undefined in an ad is nobody's number: HTCondor's bindings give it as an int, 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import classad2
+import pytest
+
+from trialfleet.classads import from_json, plain, text, value
+from trialfleet.nodes.agent import condor
+from trialfleet.nodes.probe import privileged_readings
+from trialfleet.workflows.dagman.files import NodeStatus, read_node_status
+from trialfleet.workflows.plan import matching
+from trialfleet.workflows.why import slots
+
+NOTHING, ERROR = classad2.Value.Undefined, classad2.Value.Error
+
+
+def ad(**says: Any) -> classad2.ClassAd:
+    """An ad in which what stands in a tuple is an expression."""
+    return classad2.ClassAd(
+        {n: classad2.ExprTree(*v) if isinstance(v, tuple) else v for n, v in says.items()}
+    )
+
+
+def test_an_ad_without_its_undefined_attributes_is_plain() -> None:
+    says = ad(
+        Cpus=4, Price=NOTHING, Memory=ERROR, Half=("Cpus / 2",), Gpus=("NoSuch + 1",), Name="slot1",
+        Bad=("1 / 0",), Draining=False, Requirements=("TARGET.Cpus > Cpus",),
+    )  # fmt: skip
+    assert float(says["Price"]) == 2.0  # as the bindings have it
+    usual = {"Cpus": 4, "Half": 2, "Name": "slot1", "Draining": False}
+    assert plain(says) == usual
+    assert plain(usual) == usual
+    asked = {"Requirements", "Price"}
+    assert plain(says, as_text=asked) == {**usual, "Requirements": "TARGET.Cpus > Cpus"}
+    assert [value(says, name) for name in ("Price", "Bad", "Nowhere", "Half")] == [None] * 3 + [2]
+    assert [text(says, name) for name in ("Price", "Nowhere", "Half")] == [None, None, "Cpus / 2"]
+
+
+def test_an_expression_of_a_plain_mapping_is_evaluated_for_itself() -> None:
+    assert plain({"A": classad2.ExprTree("1 + 1"), "B": classad2.ExprTree("A")}) == {"A": 2}
+
+
+PRINTED = r"""[
+{ "Bad": "\/Expr(1 / 0)\/", "Cpus": null, "Memory": 7, "Name": "slot1@a", "Twice": "\/Expr(2 * Memory)\/" }
+]"""  # noqa: E501 - by condor_status -json of such an ad
+
+
+def test_so_is_one_that_a_tool_prints() -> None:
+    assert from_json(PRINTED) == [{"Memory": 7, "Name": "slot1@a"}]
+    assert from_json("\n") == from_json("[]\n") == []
+    with pytest.raises(ValueError, match="Expecting value"):
+        from_json("no collector")
+
+
+def test_a_slot_that_does_not_say_what_it_has_holds_no_job() -> None:
+    job = ad(RequestCpus=1, Requirements=True)
+    found = matching.prospects(job, [ad(Cpus=NOTHING), ad(Cpus=("NoSuch",)), ad(Cpus=1)])
+    assert (found.slots, found.fit) == (3, 1)
+    assert matching.gpus(ad(GPUs=NOTHING)) == 0
+
+
+@pytest.mark.parametrize(
+    ("says", "word"),
+    [
+        ({"Draining": True, "TrialfleetNote": NOTHING, "DrainReason": "trialfleet: idle"}, "idle"),
+        ({"Draining": True, "TrialfleetNote": NOTHING, "DrainReason": NOTHING}, ""),
+        ({"TrialfleetNote": NOTHING}, ""),
+        (
+            {"TrialfleetGpuHealthy": False, "TrialfleetGpuReason": NOTHING},
+            "its GPU failed the probe: no reason given",
+        ),
+    ],
+)
+def test_why_repeats_no_word_that_a_machine_did_not_say(
+    says: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "machine_slots", lambda _: [ad(**says)])
+    assert slots.word_of_machine("vm") == word
+
+
+def test_dagmans_node_without_details_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "node.status"
+    path.write_text(
+        '[ Type = "NodeStatus"; Node = "a"; NodeStatus = 6; StatusDetails = undefined; ]\n'
+    )
+    assert read_node_status(path) == {"a": NodeStatus(submitted=False, failed=True, details="")}
+
+
+def test_a_nodes_agent_takes_no_gpu_offline_that_nobody_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        condor, "run", lambda _: '[{"TrialfleetGpuHealthy": true, "TrialfleetSickGpus": null}]'
+    )
+    (slot,) = condor.query(["condor_status"])
+    assert condor.sick_gpus(slot) == ()
+
+
+def test_a_node_that_measured_an_unknown_gpu_is_no_measure_for_others() -> None:
+    ads = from_json(
+        '[{"TrialfleetGpuName": null, "TrialfleetBandwidth": 7.5},'
+        ' {"TrialfleetGpuName": "L4", "TrialfleetBandwidth": 300}]'
+    )
+    assert privileged_readings.bandwidths(ads, besides="i-1") == {"L4": (300.0,)}

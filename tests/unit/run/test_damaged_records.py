@@ -1,0 +1,114 @@
+"""Files of a run that were damaged after it had written them: a word on which, and no traceback."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from tests.stored_runs import stored
+from trialfleet import Run
+from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+
+DAMAGES = [b"", b"[]", b"{}", b"\xff\xfe\x00"]
+COMMANDS = ["status", "best", "trials", "report", "why", "cost", "runs", "promote"]
+
+
+@pytest.fixture
+def ended(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose only region has published a model."""
+    monkeypatch.chdir(work)
+    run = make_run(out=work / "runs" / "demo" / "r1", publish="models")
+    with stored(run) as study:
+        study.fill("A", 3, datetime(2026, 11, 20, tzinfo=UTC))
+    files = RunFolder(run.folder).region("A")
+    model = Path(run.study.publish) / "demo" / "A" / "r1"
+    model.mkdir(parents=True)
+    provenance = {"study": "demo", "run": "r1", "region": "A", "created": "2026-11-20T10:00:00Z"}
+    for path, content in {
+        files.best.trial_json: {"region": "A", "trial": 0},
+        files.best.result: {"status": "complete", "metrics": {"loss": 0.25}},
+        files.best.job: {"usd": 0.5, "stays": []},
+        files.best.failures: {},
+        files.published: {"path": str(model)},
+        model / "provenance.json": provenance,
+        model / "metrics.json": {"metrics": {"loss": 0.25}},
+    }.items():
+        write_json(path, content)
+    (model.parent / "latest").symlink_to("r1")
+    assert call("report", run).exit_code == 0
+    return run
+
+
+def call(command: str, run: Run) -> Any:
+    given = {"cost": [], "runs": [], "promote": ["r1"]}.get(command, [str(run.folder)])
+    result = CliRunner().invoke(main, [command, *given])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+RECORDS = [
+    "report.json", "regions/A/published.json", "regions/A/best/result.json",
+    "regions/A/best/job.json", "regions/A/best/failures.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_damaged_record_is_named_or_not_needed(ended: Run, record: str) -> None:
+    path = ended.folder / record
+    for damage in DAMAGES:
+        for command in COMMANDS:
+            path.write_bytes(damage)
+            result = call(command, ended)
+            assert result.exit_code == 0 or str(path) in result.output, (damage, command)
+
+
+@pytest.mark.parametrize(
+    ("record", "damage", "words"),
+    [
+        ("published.json", "", "is damaged: it is empty"),
+        ("published.json", "[1]", "is damaged: it holds no JSON object"),
+        ("published.json", "{}", "is damaged: it lacks path"),
+        ("best/result.json", '{"status": "comp', "is damaged: it is no JSON: Unterminated string"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said(ended: Run, record: str, damage: str, words: str) -> None:
+    path = ended.folder / "regions" / "A" / record
+    path.write_text(damage)
+    result = call("best", ended)
+    assert result.exit_code == 2
+    assert f"{str(path)!r} {words}" in result.output
+
+
+def test_a_run_with_a_damaged_record_hides_no_other_run(ended: Run, make_run: MakeRun) -> None:
+    make_run(run="r2", out=ended.folder.with_name("r2"), publish="models")
+    (ended.folder / "regions" / "A" / "published.json").write_text("")
+    result = call("runs", ended)
+    assert result.exit_code == 0
+    assert "r2" in result.output
+    assert "is damaged: it is empty" in " ".join(result.output.split())
+
+
+def test_a_report_that_was_damaged_is_written_again(ended: Run) -> None:
+    report = ended.folder / "report.json"
+    report.write_text("")
+    assert call("report", ended).exit_code == 0
+    assert json.loads(report.read_text())["run"] == "r1"
+
+
+@pytest.mark.parametrize(("damage", "words"), [("", "it is empty"), ("- 1\n", "it holds no study")])
+def test_a_frozen_study_that_was_damaged_is_told_as_such(
+    ended: Run, damage: str, words: str
+) -> None:
+    (ended.folder / "study.yaml").write_text(damage)
+    result = CliRunner().invoke(main, ["status", str(ended.folder)])
+    assert result.exit_code == 2
+    assert f"study.yaml' is damaged: {words}" in result.output
+    assert "trialfleet init" not in result.output

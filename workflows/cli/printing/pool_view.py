@@ -1,0 +1,48 @@
+"""How the embedded pool looks in a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trialfleet.infra.pool.status import Machine, PoolStatus
+
+
+def pool_view(status: PoolStatus) -> RenderableType:
+    """The embedded pool: its daemons, its machines, and the trials of its queue."""
+    color = {"up": "green", "down": "dim", "failing": "red"}[status.state]
+    version = f"HTCondor {status.version}" if status.version else "HTCondor not installed yet"
+    lines: list[RenderableType] = [
+        Text.assemble((status.state, color), f"  {version}  {status.folder}")
+    ]
+    if status.daemons:
+        lines.append(Text("daemons  " + ", ".join(status.daemons)))
+    lines += [Text(f"machine  {_machine(machine)}") for machine in status.machines]
+    if status.state == "up":
+        lines.append(Text(f"runs     {status.runs or 'none'}"))
+        lines.append(Text(f"trials   {_in_states(status.trials)}"))
+        others = Counter(status.jobs)
+        others.subtract(status.trials)
+        if +others:
+            lines.append(Text(f"others   {_in_states(+others)}"))
+    return Group(*lines)
+
+
+def _machine(machine: Machine) -> str:
+    gpus = machine.gpus_in_use + machine.gpus_free
+    parts = [
+        f"cores {machine.cpus_in_use} in use, {machine.cpus_free} free",
+        f"memory {machine.memory_in_use:,} MB in use, {machine.memory_free:,} MB free",
+        *([f"GPUs {machine.gpus_in_use} in use, {machine.gpus_free} free"] if gpus else []),
+    ]
+    return f"{machine.name}: {'; '.join(parts)}"
+
+
+def _in_states(jobs: Mapping[str, int]) -> str:
+    words = {"idle": "waiting"}
+    order = ["running", "idle", "held"]
+    states = [state for state in order if state in jobs] + sorted(jobs.keys() - set(order))
+    return ", ".join(f"{jobs[state]} {words.get(state, state)}" for state in states) or "none"

@@ -1,0 +1,88 @@
+"""How the trials of a run, and its best settings, look in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.report.formatting import column_decimals
+from trialfleet.workflows.run.console import duration, value_text
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.run.records import BestSettings, TrialRecord
+
+_WIDE = 120  # columns of a terminal
+_DIGITS = 6  # significant ones, of the greatest value in a column
+
+
+def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> Table:
+    """The trials of a run, a row each; other metrics and errors where there are any.
+
+    A terminal of less than 120 columns shows neither machines nor other metrics.
+    """
+    decimals = column_decimals([trial.value for trial in trials], _DIGITS)
+    rows = [_trial_cells(trial, metric, decimals) for trial in trials]
+    numbers = {"trial", metric, "attempts", "time", "USD"}
+    names = ["region", "trial", "state", metric, "attempts", "time", "USD"]
+    names += ["machine", "parameters", "metrics"] if width >= _WIDE else ["parameters"]
+    names += ["error"]
+    empty = {name for name in ("USD", "metrics", "error") if not any(row[name] for row in rows)}
+    names = [name for name in names if name not in empty]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in names:
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[name]) for name in names))
+    keep_numbers_whole(table)
+    pairs = (pair for row in rows for pair in row["parameters"].split("  "))
+    table.columns[names.index("parameters")].min_width = max(map(len, pairs), default=0)
+    return table
+
+
+def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[str, str]:
+    seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
+    others = {name: value for name, value in trial.metrics.items() if name != metric}
+    return {
+        metric: value_text(trial.value, decimals),
+        "region": trial.region,
+        "trial": str(trial.trial),
+        "state": trial.state,
+        "attempts": str(trial.attempts or ""),
+        "time": duration(seconds),
+        "USD": usd(trial.usd),
+        "machine": trial.machine or "",
+        "parameters": _settings(trial.params),
+        "metrics": _settings(others),
+        "error": trial.error or "",
+    }
+
+
+def best_table(best: list[BestSettings], metric: str) -> Table:
+    """The best settings of a run's regions, a row each."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("region", "state", "trial", metric, "parameters"):
+        right = name in {"trial", metric}
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    decimals = column_decimals([entry.value for entry in best], _DIGITS)
+    for entry in best:
+        table.add_row(
+            Text(entry.region),
+            entry.stage,
+            str(entry.trial),
+            value_text(entry.value, decimals),
+            Text(_settings(entry.params)),
+        )
+    keep_numbers_whole(table)
+    return table
+
+
+def _settings(params: Mapping[str, object]) -> str:
+    return "  ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in params.items()
+    )
