@@ -36,8 +36,8 @@ from trialfleet.errors import (
 if TYPE_CHECKING:
     from trialfleet.workflows.run.records import BestSettings, TrialRecord
     from trialfleet.workflows.run.run import Run, plan
+    from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
     from trialfleet.workflows.status.states import RunState, Stage, TrialState
-    from trialfleet.workflows.status.status import RegionStatus, RunStatus
     from trialfleet.workflows.study.loading import load_study
     from trialfleet.workflows.study.spec import Study
 
@@ -65,7 +65,7 @@ _HOMES = {
     "workflows.run.records": ("BestSettings", "TrialRecord"),
     "workflows.run.run": ("Run", "plan"),
     "workflows.status.states": ("RunState", "Stage", "TrialState"),
-    "workflows.status.status": ("RegionStatus", "RunStatus"),
+    "workflows.status.run_status": ("RegionStatus", "RunStatus"),
     "workflows.study.spec": ("Study",),
     "workflows.study.loading": ("load_study",),
 }

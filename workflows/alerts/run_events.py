@@ -18,9 +18,10 @@ from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.causes import kind_of
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.spending import scaling_notes
 from trialfleet.workflows.status.states import RunState, Stage
-from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader
+from trialfleet.workflows.status.status import StatusReader
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import EventKind
 

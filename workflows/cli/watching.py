@@ -12,7 +12,7 @@ from trialfleet.workflows.output import console, say, show
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run.run import Run
-    from trialfleet.workflows.status.status import RunStatus
+    from trialfleet.workflows.status.run_status import RunStatus
 
 
 def handed_over(run: Run, hand_over: Callable[[], str]) -> str:

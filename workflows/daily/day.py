@@ -24,8 +24,8 @@ from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.tables import TablesError
 from trialfleet.workflows.run.run import Run, plan
+from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.states import RunState
-from trialfleet.workflows.status.status import RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_day, load_whole

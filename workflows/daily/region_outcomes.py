@@ -7,8 +7,8 @@ from datetime import date
 from trialfleet.files import read_json
 from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState
-from trialfleet.workflows.status.status import RegionStatus, RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
 

@@ -24,8 +24,8 @@ from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
 from trialfleet.workflows.status.causes import ENOUGH, SEE, kind_of
 from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
-from trialfleet.workflows.status.status import RegionStatus, RunStatus
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run.run import Run

@@ -16,7 +16,8 @@ from trialfleet.workflows.dagman.watchers import be_watcher
 from trialfleet.workflows.export.folder import ExportFolder, Targets, of_study, read_variables
 from trialfleet.workflows.export.passes import export_all
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.status.status import UNDER_WAY, StatusReader
+from trialfleet.workflows.status.run_status import UNDER_WAY
+from trialfleet.workflows.status.status import StatusReader
 from trialfleet.workflows.study.frozen import load_frozen
 
 LOOK_SECONDS = 5.0

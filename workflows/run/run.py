@@ -31,8 +31,9 @@ from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.run.estimate import costs_before
 from trialfleet.workflows.run.former_runs import former_tasks
 from trialfleet.workflows.run.records import BestSettings, TrialRecord, best_of, record_of
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState
-from trialfleet.workflows.status.status import RegionStatus, RunStatus, StatusReader, open_run
+from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
 from trialfleet.workflows.study.daily import DATE, RunsDay
 from trialfleet.workflows.study.error_lines import errors_with_lines, places_of

@@ -30,8 +30,9 @@ from trialfleet.workflows.report import (
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.job_log import read_executions, read_job, read_removals
 from trialfleet.workflows.status.region_state import final_metrics
+from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import Stage, TrialState
-from trialfleet.workflows.status.status import RegionStatus, StatusReader, open_run
+from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study

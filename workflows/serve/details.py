@@ -24,8 +24,8 @@ from trialfleet.workflows.run.run_list import ListedRun, list_runs
 from trialfleet.workflows.serve import charts, strip, views
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.runs import Runs, key_of
+from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import trial_state
-from trialfleet.workflows.status.status import RegionStatus
 
 _LOG_BYTES = 32_768  # of the end of a log
 _SHOWN_RUNS = 30

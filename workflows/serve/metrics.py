@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.nodes import PoolNodes
 from trialfleet.workflows.serve.views import gain_of
+from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import RunState, Stage
-from trialfleet.workflows.status.status import RegionStatus
 
 _NODE_STATES = ("well", "sick", "draining")
 _FINISHED = ("complete", "failed", "pruned")

@@ -23,8 +23,8 @@ from trialfleet.workflows.report.formatting import (
 from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.serve.champions import Champion
 from trialfleet.workflows.serve.live import Snapshot
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
-from trialfleet.workflows.status.status import RegionStatus, RunStatus
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.stored_trials import StoredTrial

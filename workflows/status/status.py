@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
@@ -21,7 +20,7 @@ from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
 from trialfleet.workflows.dagman.health import faults
-from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun, look_up
+from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.models.latest import why_not_latest
@@ -30,7 +29,7 @@ from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
-from trialfleet.workflows.status.causes import Cause, cause_of, why_all_fail
+from trialfleet.workflows.status.causes import cause_of, why_all_fail
 from trialfleet.workflows.status.job_costs import region_usd
 from trialfleet.workflows.status.region_state import (
     gave_up,
@@ -40,113 +39,14 @@ from trialfleet.workflows.status.region_state import (
     state_of,
     unfinished_of,
 )
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.status.running import RunningTrial, running_trials
-from trialfleet.workflows.status.spending import Spending, read_spending
-from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of
+from trialfleet.workflows.status.running import running_trials
+from trialfleet.workflows.status.spending import read_spending
+from trialfleet.workflows.status.states import RunState, TrialState, stage_of
 from trialfleet.workflows.status.time_left import seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegionStatus:
-    """Where a region stands.
-
-    Attributes:
-        stage: the same in the one word that every view shows.
-        phase: "waiting", "trials", "best", "gate", "publish" or "done".
-        done: trials that completed.
-        failed: trials that failed for good.
-        pruned: trials that were given up through no fault of their own.
-        running: trials whose job runs now.
-        running_trials: how far each has come, and the full training where that runs.
-        queued: trials whose job waits for a slot, or whose parameters are just chosen.
-        on_hold: trials whose job is on hold.
-        interrupted: trials that ran when the run ended; `resume` trains them again.
-        budget: trials that the region may run.
-        best: the best value of the objective so far.
-        best_trial: the number of that trial.
-        seconds_left: estimate of the time until the last trial ends; None while there is no basis.
-        reason: why the region ended early.
-        usd: what it has cost so far; None where its nodes have no price.
-        published: folder of the published model.
-        spent: which budget in USD pays for no more of its trials, if one doesn't.
-        not_latest: why `latest` is another run's model, if it is.
-        drift: how the model that was in force left its own past, if the gate found that.
-        cause: why attempts failed, if any did: what most had of a region that failed, else the
-            latest.
-    """
-
-    name: str
-    slug: str
-    state: RunState
-    stage: Stage
-    phase: str
-    done: int
-    failed: int
-    pruned: int
-    running: int
-    queued: int
-    on_hold: int
-    interrupted: int
-    budget: int
-    best: float | None
-    best_trial: int | None
-    seconds_left: float | None
-    reason: str | None
-    published: str | None
-    usd: float | None = None
-    spent: str | None = None
-    not_latest: str | None = None
-    drift: str | None = None
-    running_trials: tuple[RunningTrial, ...] = ()
-    cause: Cause | None = None
-
-    @property
-    def finished(self) -> int:
-        """Trials that are over, whatever became of them."""
-        return self.done + self.failed + self.pruned
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunStatus:
-    """Where a run stands.
-
-    Attributes:
-        root: the job id of its DAGMan, while that is in the queue.
-        notice: what a reader should know first, e.g. that HTCondor is out of reach.
-        held: jobs on hold, with their reasons.
-        troubles: what keeps a part of it from going on at this moment.
-        mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
-        money: what the run's fleet costs; None without a fleet that an autoscaler scales.
-        study_file: where its study was read from, as it is typed; STUDY if that isn't known.
-    """
-
-    run: str
-    study: str
-    folder: str
-    state: RunState
-    root: str | None
-    metric: str
-    direction: str
-    regions: tuple[RegionStatus, ...]
-    held: tuple[HeldJob, ...] = ()
-    troubles: tuple[str, ...] = ()
-    mends: tuple[dict[str, Any], ...] = ()
-    notice: str | None = None
-    seconds_left: float | None = None
-    money: Spending | None = None
-    study_file: str = "STUDY"
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more will happen unless somebody does something."""
-        return self.state not in UNDER_WAY
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data."""
-        return {"schema": 1, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -362,9 +262,6 @@ class StatusReader:
             OptimizerError: the storage can't be read.
         """
         return self._trials.of(region)
-
-
-UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
 
 
 def open_run(path: Path) -> RunFolder:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.stored_trials import StoredTrial
-    from trialfleet.workflows.status.status import RegionStatus
+    from trialfleet.workflows.status.run_status import RegionStatus
 
 
 def seconds_left(trials: list[StoredTrial], budget: int, hours: float | None) -> float | None:

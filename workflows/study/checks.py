@@ -92,6 +92,7 @@ def _at_least_a_word(value: list[str]) -> list[str]:
     return value
 
 
+MOST_CORES = 100_000  # of a machine, or its GPUs; HTCondor takes what is far more for none
 _TEN_YEARS = 10 * 365 * 24 * 60  # minutes
 
 
@@ -109,6 +110,8 @@ def _gpus(value: Any) -> int | float:
     gpus = 1 / int(fraction[1]) if fraction else value
     if isinstance(gpus, bool) or not isinstance(gpus, int | float):
         raise refusal(GPUS)
+    if gpus > MOST_CORES:  # before float(): there are greater ints than floats
+        raise refusal(f"must be at most {MOST_CORES:,}")
     if gpus >= 1 and float(gpus).is_integer():
         return int(gpus)
     if 1 / (MAX_SHARES + 0.5) < gpus < 1 / 1.5:
@@ -139,7 +142,7 @@ Gpus = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": 1},
+                {"type": "integer", "minimum": 1, "maximum": MOST_CORES},
                 {"type": "number", "exclusiveMinimum": 0, "maximum": 0.51},
                 {"type": "string", "pattern": "^1 ?/ ?[0-9]{1,2}$"},
             ]

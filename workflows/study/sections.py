@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from trialfleet.optimizer.space import Entry
 from trialfleet.sections import Section, Size, refuse
 from trialfleet.workflows.study.checks import (
+    MOST_CORES,
     Command,
     DataPlaces,
     Expression,
@@ -177,7 +178,7 @@ class Trainer(Section):
 class Resources(Section):
     """What one trial asks of a slot."""
 
-    cpus: int = Field(1, ge=1, description="Processor cores.")
+    cpus: int = Field(1, ge=1, le=MOST_CORES, description="Processor cores.")
     memory: Size = Field(
         "2GB", description="Main memory. A trial that uses more has failed, and is not tried again."
     )

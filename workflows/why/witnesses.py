@@ -28,9 +28,10 @@ from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, autoscale_of
 from trialfleet.workflows.status.job_log import last_life
+from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import RunState, TrialState, trial_state
-from trialfleet.workflows.status.status import Look, RegionStatus, StatusReader
+from trialfleet.workflows.status.status import Look, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.why.facts import (
     Htcondor,

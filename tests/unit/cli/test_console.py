@@ -26,8 +26,8 @@ from trialfleet.workflows.run.records import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
+from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.running import RunningTrial
-from trialfleet.workflows.status.status import RegionStatus
 
 
 def printed(view: Any, width: int) -> str:

@@ -24,9 +24,9 @@ from trialfleet.workflows.notify.event import Event
 from trialfleet.workflows.notify.outbox import Outbox
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.run import plan
+from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.spending import Spending
 from trialfleet.workflows.status.states import RunState, Stage
-from trialfleet.workflows.status.status import RunStatus
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import Channel
 

@@ -184,6 +184,11 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
                 ("disk", "0.0 MB"),
             ]
         ),
+        *(
+            ("accelerator: cpu", f"resources: {{{key}: {number}}}", [f":8: resources.{key}: must"])
+            for key in ("cpus", "gpus")
+            for number in ("100001", "1" + "0" * 400)
+        ),
         *(  # HTCondor counts on beyond the greatest number, from the least one
             (
                 "accelerator: cpu",
