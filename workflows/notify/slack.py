@@ -12,7 +12,6 @@ from typing import Any
 from trialfleet.workflows.notify.event import (
     MOST_SHOWN,
     Event,
-    cut_at_a_line,
     in_one_line,
     more_lines,
     unshown,
@@ -38,11 +37,8 @@ def slack_message(events: Sequence[Event]) -> dict[str, Any]:
 def slack_text(events: Sequence[Event]) -> str:
     """Return events of one kind as one text: bold titles, details as they are printed."""
     shown = events[:MOST_SHOWN]
-    most = min(SECTION, _TEXT // max(1, len(shown)))
-    parts = [
-        _title(event) + (f"\n{_code(_escaped(cut_at_a_line(event.text, most)))}" * bool(event.text))
-        for event in shown
-    ]
+    size = min(SECTION, _TEXT // len(shown))
+    parts = [text for event in shown for text in _of_event(event, 1, size)]
     return "\n".join([*parts, *unshown(events)])
 
 
@@ -50,19 +46,19 @@ def _sections(events: Sequence[Event]) -> Iterator[str]:
     """The texts of a message's sections: each event has at least one, and all of them fit."""
     shown = events[:MOST_SHOWN]
     for event in shown:
-        yield from _of_event(event, (SECTIONS - 1) // len(shown))
+        yield from _of_event(event, (SECTIONS - 1) // len(shown), SECTION)
     yield from unshown(events)
 
 
-def _of_event(event: Event, most: int) -> Iterator[str]:
-    """The texts of an event's sections, `most` at most: its title and its lines, as printed."""
+def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
+    """An event's title and its lines, as printed: `most` texts of `size` characters at most."""
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:
         yield _title(event)
     for number in range(1, most + 1):
         if not lines:
             return
-        room = SECTION - len(start) - len(_code(""))
+        room = size - len(start) - len(_code(""))
         fit = _fitting(lines, room)
         if number == most and fit < len(lines):
             fit = _fitting(lines, room - len(more_lines(len(lines))) - 1)

@@ -19,7 +19,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message
 from aiosmtpd.smtp import AuthResult
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import MakeRun
@@ -262,6 +262,8 @@ def sections(message: dict[str, Any]) -> list[str]:
     return texts
 
 
+@example([("&" * 300, ["&" * 900] * 90)] * 40)
+@example([("&" * 300, ["<\n" * 400] * 90)])
 @given(
     st.lists(
         st.tuples(st.text(max_size=300), st.lists(st.text("<&`a\n", max_size=900), max_size=90)),
