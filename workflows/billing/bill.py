@@ -161,19 +161,18 @@ def overhead(place: RunFolder, now: datetime) -> Sum | None:
         OptimizerError: the run's study can't be read.
     """
     run = BilledRun.at(place.root)
-    known = reported(run.fleet, [place.fleet_state]) if run.fleet else {}
+    if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
+        return None
     used = {item.instance for item in run_items(run)}
     nodes = {k: v for k, v in known.items() if k in used or v.run == run.frozen.run}
     if not nodes:
         return None
     since = min(life.launched for life in nodes.values())
-    others = [one for one in _beside(run, since) if one.fleet and one.fleet.called == _fleet(run)]
+    others = [
+        one for one in _beside(run, since) if one.fleet and one.fleet.called == run.fleet.called
+    ]
     found = bill([run, *others], nodes, now).items
     return add([item for item in found if (item.study, item.run) == run.name])
-
-
-def _fleet(run: BilledRun) -> str:
-    return run.fleet.called if run.fleet else ""
 
 
 def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
