@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,19 @@ def _known(file: Path, trials: int) -> dict[tuple[str, str, bool, int], Outcome]
 def _outcomes(
     jobs: Sequence[tuple[str, str, bool, int, int, int]], processes: int
 ) -> Iterator[Outcome]:
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"  # inherited: a process for each core, and one thread in each
-    with ProcessPoolExecutor(processes) as pool:
+    with single_threaded(processes) as pool:
         for future in as_completed([pool.submit(optimized, *job) for job in jobs]):
             yield future.result()
+
+
+def single_threaded(processes: int) -> ProcessPoolExecutor:
+    """Return a pool with a process for each core, and one thread in each of them.
+
+    Libraries read how many threads they may have when they are loaded: no fork, whose libraries are.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
 
 
 def optimized(

@@ -16,12 +16,12 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 import numpy as np
 
-from tests.bench.optimizer.__main__ import Told, followed, interval
+from tests.bench.optimizer.__main__ import Told, followed, interval, single_threaded
 from tests.bench.optimizer.families import FAMILIES, Task, sibling
 from tests.bench.optimizer.rivals import RIVALS, Ours
 from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
@@ -50,9 +50,7 @@ def main() -> int:
     given.results.parent.mkdir(parents=True, exist_ok=True)
     known = _known(given.results, given.trials)
     left = [job for job in jobs if job not in known]
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
-    with given.results.open("a") as file, ProcessPoolExecutor(given.processes) as pool:
+    with given.results.open("a") as file, single_threaded(given.processes) as pool:
         waiting = {pool.submit(compared, *job, given.trials): job for job in left}
         for number, future in enumerate(as_completed(waiting), start=1):
             family, seed = waiting[future]
