@@ -12,45 +12,22 @@ import argparse
 import json
 import os
 import sys
-import time
-import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
+from concurrent.futures import as_completed
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tests.bench.optimizer.families import FAMILIES, Task, task
-from tests.bench.optimizer.rivals import RIVALS, Rival
-from trialfleet.optimizer.space import SearchSpace
+from tests.bench.optimizer.families import FAMILIES
+from tests.bench.optimizer.rivals import RIVALS
+from tests.bench.optimizer.runs import Outcome, interval, optimized, single_threaded
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "optimizer.md"
 BEGIN, END = "<!-- begin of the bench's tables -->", "<!-- end of the bench's tables -->"
 BASE = "GPSampler"
 _LEAST = 1e-7  # a regret below that is none
-_RESAMPLED = 2000
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How one rival did on one task.
-
-    Attributes:
-        regrets: of the best point after each trial.
-        seconds: for an ask, on average over those that follow the model.
-    """
-
-    rival: str
-    family: str
-    noisy: bool
-    seed: int
-    regrets: list[float]
-    seconds: float
 
 
 def main() -> int:
@@ -110,69 +87,6 @@ def _outcomes(
             yield future.result()
 
 
-def single_threaded(processes: int) -> ProcessPoolExecutor:
-    """Return a pool with a process for each core, and one thread in each of them.
-
-    Libraries read how many threads they may have when they are loaded: no fork, whose libraries are.
-    """
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
-    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
-
-
-def optimized(
-    name: str, family: str, noisy: bool, seed: int, trials: int, parallel: int
-) -> Outcome:
-    """Let one rival optimize one task."""
-    warnings.simplefilter("ignore")
-    given = task(family, seed, noisy=noisy)
-    space = SearchSpace.model_validate(given.space)
-    told = followed(given, RIVALS[name](space, seed, trials), trials, parallel, seed)
-    seconds = float(np.mean(told.seconds[trials // 2 :]))
-    return Outcome(name, family, noisy, seed, told.regrets, seconds)
-
-
-@dataclass
-class Told:
-    """What came of a task's trials, in the order in which they ended.
-
-    Attributes:
-        points: what was tried.
-        losses: what the rival was told.
-        regrets: of the best point so far.
-        seconds: that each ask took.
-    """
-
-    points: list[dict[str, Any]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    regrets: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-
-def followed(given: Task, rival: Rival, trials: int, parallel: int, seed: int) -> Told:
-    """Let a rival optimize a task, so many trials of which are pending at a time."""
-    random = np.random.default_rng([seed, 1])
-    pending: list[tuple[Any, dict[str, Any]]] = []
-    told = Told()
-
-    def finish() -> None:
-        handle, params = pending.pop(0)
-        told.points.append(params)
-        told.losses.append(given.loss(params) + given.noise * random.standard_normal())
-        told.regrets.append(min([*told.regrets[-1:], given.regret(params)]))
-        rival.tell(handle, told.losses[-1])
-
-    for _ in range(trials):
-        if len(pending) == parallel:
-            finish()
-        begun = time.perf_counter()
-        pending.append(rival.ask())
-        told.seconds.append(time.perf_counter() - begun)
-    while pending:
-        finish()
-    return told
-
-
 def _table(outcomes: Sequence[Outcome], noisy: bool, rivals: Sequence[str]) -> str:
     found = {(o.rival, o.family, o.seed): o for o in outcomes if o.noisy == noisy}
     families = [f for f in FAMILIES if any(key[1] == f for key in found)]
@@ -201,14 +115,6 @@ def _ratio(
     if rival == BASE:
         return f"1 ({np.exp(logs[BASE].mean()):.1e})"
     return interval(logs[rival] - logs[BASE])
-
-
-def interval(logs: NDArray[np.float64]) -> str:
-    """Return the geometric mean of ratios, and the interval of its bootstrap samples."""
-    random = np.random.default_rng(0)
-    means = random.choice(logs, (_RESAMPLED, len(logs))).mean(axis=1)
-    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
-    return f"**{np.exp(logs.mean()):.2g}** ({low:.2g} to {high:.2g})"
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench.optimizer.__main__ import Told, followed, interval, single_threaded
 from tests.bench.optimizer.families import FAMILIES, Task, sibling
 from tests.bench.optimizer.rivals import RIVALS, Ours
+from tests.bench.optimizer.runs import Told, followed, interval, single_threaded
 from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
 from trialfleet.optimizer.space import SearchSpace
 

@@ -1,0 +1,108 @@
+"""One optimiser on one task, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.bench.optimizer.families import Task, task
+from tests.bench.optimizer.rivals import RIVALS, Rival
+from trialfleet.optimizer.space import SearchSpace
+
+_RESAMPLED = 2000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one rival did on one task.
+
+    Attributes:
+        regrets: of the best point after each trial.
+        seconds: for an ask, on average over those that follow the model.
+    """
+
+    rival: str
+    family: str
+    noisy: bool
+    seed: int
+    regrets: list[float]
+    seconds: float
+
+
+def single_threaded(processes: int) -> ProcessPoolExecutor:
+    """Return a pool with a process for each core, and one thread in each of them.
+
+    Libraries read that when they are loaded; in a fork they are already.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+
+
+def optimized(
+    name: str, family: str, noisy: bool, seed: int, trials: int, parallel: int
+) -> Outcome:
+    """Let one rival optimize one task."""
+    warnings.simplefilter("ignore")
+    given = task(family, seed, noisy=noisy)
+    space = SearchSpace.model_validate(given.space)
+    told = followed(given, RIVALS[name](space, seed, trials), trials, parallel, seed)
+    seconds = float(np.mean(told.seconds[trials // 2 :]))
+    return Outcome(name, family, noisy, seed, told.regrets, seconds)
+
+
+@dataclass
+class Told:
+    """What came of a task's trials, in the order in which they ended.
+
+    Attributes:
+        points: what was tried.
+        losses: what the rival was told.
+        regrets: of the best point so far.
+        seconds: that each ask took.
+    """
+
+    points: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    regrets: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+def followed(given: Task, rival: Rival, trials: int, parallel: int, seed: int) -> Told:
+    """Let a rival optimize a task, so many trials of which are pending at a time."""
+    random = np.random.default_rng([seed, 1])
+    pending: list[tuple[Any, dict[str, Any]]] = []
+    told = Told()
+
+    def finish() -> None:
+        handle, params = pending.pop(0)
+        told.points.append(params)
+        told.losses.append(given.loss(params) + given.noise * random.standard_normal())
+        told.regrets.append(min([*told.regrets[-1:], given.regret(params)]))
+        rival.tell(handle, told.losses[-1])
+
+    for _ in range(trials):
+        if len(pending) == parallel:
+            finish()
+        begun = time.perf_counter()
+        pending.append(rival.ask())
+        told.seconds.append(time.perf_counter() - begun)
+    while pending:
+        finish()
+    return told
+
+
+def interval(logs: NDArray[np.float64]) -> str:
+    """Return the geometric mean of ratios, and the interval of its bootstrap samples."""
+    random = np.random.default_rng(0)
+    means = random.choice(logs, (_RESAMPLED, len(logs))).mean(axis=1)
+    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
+    return f"**{np.exp(logs.mean()):.2g}** ({low:.2g} to {high:.2g})"
