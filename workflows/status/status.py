@@ -24,6 +24,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.export.folder import unexported
+from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.notify.outbox import undelivered
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
@@ -33,6 +34,7 @@ from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import Cause, cause_of, why_all_fail
 from trialfleet.workflows.status.job_costs import region_usd
 from trialfleet.workflows.status.region_state import (
+    gate_of,
     gave_up,
     noted,
     phase_of,
@@ -73,6 +75,7 @@ class RegionStatus:
         published: folder of the published model.
         spent: which budget in USD pays for no more of its trials, if one doesn't.
         not_latest: why `latest` is another run's model, if it is.
+        gate: what the gate found of a model that it let pass; None without a former one, or a gate.
         drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
             latest.
@@ -99,6 +102,7 @@ class RegionStatus:
     usd: float | None = None
     spent: str | None = None
     not_latest: str | None = None
+    gate: Passed | None = None
     drift: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
     cause: Cause | None = None
@@ -340,6 +344,7 @@ class StatusReader:
             published=published,
             spent=noted(files.spent, "reason"),
             not_latest=not_latest,
+            gate=gate_of(files, self._frozen.study),
             drift=noted(files.published, "drift"),
             running_trials=running_trials(files, region, queued, self._metric),
             usd=region_usd(files, trials, queued, self._frozen.study),

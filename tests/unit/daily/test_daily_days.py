@@ -33,6 +33,7 @@ from trialfleet.workflows.daily.overview import newest_table, overview, reasons_
 from trialfleet.workflows.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.daily.staleness import age_points, stalest_first
 from trialfleet.workflows.daily.units import Units
+from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
@@ -414,3 +415,16 @@ def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
     for outcomes in ([], [one], [one, replace(one, region="B", ending=Ending.FAILED)]):
         tell.of(outcomes, reached)
     assert messages == ["A: published, best loss 0.12346", "B: failed"]
+
+
+def test_what_the_gate_found_stands_beside_what_became_of_a_region(make_run: MakeRun) -> None:
+    status = make_run().status()
+    region = replace(status.regions[0], gate=Passed(why="loss 0.3, champion 0.4", is_worse=False))
+    messages: list[str] = []
+    one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.PUBLISHED)
+    kept = replace(one, region="B", ending=Ending.KEPT, why="loss 0.5, champion 0.4")
+    _Telling(messages.append).of([one, kept], replace(status, regions=(region,)))
+    assert messages == [
+        "A: published; the gate let it pass: loss 0.3, champion 0.4",
+        "B: kept; loss 0.5, champion 0.4",
+    ]
