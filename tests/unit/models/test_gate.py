@@ -22,7 +22,7 @@ from trialfleet import InputError, Run, Study
 from trialfleet.nodes import trial
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.printing.plan_summary import plan_text
+from trialfleet.workflows.cli.printing.plan_summary import plan_text, shares_rows_with_champion
 from trialfleet.workflows.models.gate_decision import (
     BASELINE,
     CHALLENGER,
@@ -751,6 +751,26 @@ def test_the_plan_says_by_what_the_gate_decides_and_what_the_trainer_does_not_kn
     trainer = {"command": ["sh", "go.sh"], "files": ["go.sh"]}
     assert "mentions mode evaluate" in plan_text(make_run(run="r2", trainer=trainer, gate={}))
     assert "evaluate" not in plan_text(make_run(run="r3", trainer=trainer))
+
+
+@pytest.mark.parametrize(
+    ("table", "data", "is_noted"),
+    [
+        ({}, "t.csv", True),
+        ({"split": {"random": [0.6, 0.2, 0.2]}}, "t.csv", True),
+        ({"split": {"time": "day"}}, "t.csv", False),
+        ({"split": {"column": "part"}}, "t.csv", False),
+        ({}, "t.npz", False),
+    ],
+)
+def test_the_plan_notes_that_a_split_by_chance_favours_the_champion(
+    table: Any, data: str, is_noted: bool
+) -> None:
+    more: dict[str, Any] = {"regions": {"A": {"data": [data]}}}
+    more |= {"target": "y"} if data.endswith("csv") else {}
+    more |= {"table": table} if table else {}
+    assert shares_rows_with_champion(study({}, **more)) is is_noted
+    assert not shares_rows_with_champion(study(None, **more))
 
 
 def test_the_pages_trainer_measures_both_models(tmp_path: Path) -> None:
