@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
@@ -24,12 +23,12 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.run.last_words import last_words, missing_module
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
 SECONDS = 60.0  # that a check lasts: what trains for so long has started well
 _POLL = 0.2  # seconds
-_LAST_LINES = 12  # of standard error, in an error's text
 _REMOVED = -1002  # as DAGMan has it
 
 
@@ -87,7 +86,7 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
     if code is not None:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
         if isinstance(outcome, Failed):
-            raise InputError(_failure(region.name, outcome.error, place))
+            raise InputError(failure_text(frozen.study, region.name, outcome.error, place))
         metrics = outcome.metrics if isinstance(outcome, Complete) else None
     shutil.rmtree(place.root, ignore_errors=True)
     warning = check_metrics(frozen.study, metrics) if metrics else ""
@@ -180,18 +179,12 @@ def _wait(place: TrialFolder, seconds: float) -> tuple[int | None, bool]:
     return None, waited
 
 
-def _failure(region: str, error: str, place: TrialFolder) -> str:
-    last_words = _last_lines(place.err)
-    words = f"; its last words, from {str(place.err)!r}:\n{last_words}" if last_words else ""
+def failure_text(study: Study, region: str, error: str, place: TrialFolder) -> str:
+    """Return what to tell of a trainer that failed in `place`: why, its last words, a cure."""
+    said, mending = last_words(place.err), missing_module(place.err, study)
+    words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
     return (
         f"the trainer fails with the default settings of region {region!r}: {error}{words}\n"
-        f"what the trial received and left is in {str(place.root)!r}"
+        + (f"{mending}\n" if mending else "")
+        + f"what the trial received and left is in {str(place.root)!r}"
     )
-
-
-def _last_lines(file: Path) -> str:
-    try:
-        lines = file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-    except OSError:
-        return ""
-    return "\n".join(f"  {line}" for line in lines)
