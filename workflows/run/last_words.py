@@ -43,8 +43,8 @@ def missing_module(error_file: Path, study: Study) -> str:
         python, other = shell_quoted(Path(word)), ""
     return (
         f"if {name!r} is a file of yours, name it under trainer.files; else install it where "
-        f"trials run, with the Python that they have: {python} -m pip install {name} (a package may have "
-        f"another name than its module){other}"
+        f"trials run, with the Python that they have: {python} -m pip install {name} (a package "
+        f"may have another name than its module){other}"
     )
 
 
