@@ -59,6 +59,23 @@ class Checked:
         return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
 
 
+class TrainerFailsError(InputError):
+    """The trainer fails at its dry start.
+
+    Attributes:
+        place: what the trial received and left.
+    """
+
+    def __init__(self, study: Study, region: str, error: str, place: TrialFolder) -> None:
+        super().__init__(failure_text(study, region, error, place))
+        self.place = place
+        self._study, self._region, self._error = study, region, error
+
+    def moved(self, place: TrialFolder) -> TrainerFailsError:
+        """Return the same of a trial that lies elsewhere now."""
+        return TrainerFailsError(self._study, self._region, self._error, place)
+
+
 def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
     """Run a planned run's first trial as a job by itself, and return what became of it.
 
@@ -70,7 +87,8 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
         seconds: how long to wait for its result.
 
     Raises:
-        InputError: the trainer fails, with its last words; or it tells no report_metric.
+        TrainerFailsError: with the trainer's last words.
+        InputError: the trainer tells no report_metric.
         PoolError: HTCondor is out of reach or refuses the job.
     """
     frozen = load_frozen(folder.study)
@@ -86,7 +104,7 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
     if code is not None:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
         if isinstance(outcome, Failed):
-            raise InputError(failure_text(frozen.study, region.name, outcome.error, place))
+            raise TrainerFailsError(frozen.study, region.name, outcome.error, place)
         metrics = outcome.metrics if isinstance(outcome, Complete) else None
     shutil.rmtree(place.root, ignore_errors=True)
     warning = check_metrics(frozen.study, metrics) if metrics else ""
