@@ -212,10 +212,28 @@ def test_backfill_takes_what_is_missing_and_nothing_else(here: Path) -> None:
     assert days.backfill(first, DAY, only_missing=True) == [
         first, first + timedelta(days=1), DAY
     ]  # fmt: skip
-    assert [(a.date, a.attempt) for a in days.journal.attempts()][-2:] == [(DAY, 1), (DAY, 2)]
+    assert [(a.date, a.attempt) for a in days.journal.attempts()][-2:] == [
+        (BEFORE, 1),
+        (DAY, 1),  # its data is missing still
+    ]
     for wrong in [(DAY, BEFORE), (DAY, DAY + timedelta(days=1))]:
         with pytest.raises(InputError):
             days.backfill(*wrong, only_missing=True)
+
+
+def test_a_backfill_of_data_that_is_missing_still_begins_no_other_attempt(here: Path) -> None:
+    messages: list[str] = []
+    days = Days(write(here, TEXT), clock=lambda: NOON, say=messages.append)
+    days.run(DAY)
+    before = outcomes_of(days, DAY)
+    assert days.backfill(DAY, DAY, only_missing=True) == [DAY]  # so it is shown, and has failed
+    assert [attempt.attempt for attempt in days.journal.attempts()] == [1]
+    assert outcomes_of(days, DAY) == before
+    absent = f"data of {DAY} isn't there: {here}/data/A/{DAY}.txt, and of 1 other"
+    assert messages[-1] == f"{DAY} (1 of 1 days): nothing is begun: {absent}"
+    assert len(days._still_absent(DAY, ["A", "NO"])) == 2
+    put(here, DAY, A="1")
+    assert days._still_absent(DAY, ["A", "NO"]) == []
 
 
 def test_a_backfill_of_more_days_than_a_person_means_asks_first(here: Path) -> None:
