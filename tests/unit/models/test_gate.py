@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from trialfleet.nodes import trial
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text, shares_rows_with_champion
+from trialfleet.workflows.cli.watching import show_end
 from trialfleet.workflows.models.gate_decision import (
     BASELINE,
     CHALLENGER,
@@ -49,7 +51,7 @@ from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
 from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.states import Stage
+from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import StatusReader
 from trialfleet.workflows.why.region_rules import why_region
 from trialfleet.workflows.why.witnesses import RunWitnesses
@@ -393,6 +395,31 @@ def test_the_job_gets_both_models_and_the_order_to_measure_them(
     assert "checkpoint, losses, champion, challenger, " in submit
     assert "transfer_output_files = result.json, progress.jsonl, checkpoint, losses\n" in submit
     assert day.ask().exit_code == EXITS["done"]  # a DAGMan that was lost asks again
+
+
+@pytest.mark.parametrize(
+    ("challenger", "words"),
+    [
+        (0.3, "A: the gate let it pass: loss 0.3, champion 0.4"),
+        (0.9, "A: the gate let a model pass that measured worse: loss 0.9, champion 0.4"),
+    ],
+)
+def test_the_end_of_a_run_says_what_the_gate_found_of_a_model_that_passed(
+    champion: Day,
+    make_day: MakeDay,
+    capsys: pytest.CaptureFixture[str],
+    challenger: float,
+    words: str,
+) -> None:
+    day = make_day("r2", gate={"tolerance": 1.0})
+    day.ask()
+    day.measure(0.4, challenger)
+    day.tell()
+    day.publish()
+    status = StatusReader(day.folder).read()
+    with pytest.raises(SystemExit):
+        show_end(day.run, replace(status, state=RunState.DONE))
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("challenger", "verdict"), [(0.3, "promoted"), (0.5, "kept")])
