@@ -40,6 +40,11 @@ demo: $(if $(wildcard $(VENV)/ready),$(VENV)/ready,$(VENV)/run)
 	$(BIN)/trialfleet pool up
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/trialfleet run $(FLIGHTS)/study.yaml --run-id $(DEMO)
+	@echo
+	@echo "next, a study of your own (README.md has more):"
+	@echo "  . $(BIN)/activate"
+	@echo "  trialfleet init first"
+	@echo "  trialfleet run first/study.yaml"
 
 test: $(VENV)/ready
 	$(BIN)/pytest $(PARALLEL) -m "not thorough"

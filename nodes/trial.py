@@ -100,7 +100,8 @@ class Trial:
 
     Attributes:
         params: the hyperparameters and the study's constants; an inactive conditional is absent.
-        seed: seeds every source of randomness, so that the trial can be repeated.
+        seed: seeds every source of randomness, so that the trial can be repeated; from 0 to
+            2³¹ - 1, which NumPy, scikit-learn, LightGBM and torch all take.
         region: the name of the partition of the data, as the study has it.
         mode: "tune", "final" for the full training that leaves `model`, or "evaluate" to measure
             `models` on `data` and train nothing.

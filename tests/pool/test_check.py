@@ -64,7 +64,10 @@ def test_run_with_check_submits_nothing_where_the_trainer_fails(
     result = CliRunner().invoke(main, ["run", "first/study.yaml", "--check", "--out", "run"])
     assert result.exit_code == 2
     assert "ModuleNotFoundError: No module named 'no_such_module'" in result.stderr
-    assert not (work / "run/study.dag.condor.sub").exists()
+    assert not (work / "run").exists()
+    assert f"{work}/.failed-check/err" in result.stderr
+    assert "no_such_module" in (work / ".failed-check/err").read_text()
+    assert (work / ".failed-check/trial.json").exists()
     assert query(f'TrialfleetFolder == "{work / "run"}"', ["ClusterId"]) == []
 
 

@@ -77,7 +77,9 @@ def _served(application: Application, port: int) -> Iterator[str]:
     try:
         server = make_server(HOST, port, application, _Server, _Quiet)
     except (OSError, OverflowError) as error:
-        raise InputError(f"port {port} of {HOST} can't be used: {error}") from error
+        raise InputError(
+            f"port {port} of {HOST} can't be used: {error}; --port 0 takes one that is free"
+        ) from error
     with server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from trialfleet.errors import InputError
+from trialfleet.errors import FleetError, InputError
 from trialfleet.workflows.output import console, json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -39,18 +40,28 @@ def fleet() -> None:
 @fleet.command("plan")
 @file_argument
 @click.option("--policy", is_flag=True, help="Print the IAM policies alone, as JSON.")
+@click.option("--account", help="With --policy: of this AWS account; no credentials are needed.")
 @click.option("--refresh-prices", is_flag=True, help="Ask AWS for on-demand prices first.")
 @json_option
-def fleet_plan(file: Path | None, policy: bool, refresh_prices: bool, as_json: bool) -> None:
-    """Show what `up` would make and what it would cost; changes nothing."""
+def fleet_plan(
+    file: Path | None, policy: bool, account: str | None, refresh_prices: bool, as_json: bool
+) -> None:
+    """Show what `up` would make and what it would cost; changes nothing.
+
+    Prices of spot, quotas and images are asked of AWS, so it needs credentials.
+    """
     from trialfleet.infra.fleet.commands.plan import fleet_plan as planned
     from trialfleet.infra.fleet.commands.plan import policies
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
     from trialfleet.workflows.cli.printing.fleet_tables import plan_view
 
+    if account and not policy:
+        raise InputError("--account goes with --policy; all else asks AWS, by your credentials")
+    if account and not re.fullmatch(r"[0-9]{12}", account):
+        raise InputError(f"--account {account!r}: an AWS account's number has 12 digits")
     aws, spec = _opened(file)
     if policy:
-        print_json(policies(spec, aws.account(spec.home)))
+        print_json(policies(spec, account or _own_account(aws, spec)))
         return
     if refresh_prices:
         say(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
@@ -269,6 +280,14 @@ def manager_token() -> None:
 
 
 # -- what the commands share ----------------------------------------------------------------------
+
+
+def _own_account(aws: Aws, spec: Fleet) -> str:
+    try:
+        return aws.account(spec.home)
+    except FleetError as error:
+        hint = "or give the account's number: --policy --account 123456789012"
+        raise FleetError(f"{error}; {hint}") from error
 
 
 def _opened(file: Path | None) -> tuple[Aws, Fleet]:

@@ -184,7 +184,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     nothing where a row can't be predicted. ROWS may be - for CSV from standard input.
     """
     from trialfleet.workflows.models.latest import LATEST, called, provenance_of
-    from trialfleet.workflows.models.predict import predict_file
+    from trialfleet.workflows.models.predict import UnknownCategories, predict_file
     from trialfleet.workflows.run.lookup import find_model, find_models_folder
 
     if rows == Path("-"):
@@ -194,9 +194,12 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     folder = find_models_folder(model, study) / LATEST if study else find_model(model)
     if not Path(model).exists() and provenance_of(folder):  # found by name: of which study?
         say(f"{called(folder.parent)}: the model of run {folder.resolve().name}", err=True)
+    unknown = UnknownCategories()
     try:
         with replacing(output) if output else _whole_to_stdout() as out:
-            predict_file(folder, rows, out)
+            predict_file(folder, rows, out, unknown)
+        for line in unknown.lines():
+            say(line, err=True)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -154,10 +154,25 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
     for run in opened:
         say(f"{run.study.name}/{run.run_id}  {run.status().state}  {run.folder}")
     if opened and not yes:
-        click.confirm(f"Remove {len(opened)} run(s)?", abort=True)
+        _ask(f"Remove {len(opened)} run(s)?")
     for run in opened:
         run.remove()
     say(f"removed {len(opened)} run(s)")
+
+
+def _ask(question: str) -> None:
+    """Go on if a person says yes."""
+    try:
+        agreed = click.confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        say("", err=True)  # behind the question
+        raise InputError(
+            "nobody answered, and nothing was removed; without a terminal: --yes"
+        ) from None
+    if not agreed:
+        raise click.Abort
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import date
 from functools import partial
@@ -20,6 +21,7 @@ from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, wr
 from trialfleet.workflows.output import json_option, print_json, say
 
 if TYPE_CHECKING:
+    from trialfleet.workflows.run.dry_start import Checked
     from trialfleet.workflows.run.run import Run
 
 
@@ -100,13 +102,13 @@ def plan(
     planned = _planned(study, out, run_id, day)
     pool_check = planned.check_pool()
     if as_json:
-        checked = planned.check() if checks else None
+        checked = planned.check_or_remove() if checks else None
         print_json({**plan_summary(planned, pool_check), "check": checked and asdict(checked)})
         return
     here = shell_quoted(planned.folder)
     say(plan_text(planned, pool_check))
     if checks:
-        _check(planned)
+        _check(planned.check_or_remove)
     if pool_check.hopeless:
         say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
     else:
@@ -161,7 +163,7 @@ def run(
     planned = there or _planned(study, out, run_id, day)
     say(plan_text(planned, planned.check_pool()))
     if checks:
-        _check(planned)
+        _check(planned.check if there else planned.check_or_remove)
     try:
         job = handed_over(planned, partial(planned.submit, anyway=anyway))
     except InputError:  # it was made for this alone
@@ -172,11 +174,11 @@ def run(
     watch_to_the_end(planned)
 
 
-def _check(run: Run) -> None:
+def _check(check: Callable[[], Checked]) -> None:
     from trialfleet.workflows.run.dry_start import SECONDS
 
     say(f"  check    the trainer is started once, for {SECONDS:.0f} s at most …")
-    say(f"           {run.check()}")
+    say(f"           {check()}")
 
 
 def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:

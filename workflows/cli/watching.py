@@ -56,7 +56,7 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
         show(run_view(ended))
     else:
         for region in ended.regions:
-            for words in filter(None, (region.not_latest, region.drift)):
+            for words in filter(None, (region.not_latest or region.gate, region.drift)):
                 say(f"{region.name}: {words}")
     if any(region.published for region in ended.regions):
         say(f"models  {run.study.publish}")

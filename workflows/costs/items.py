@@ -96,12 +96,13 @@ def sums(items: Iterable[Item], by: Sequence[str]) -> list[Sum]:
 
 def add(items: Sequence[Item], key: dict[str, str] | None = None) -> Sum:
     """Return the sum of items."""
+    is_priced = not items or any(item.usd is not None for item in items)
 
     def usd(kinds: Iterable[Kind]) -> float | None:
         chosen = set(kinds)
         costs = [item.usd for item in items if item.kind in chosen]
         known = [cost for cost in costs if cost is not None]
-        return sum(known, 0.0) if known or not costs else None
+        return sum(known, 0.0) if known or (not costs and is_priced) else None
 
     def hours(chosen: Iterable[Item]) -> float:
         return sum(item.seconds for item in chosen if item.kind not in OVERHEAD) / HOUR

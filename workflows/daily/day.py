@@ -227,13 +227,16 @@ class _Telling:
 
     def of(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
         """Say what was not said yet."""
-        best = {region.name: region.best for region in status.regions}
+        regions = {region.name: region for region in status.regions}
         for one in outcomes:
             if one.region not in self._reported:
                 self._reported.add(one.region)
-                value = best.get(one.region)
+                region = regions.get(one.region)
+                value = region.best if region else None
                 reached = "" if value is None else f", best {status.metric} {value:.5g}"
-                self._say(f"{one.region}: {one.ending}{reached}")
+                gate = f"; {region.gate}" if region and region.gate else ""
+                why = f"; {one.why}" if one.ending is Ending.KEPT else gate
+                self._say(f"{one.region}: {one.ending}{reached}{why}")
 
 
 class _GoingOn:

@@ -13,6 +13,7 @@ from trialfleet.workflows.daily.digest import tell_days
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, latest_of
 from trialfleet.workflows.daily.missed import days_to_do, due_day
+from trialfleet.workflows.daily.region_outcomes import data_not_there
 from trialfleet.workflows.plan.run_ids import published_already
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_day, load_whole
@@ -197,6 +198,10 @@ class Days:
             regions = self._missing(day)
             if not regions:
                 return False
+            if absent := self._still_absent(day, regions):
+                more = f", and of {len(absent) - 1} other" if len(absent) > 1 else ""
+                self._say(f"{day} ({place}): nothing is begun: {absent[0]}{more}")
+                return True
             self._say(f"{day} ({place}): {len(regions)} regions to make up for")
             self._work.finish(self._begin(day, len(attempts) + 1, regions))
         self.tell()
@@ -212,6 +217,14 @@ class Days:
         endings = latest_of(self.journal.outcomes(day, day))
         ended = {o.region for o in endings.values() if o.ending is not Ending.FAILED}
         return [region for region in self._regions(day) if region not in ended]
+
+    def _still_absent(self, day: date, regions: list[str]) -> list[str]:
+        """Why regions of a day failed, if their data wasn't there and still isn't; else nothing."""
+        absent = load_day(self._file, day).absent
+        whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
+        ended = latest_of(self.journal.outcomes(day, day))
+        noted = [ended[day, name].why for name in regions if (day, name) in ended]
+        return whys if whys == noted and len(whys) == len(regions) else []
 
     def _regions(self, day: date) -> list[str]:
         found = load_day(self._file, day)

@@ -16,6 +16,10 @@ from trialfleet.workflows.models.latest import LATEST, region_of
 from trialfleet.workflows.models.listing import PublishedModel, Standing
 from trialfleet.workflows.output import keep_numbers_whole
 
+_BY_DAYS = (
+    "In the order of their days, not in that of planning: a day that is made up for later is as "
+    "old as its data, a run without a day as its plan."
+)
 _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 
@@ -46,7 +50,9 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
         cells = (model.run, _day(model), _metric(model), _measured(model), _state(model, champion))
         table.add_row(*(Text(cell, "bold" if model.in_force else "") for cell in cells))
     keep_numbers_whole(table)
-    return Group(table, *(Text(line, "yellow") for line in _drifts(models)))
+    planned = [model.created for model in models if model.created]
+    order = [] if planned == sorted(planned) else [Text(_BY_DAYS, "dim")]
+    return Group(table, *order, *(Text(line, "yellow") for line in _drifts(models)))
 
 
 def card_text(model: PublishedModel) -> Text:
@@ -90,7 +96,12 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
     if not models:
         return "no models"
     last = models[-1]
-    return "in force" if last.in_force else f"{last.run}: {_state(last, champion)}"
+    if not last.in_force:
+        return f"{last.run}: {_state(last, champion)}"
+    planned = [model for model in models if model.created]
+    newest = max(planned, key=lambda model: (model.created, model.in_force), default=last)
+    later = "" if newest.in_force else f"; planned later: {newest.run}: {_state(newest, champion)}"
+    return f"in force{later}"
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:

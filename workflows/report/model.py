@@ -186,6 +186,8 @@ class RegionReport:
         final_job: the job of the full training; None before it began.
         published: the folder of the published model.
         not_latest: why `latest` is another run's model, if it is.
+        gate: what the gate found of a model that it let pass; None without a former one, or a gate.
+        gate_worse: whether it measured worse than the former one all the same.
         best_trial: number of the best trial.
         baseline_trial: number of the trial with the default settings.
         compute_seconds: how long its trials and its full training kept slots busy, in all.
@@ -221,6 +223,8 @@ class RegionReport:
     final_job: Job | None
     published: str | None
     not_latest: str | None
+    gate: str | None
+    gate_worse: bool
     best_trial: int | None
     baseline_trial: int | None
     compute_seconds: float

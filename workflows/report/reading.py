@@ -144,6 +144,8 @@ def _region(
         final_job=region.final_job,
         published=None if region.published is None else clean(str(region.published)),
         not_latest=clean(region.not_latest),
+        gate=clean(region.gate),
+        gate_worse=region.gate_worse,
         best_trial=None if best is None else best.number,
         baseline_trial=None if baseline is None else baseline.number,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),

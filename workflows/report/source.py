@@ -26,6 +26,8 @@ class RegionSource:
         unfinished: the words for trials that are asked and not told, by their nodes.
         published: the folder of the published model; None if nothing was published.
         not_latest: why `latest` is another run's model, if it is.
+        gate: what the gate found of a model that it let pass; None without a former one, or a gate.
+        gate_worse: whether it measured worse than the former one all the same.
         stopped: why the region ended early; None if it didn't.
         final: metrics of the full training with the best settings; None before it ended.
         final_job: what HTCondor says of the full training's job; None before it began.
@@ -48,6 +50,8 @@ class RegionSource:
     defaults: Mapping[str, Any]
     budget_trials: int
     not_latest: str | None = None
+    gate: str | None = None
+    gate_worse: bool = False
     final_job: Job | None = None
     unfinished: Mapping[str, TrialState] = field(default_factory=dict)
     folder: Path | None = None

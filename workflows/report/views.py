@@ -126,6 +126,8 @@ def _trouble(row: RegionReport) -> str:
     if row.status == Stage.KEPT and row.not_latest:
         why = row.not_latest.partition("; to change that")[0]
         return f"its new model is not in force: {why}"
+    if row.gate_worse and row.gate and row.not_latest is None:
+        return row.gate
     if row.worse is not None:
         return f"tuned settings are worse than default by {row.report.metric}"
     return ""
@@ -163,6 +165,8 @@ def facts(report: Report, row: RegionReport) -> list[tuple[str, Cell]]:
         pairs.append(("Published model", Cell(row.published, tone="path")))
     if row.not_latest is not None:
         pairs.append(("Not the latest", Cell(row.not_latest)))
+    elif row.gate is not None:
+        pairs.append(("Gate", Cell(row.gate)))
     pairs.append(("Trials", Cell(_trial_counts(row))))
     if row.wall_seconds is not None:
         pairs.append(("Time", Cell(_time(row))))

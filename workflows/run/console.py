@@ -98,6 +98,8 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": no more trials: {region.spent}", "default"
     if region.not_latest:
         yield f": {region.not_latest}", "yellow"
+    if region.gate and region.gate.is_worse and not region.not_latest:
+        yield f": {region.gate}", "yellow"
     if region.drift:
         yield f": {region.drift}", "yellow"
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
@@ -24,12 +23,12 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.run.last_words import last_words, missing_module
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
 SECONDS = 60.0  # that a check lasts: what trains for so long has started well
 _POLL = 0.2  # seconds
-_LAST_LINES = 12  # of standard error, in an error's text
 _REMOVED = -1002  # as DAGMan has it
 
 
@@ -60,6 +59,23 @@ class Checked:
         return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
 
 
+class TrainerFailsError(InputError):
+    """The trainer fails at its dry start.
+
+    Attributes:
+        place: what the trial received and left.
+    """
+
+    def __init__(self, study: Study, region: str, error: str, place: TrialFolder) -> None:
+        super().__init__(failure_text(study, region, error, place))
+        self.place = place
+        self._study, self._region, self._error = study, region, error
+
+    def moved(self, place: TrialFolder) -> TrainerFailsError:
+        """Return the same of a trial that lies elsewhere now."""
+        return TrainerFailsError(self._study, self._region, self._error, place)
+
+
 def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
     """Run a planned run's first trial as a job by itself, and return what became of it.
 
@@ -71,7 +87,8 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
         seconds: how long to wait for its result.
 
     Raises:
-        InputError: the trainer fails, with its last words; or it tells no report_metric.
+        TrainerFailsError: with the trainer's last words.
+        InputError: the trainer tells no report_metric.
         PoolError: HTCondor is out of reach or refuses the job.
     """
     frozen = load_frozen(folder.study)
@@ -87,7 +104,7 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
     if code is not None:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
         if isinstance(outcome, Failed):
-            raise InputError(_failure(region.name, outcome.error, place))
+            raise TrainerFailsError(frozen.study, region.name, outcome.error, place)
         metrics = outcome.metrics if isinstance(outcome, Complete) else None
     shutil.rmtree(place.root, ignore_errors=True)
     warning = check_metrics(frozen.study, metrics) if metrics else ""
@@ -180,18 +197,12 @@ def _wait(place: TrialFolder, seconds: float) -> tuple[int | None, bool]:
     return None, waited
 
 
-def _failure(region: str, error: str, place: TrialFolder) -> str:
-    last_words = _last_lines(place.err)
-    words = f"; its last words, from {str(place.err)!r}:\n{last_words}" if last_words else ""
+def failure_text(study: Study, region: str, error: str, place: TrialFolder) -> str:
+    """Return what to tell of a trainer that failed in `place`: why, its last words, a cure."""
+    said, mending = last_words(place.err), missing_module(place.err, study)
+    words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
     return (
         f"the trainer fails with the default settings of region {region!r}: {error}{words}\n"
-        f"what the trial received and left is in {str(place.root)!r}"
+        + (f"{mending}\n" if mending else "")
+        + f"what the trial received and left is in {str(place.root)!r}"
     )
-
-
-def _last_lines(file: Path) -> str:
-    try:
-        lines = file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-    except OSError:
-        return ""
-    return "\n".join(f"  {line}" for line in lines)

@@ -22,6 +22,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
 from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.plan import pool_choices
+from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import autoscale_of
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
@@ -114,6 +115,30 @@ class Run:
             if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
             return dry_start.check(self._files)
+
+    def check_or_remove(self) -> dry_start.Checked:
+        """Start the trainer once, as `check` does; if that fails, remove the run.
+
+        What the trial received and left is kept beside the run, in `.failed-check`, until the next.
+
+        Raises:
+            InputError: as `check`.
+            PoolError: HTCondor is out of reach or refuses the job; the run stays.
+        """
+        try:
+            return self.check()
+        except dry_start.TrainerFailsError as error:
+            kept = self.folder.with_name(".failed-check")
+            shutil.rmtree(kept, ignore_errors=True)
+            try:
+                error.place.root.rename(kept)
+            except OSError:  # another check's lies there already: this one's stays in its run
+                raise error from None
+            self.remove()
+            raise error.moved(TrialFolder(kept)) from None
+        except InputError:
+            self.remove()
+            raise
 
     def submit(self, *, anyway: bool = False) -> str:
         """Hand the run to HTCondor and return DAGMan's job id.

@@ -91,4 +91,6 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        raise InputError(f"port {port} of {host} can't be used: {error}") from error
+        raise InputError(
+            f"port {port} of {host} can't be used: {error}; --port 0 takes one that is free"
+        ) from error

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from trialfleet.files import read_record
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.status.states import RunState, TrialState, unfinished_state
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.stored_trials import StoredTrial
+    from trialfleet.workflows.study.spec import Study
 
 LEFT_NO_MODEL = "left nothing in model/"  # a full training: another would leave nothing, too
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
@@ -80,6 +82,13 @@ def phase_of(
         is_measured = files.verdict.exists() or _has_content(files.gate.result)
         return "gate" if region.gated and not is_measured else "publish"
     return "trials" if finished or files.dag_files.submit.exists() else "waiting"
+
+
+def gate_of(files: RegionFolder, study: Study) -> Passed | None:
+    """Return what the gate found of a published model that it let pass, past a champion."""
+    if study.gate is None or not files.published.exists() or not files.verdict.exists():
+        return None
+    return passed_of(rule_of(study), Verdict.read(read_json(files.verdict)))
 
 
 def _has_content(path: Path) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trialfleet.workflows.dagman.job_queue import HeldJob
+from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.spending import Spending
@@ -38,6 +39,7 @@ class RegionStatus:
         published: folder of the published model.
         spent: which budget in USD pays for no more of its trials, if one doesn't.
         not_latest: why `latest` is another run's model, if it is.
+        gate: what the gate found of a model that it let pass; None without a former one, or a gate.
         drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
             latest.
@@ -64,6 +66,7 @@ class RegionStatus:
     usd: float | None = None
     spent: str | None = None
     not_latest: str | None = None
+    gate: Passed | None = None
     drift: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
     cause: Cause | None = None

@@ -32,6 +32,7 @@ from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import cause_of, why_all_fail
 from trialfleet.workflows.status.job_costs import region_usd
 from trialfleet.workflows.status.region_state import (
+    gate_of,
     gave_up,
     noted,
     phase_of,
@@ -240,6 +241,7 @@ class StatusReader:
             published=published,
             spent=noted(files.spent, "reason"),
             not_latest=not_latest,
+            gate=gate_of(files, self._frozen.study),
             drift=noted(files.published, "drift"),
             running_trials=running_trials(files, region, queued, self._metric),
             usd=region_usd(files, trials, queued, self._frozen.study),

@@ -51,7 +51,8 @@ def read_rows(path: Path, form: str) -> pl.DataFrame:
     try:
         frame = _read_csv(path) if form == "csv" else pl.read_parquet(path, glob=False)
     except PolarsError as error:
-        where = _too_long(path) if form == "csv" and "more fields" in str(error) else None
+        ragged = form == "csv" and "more fields" in str(error)
+        where = _of_another_length(path) if ragged else None
         why = where or _plainer(str(error))
         raise UnreadableTableError(f"is no {_WORDS[form]}: {why}") from error
     if not len(frame):
@@ -72,8 +73,8 @@ def _plainer(text: str) -> str:
     return next(iter(text.strip().splitlines()), "polars can't say why")
 
 
-def _too_long(path: Path) -> str | None:
-    """Which line has more cells than the header; None where that is unknown."""
+def _of_another_length(path: Path) -> str | None:
+    """Which line has more or fewer cells than the header; None where none has, or it is unknown."""
     opened = gzip.open if path.read_bytes()[:2] == _GZIP else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         first = file.readline()
@@ -81,8 +82,9 @@ def _too_long(path: Path) -> str | None:
         try:
             width = len(next(reader))
             for row in reader:
-                if len(row) > width:
-                    return f"line {reader.line_num} has {len(row)} cells, the header {width}"
+                if row and len(row) != width:  # a blank line is no row
+                    cells = f"{len(row)} cell{'' if len(row) == 1 else 's'}"
+                    return f"line {reader.line_num} has {cells}, the header {width}"
         except (csv.Error, UnicodeDecodeError):
             return None
     return None
@@ -95,6 +97,8 @@ def _read_csv(path: Path) -> pl.DataFrame:
     check_names(names)
     frame = pl.read_csv(path, separator=separator, infer_schema=False, glob=False)
     frame.columns = names  # polars would invent one for a column that has none
+    if frame[:, -1].null_count() and (where := _of_another_length(path)):  # polars fills short rows
+        raise UnreadableTableError(f"is no {_WORDS['csv']}: {where}")
     return frame.filter(~pl.all_horizontal(pl.all().is_null()))  # a blank line is no row
 
 

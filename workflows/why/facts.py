@@ -166,6 +166,7 @@ class RegionFacts:
         ended: what it noted when it stopped.
         verdict: the gate's.
         not_latest: why `latest` is another run's model.
+        gate: what the gate found of a model that it let pass.
         script: what the last script of its nodes said, if that was no success.
         queued: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
@@ -188,6 +189,7 @@ class RegionFacts:
     ended: Mapping[str, Any] = field(default_factory=dict)
     verdict: Mapping[str, Any] = field(default_factory=dict)
     not_latest: str = ""
+    gate: str = ""
     published: str = ""
     script: Script | None = None
     queued: Queued | None = None

@@ -106,6 +106,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
             region, Kind.NOT_LATEST, Blame.NOBODY, why, advice="against that", command=promote
         )
     why = f"its model is published and in force: {region.published}"
+    why += f"; {region.gate}" if region.gate else ""
     return _answer(region, Kind.WELL, Blame.NOBODY, why)
 
 

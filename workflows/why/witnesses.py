@@ -115,6 +115,7 @@ class RunWitnesses:
             ended=_json(files.stopped),
             verdict=_json(files.verdict),
             not_latest=status.not_latest or "",
+            gate=str(status.gate or ""),
             published=status.published or "",
             script=last_script(files.scripts_log),
             queued=self._waiting(graph, status),

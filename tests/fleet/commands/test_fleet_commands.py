@@ -59,6 +59,22 @@ def test_plan_prints_json_and_the_policies_alone(cloud: Account) -> None:
     assert policies.keys() == {"caller", "daily", "node"}
 
 
+def test_the_policies_need_no_credentials_where_the_account_is_given(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = json.loads(fleet_command("plan", "--policy", "--account", ACCOUNT).output)
+    assert given == json.loads(fleet_command("plan", "--policy").output)
+    with monkeypatch.context() as environment:
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE"):
+            environment.delenv(f"AWS_{name}", raising=False)
+        refused = fleet_command("plan", "--policy")
+        asked = fleet_command("plan", "--policy", "--account", ACCOUNT)
+    assert refused.exit_code != 0
+    assert "no AWS credentials here" in refused.output
+    assert "--account 123456789012" in refused.output
+    assert (asked.exit_code, json.loads(asked.output)) == (0, given)
+
+
 def test_status_shows_a_node_and_says_why_the_pool_is_silent(cloud: Account) -> None:
     name = raised(cloud)
     text = fleet_command("status").output
@@ -107,6 +123,8 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
         (["up"], 2, "set `manager:`"),
         (["bake"], 2, "set `manager:`"),
         (["reap"], 2, "--aws-region"),
+        (["plan", "--account", "123456789012"], 2, "--account goes with --policy"),
+        (["plan", "--policy", "--account", "my-account"], 2, "12 digits"),
         (["reap", "--aws-region", "mars"], 2, "'mars' is no AWS region; write one such as"),
     ],
 )

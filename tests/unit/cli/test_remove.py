@@ -59,6 +59,14 @@ def test_removing_asks_first(make_run: MakeRun) -> None:
     assert folder.exists()
 
 
+def test_where_nobody_answers_the_way_without_a_question_is_named(make_run: MakeRun) -> None:
+    folder = make_run().folder
+    result = CliRunner().invoke(main, ["remove", str(folder)], input="")
+    assert result.exit_code == 2
+    assert "nobody answered, and nothing was removed; without a terminal: --yes" in result.stderr
+    assert folder.exists()
+
+
 def test_all_planned_runs_are_removed_and_no_other(
     make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

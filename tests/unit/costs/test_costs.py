@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -82,6 +83,9 @@ def test_what_nobody_knows_the_price_of_has_no_sum() -> None:
     assert unknown.to_json()["usd"] is None
     assert (known.usd, known.work, known.lost) == (1.0, 1.0, 0.0)
     assert add([]).usd == 0.0
+    lost = add([replace(job(None), kind=Kind.FAILED)])
+    assert (lost.usd, lost.work, lost.lost, lost.idle) == (None, None, None, None)
+    assert add([replace(job(100), kind=Kind.FAILED)]).work == 0.0
 
 
 # -- nodes -----------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from trialfleet.workflows.daily.overview import newest_table, overview, reasons_
 from trialfleet.workflows.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.daily.staleness import age_points, stalest_first
 from trialfleet.workflows.daily.units import Units
+from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
@@ -211,10 +212,28 @@ def test_backfill_takes_what_is_missing_and_nothing_else(here: Path) -> None:
     assert days.backfill(first, DAY, only_missing=True) == [
         first, first + timedelta(days=1), DAY
     ]  # fmt: skip
-    assert [(a.date, a.attempt) for a in days.journal.attempts()][-2:] == [(DAY, 1), (DAY, 2)]
+    assert [(a.date, a.attempt) for a in days.journal.attempts()][-2:] == [
+        (BEFORE, 1),
+        (DAY, 1),  # its data is missing still
+    ]
     for wrong in [(DAY, BEFORE), (DAY, DAY + timedelta(days=1))]:
         with pytest.raises(InputError):
             days.backfill(*wrong, only_missing=True)
+
+
+def test_a_backfill_of_data_that_is_missing_still_begins_no_other_attempt(here: Path) -> None:
+    messages: list[str] = []
+    days = Days(write(here, TEXT), clock=lambda: NOON, say=messages.append)
+    days.run(DAY)
+    before = outcomes_of(days, DAY)
+    assert days.backfill(DAY, DAY, only_missing=True) == [DAY]  # so it is shown, and has failed
+    assert [attempt.attempt for attempt in days.journal.attempts()] == [1]
+    assert outcomes_of(days, DAY) == before
+    absent = f"data of {DAY} isn't there: {here}/data/A/{DAY}.txt, and of 1 other"
+    assert messages[-1] == f"{DAY} (1 of 1 days): nothing is begun: {absent}"
+    assert len(days._still_absent(DAY, ["A", "NO"])) == 2
+    put(here, DAY, A="1")
+    assert days._still_absent(DAY, ["A", "NO"]) == []
 
 
 def test_a_backfill_of_more_days_than_a_person_means_asks_first(here: Path) -> None:
@@ -414,3 +433,16 @@ def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
     for outcomes in ([], [one], [one, replace(one, region="B", ending=Ending.FAILED)]):
         tell.of(outcomes, reached)
     assert messages == ["A: published, best loss 0.12346", "B: failed"]
+
+
+def test_what_the_gate_found_stands_beside_what_became_of_a_region(make_run: MakeRun) -> None:
+    status = make_run().status()
+    region = replace(status.regions[0], gate=Passed(why="loss 0.3, champion 0.4", is_worse=False))
+    messages: list[str] = []
+    one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.PUBLISHED)
+    kept = replace(one, region="B", ending=Ending.KEPT, why="loss 0.5, champion 0.4")
+    _Telling(messages.append).of([one, kept], replace(status, regions=(region,)))
+    assert messages == [
+        "A: published; the gate let it pass: loss 0.3, champion 0.4",
+        "B: kept; loss 0.5, champion 0.4",
+    ]

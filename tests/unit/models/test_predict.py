@@ -386,3 +386,23 @@ def test_a_name_of_several_models_or_none_is_told_with_the_choices(
     monkeypatch.chdir(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"there are none in \./models"):
         find_model("JFK")
+
+
+@pytest.mark.parametrize("parquet", [False, True])
+def test_categories_that_the_model_does_not_know_are_counted(
+    model: Path, tmp_path: Path, parquet: bool
+) -> None:
+    kinds = ["a", "c, e", None, "b", "zzz"]
+    rows = pl.DataFrame({"kind": kinds, "number": [1.0] * 5})
+    path = tmp_path / ("rows.parquet" if parquet else "rows.csv")
+    rows.write_parquet(path) if parquet else rows.write_csv(path)
+    result = CliRunner().invoke(main, ["predict", str(model), str(path)])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines()[-1] == (
+        "kind: 2 of 5 rows have a category that the model doesn't know, such as 'c, e' "
+        "(did you mean 'c, d'?): it has no part in their predictions"
+    )
+    assert len(result.stdout.splitlines()) == 6
+    rows.head(1).write_csv(tmp_path / "known.csv")
+    known = CliRunner().invoke(main, ["predict", str(model), str(tmp_path / "known.csv")])
+    assert "category" not in known.stderr

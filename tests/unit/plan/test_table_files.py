@@ -23,6 +23,8 @@ ROWS = 40
         (b"a,b,a\n1,2,3\n", "has several columns called 'a'"),
         (b"a,b\n1,2,3\n", "line 2 has 3 cells, the header 2"),
         (b"a;b\n1;2\n\n'x';\"2\n3\";4\n", "line 5 has 3 cells, the header 2"),
+        (b"a,b,c\n1,2,3\n1,2\n", "line 3 has 2 cells, the header 3"),
+        (b'a,b,c\n\n1,2,\n"x\ny"\n', "line 5 has 1 cell, the header 3"),
         (b'a,b\n1,"2\n', "a quote that is opened is not closed"),
         (b"\xff\xfea,b\n", "is no text in UTF-8: it has the byte 0xff"),
         (b"a,b\n1,\xe9\n", "is no text in UTF-8"),

@@ -192,6 +192,7 @@ def test_a_port_that_is_taken_is_told(run: StoredRun, server: Server) -> None:
     result = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
     assert result.exit_code == 2
     assert f"port {port} of 127.0.0.1 can't be used" in result.stderr
+    assert "--port 0 takes one that is free" in result.stderr
 
 
 def test_a_page_without_runs_says_how_to_make_one(work: Path) -> None:

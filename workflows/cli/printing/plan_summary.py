@@ -38,6 +38,11 @@ _NO_EVALUATE = (
     "no file of the trainer mentions mode evaluate, in which the gate has it measure models: as "
     "it is, no new model would take the place of one in force (docs/gate.md)"
 )
+_SHARED_ROWS = (
+    "rows are split by chance: where days share rows, the model in force has trained on some of "
+    "today's test rows, looks better than it is, and the gate keeps nearly everything out; "
+    "table.split: {time: COLUMN} tests on the latest rows (docs/gate.md)"
+)
 
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
@@ -111,10 +116,21 @@ def _gate(study: Study) -> list[str]:
 
 
 def _warnings(run: Run) -> list[str]:
-    """What the trainer seems not to know."""
+    """What the trainer seems not to know, and what a person may not expect."""
     found = [_NO_MODEL] if run.study.publishes and _never_mentions(run, _MODEL) else []
     found += [_NO_PRICE] if _is_unpriced(run.study) else []
+    found += [_SHARED_ROWS] if shares_rows_with_champion(run.study) else []
     return found + ([_NO_EVALUATE] if run.study.gate and _never_mentions(run, _EVALUATE) else [])
+
+
+def shares_rows_with_champion(study: Study) -> bool:
+    """Whether test rows that a gate measures by may be those that the former model trained on."""
+    if study.gate is None or isinstance(study.trainer, Trainer):
+        return False
+    if study.table and study.table.split.own_columns:
+        return False
+    files = [file for region in study.region_table for file in study.data_of(region)]
+    return any(not file.lower().endswith(".npz") for file in files)
 
 
 def _is_unpriced(study: Study) -> bool:

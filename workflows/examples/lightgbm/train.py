@@ -26,7 +26,7 @@ def main() -> None:
         "min_data_in_leaf": t.params["leaf_size"],
         "lambda_l2": t.params["ridge"],
         "num_threads": 1,
-        "seed": t.seed % 2**31,  # what LightGBM takes
+        "seed": t.seed,
         "verbose": -1,
     }
     model = lightgbm.train(settings, train, t.params["rounds"], callbacks=[report])

@@ -32,7 +32,6 @@ def make_model(params: dict[str, Any], seed: int) -> Any:
     """Return the model; a parameter that has no meaning for it isn't among the params."""
     if params["model"] == "ridge":
         return make_pipeline(PolynomialFeatures(params["degree"]), Ridge(params["alpha"]))
-    seed %= 2**32  # what scikit-learn takes
     return RandomForestRegressor(params["trees"], max_depth=params["depth"], random_state=seed)
 
 

@@ -1,0 +1,60 @@
+"""What a trainer that failed said last, and what mends the commonest of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trialfleet.files import shell_quoted
+from trialfleet.workflows.plan.run_texts import PYTHONS
+from trialfleet.workflows.study.spec import Study, Trainer
+
+_LINES = 12  # of standard error, in an error's text
+_FRAME = re.compile(r'  File "(?P<file>.+)", line \d+')
+_OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(?P<name>[^'.]+)", re.MULTILINE)
+
+
+def last_words(error_file: Path) -> str:
+    """Return the last lines of standard error; empty where there is none.
+
+    Where a library's frames fill them, the last frame of the trainer's own code stands before them.
+    """
+    lines = _lines(error_file)
+    shown = lines[-_LINES:]
+    own = [at for at, line in enumerate(lines) if _is_own_frame(line)]
+    if own and own[-1] < len(lines) - _LINES:
+        begin = own[-1]
+        end = next((at for at in range(begin + 1, len(lines)) if _FRAME.match(lines[at])), begin)
+        shown = [*lines[begin : min(end, begin + 2)], "  …", *lines[3 - _LINES :]]
+    return "\n".join(f"  {line}" for line in shown)
+
+
+def missing_module(error_file: Path, study: Study) -> str:
+    """Return what to do about a module that the trainer's Python doesn't have; empty: nothing."""
+    found = _NO_MODULE.search("\n".join(_lines(error_file)[-_LINES:]))
+    if found is None or not isinstance(study.trainer, Trainer):
+        return ""
+    name, word = found["name"], study.trainer.command[0]
+    if word in PYTHONS:
+        python = shell_quoted(Path(study.python)) if study.python else word
+        other = "; or name a Python that has it with `python:` in the study"
+    else:
+        python, other = shell_quoted(Path(word)), ""
+    return (
+        f"if {name!r} is a file of yours, name it under trainer.files; else install it where "
+        f"trials run, with the Python that they have: {python} -m pip install {name} (a package "
+        f"may have another name than its module){other}"
+    )
+
+
+def _is_own_frame(line: str) -> bool:
+    frame = _FRAME.match(line)
+    return frame is not None and not _OF_OTHERS.search(frame["file"])
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
