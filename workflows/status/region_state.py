@@ -88,7 +88,7 @@ def gate_of(files: RegionFolder, study: Study) -> Passed | None:
     """Return what the gate found of a published model that it let pass, past a champion."""
     if study.gate is None or not files.published.exists() or not files.verdict.exists():
         return None
-    return passed_of(rule_of(study), Verdict.read(read_json(files.verdict)))
+    return passed_of(rule_of(study), Verdict.read(read_record(files.verdict)))
 
 
 def _has_content(path: Path) -> bool:
