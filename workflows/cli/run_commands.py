@@ -95,7 +95,7 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 @click.option(
     "--run",
     metavar="RUN",
-    help="The run that is meant (default: the newest in ./runs).",
+    help="The run that is meant (default: the newest in ./runs that has it).",
     shell_complete=completed_by_runs,
 )
 @click.option("--verbose", "-v", is_flag=True, help="Also what says so, a line each.")
@@ -103,8 +103,9 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> None:
     """Say why something stands where it stands, and what mends it.
 
-    A region by its name; a node of its graph, such as A.l1.t01 or A.best; a job of HTCondor's, such
-    as 12.0; an instance, such as i-0123456789abcdef0. Without one: the run as a whole.
+    A region by its name, or as STUDY/REGION or RUN/REGION; a node of its graph, such as A.l1.t01
+    or A.best; a job of HTCondor's, such as 12.0; an instance, such as i-0123456789abcdef0. Without
+    one: the run as a whole.
     """
     from trialfleet.infra.pool.connection import where_tools_work
     from trialfleet.workflows.why.explain import why as explain

@@ -23,7 +23,7 @@ from trialfleet.workflows.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.tables import TablesError
-from trialfleet.workflows.run.run import Run, plan
+from trialfleet.workflows.run.run import Run, plan_day
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import RunStatus
 from trialfleet.workflows.study.daily import RunsDay
@@ -108,13 +108,8 @@ class Work:
         try:
             connect()  # what a study leaves to the pool is decided by it
             day = self._runs_day(attempt, study)
-            plan(
-                stalest_first(study, self.clock()),
-                run=attempt.run,
-                out=self.folder.run(attempt.run),
-                notice=self.say,
-                day=day,
-            )
+            study, out = stalest_first(study, self.clock()), self.folder.run(attempt.run)
+            plan_day(study, attempt.run, out, day, self.file, self.say)
         except TablesError as error:
             self.fail(attempt, {name: "; ".join(lines) for name, lines in error.by_region.items()})
         except (InputError, OSError) as error:

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from trialfleet.errors import InputError, StudyError, TrialfleetError
+from trialfleet.files import write_atomic
 from trialfleet.workflows.daily.day import Clock, Say, Work
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.digest import tell_days
@@ -73,6 +74,7 @@ class Days:
         self._say = say
         self.folder = DailyFolder.of(study.name)
         self.folder.root.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder.study, f"{file.absolute()}\n")
         self.journal = Journal(self.folder.journal)
         self._work = Work(file, self.folder, self.journal, clock, say)
 
