@@ -24,7 +24,7 @@ from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.tables import TablesError
 from trialfleet.workflows.run.run import Run, plan_day
-from trialfleet.workflows.status.states import RunState
+from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
@@ -228,7 +228,14 @@ class _Telling:
                 self._reported.add(one.region)
                 value = best.get(one.region)
                 reached = "" if value is None else f", best {status.metric} {value:.5g}"
-                self._say(f"{one.region}: {one.ending}{reached}")
+                self._say(f"{one.region}: {_ended(one, status)}{reached}")
+
+
+def _ended(one: Outcome, status: RunStatus) -> str:
+    """How a region ended, in words: a stop by a person is no failure of the region's own."""
+    stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
+    is_stopped = one.ending is Ending.FAILED and one.region in stopped
+    return "stopped before it had a model" if is_stopped else str(one.ending)
 
 
 class _GoingOn:

@@ -14,6 +14,7 @@ from trialfleet.workflows.daily.digest import tell_days
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, latest_of
 from trialfleet.workflows.daily.missed import days_to_do, due_day
+from trialfleet.workflows.daily.reopening import reopen
 from trialfleet.workflows.plan.run_ids import published_already
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_day, load_whole
@@ -171,10 +172,13 @@ class Days:
         """Work on a day's first attempt, alone; whoever comes second finds it done."""
         attempt = self._first_attempt(day)
         other: date | None = None
+        reopen(self.folder, self.journal, self._clock())
 
         def gives_up(busy: date | None) -> bool:
             nonlocal other
-            if attempt.ended:  # nothing of this day is left to do
+            if all(
+                one.ended for one in self.journal.attempts(day)
+            ):  # nothing of this day is left to do
                 return True
             if busy and other is None:
                 self._say(f"waits: {busy} is being worked on")
@@ -195,17 +199,18 @@ class Days:
         """Work on what is missing of a day, alone; return whether anything was."""
         with turn(self.folder, day, lambda _: False):
             self._finish_open()
-            attempts = self.journal.attempts(day)
+            number = max((one.attempt for one in self.journal.attempts(day)), default=0) + 1
             regions = self._missing(day)
             if not regions:
                 return False
             self._say(f"{day} ({place}): {len(regions)} regions to make up for")
-            self._work.finish(self._begin(day, len(attempts) + 1, regions))
+            self._work.finish(self._begin(day, number, regions))
         self.tell()
         return True
 
     def _finish_open(self) -> None:
         """Finish what was begun, the oldest first: a day never overlaps another."""
+        reopen(self.folder, self.journal, self._clock())
         for attempt in self.journal.attempts():
             self._work.finish(attempt)
 

@@ -36,6 +36,7 @@ from trialfleet.workflows.daily.units import Units
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
@@ -414,3 +415,17 @@ def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
     for outcomes in ([], [one], [one, replace(one, region="B", ending=Ending.FAILED)]):
         tell.of(outcomes, reached)
     assert messages == ["A: published, best loss 0.12346", "B: failed"]
+
+
+def test_a_region_that_a_person_stopped_is_told_as_stopped(make_run: MakeRun) -> None:
+    run = make_run()
+    files = RunFolder(run.folder)
+    status = run.status()
+    region = replace(status.regions[0], best=0.5, stage=Stage.STOPPED, phase="trials")
+    status = replace(status, state=RunState.STOPPED, regions=(region,))
+    one = Attempt(date=DAY, attempt=1, run="r1", regions=("A",), started=NOON, deadline=None)
+    messages: list[str] = []
+    outcomes = RunsEndings(one, files, load_frozen(files.study)).all(status)
+    _Telling(messages.append).of(outcomes, status)
+    assert messages == ["A: stopped before it had a model, best loss 0.5"]
+    assert [o.why for o in outcomes] == ["its run r1 was stopped during its trials"]
