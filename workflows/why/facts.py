@@ -164,6 +164,7 @@ class RegionFacts:
         ended: what it noted when it stopped.
         verdict: the gate's.
         not_latest: why `latest` is another run's model.
+        rolled_back: the run that is in force since its model was rolled back; empty: it wasn't.
         script: what the last script of its nodes said, if that was no success.
         queued: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
@@ -187,6 +188,7 @@ class RegionFacts:
     verdict: Mapping[str, Any] = field(default_factory=dict)
     not_latest: str = ""
     published: str = ""
+    rolled_back: str = ""
     script: Script | None = None
     queued: Queued | None = None
     day: Outcome | None = None

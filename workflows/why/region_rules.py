@@ -105,6 +105,16 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         return _answer(
             region, Kind.NOT_LATEST, Blame.NOBODY, why, advice="against that", command=promote
         )
+    if region.rolled_back:
+        why = f"its model was rolled back: {region.rolled_back}'s is in force"
+        return _answer(
+            region,
+            Kind.NOT_LATEST,
+            Blame.PERSON,
+            why,
+            advice="to have it in force again",
+            command=_promote(run, region),
+        ).with_evidence(region.published)
     why = f"its model is published and in force: {region.published}"
     return _answer(region, Kind.WELL, Blame.NOBODY, why)
 

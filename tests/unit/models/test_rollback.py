@@ -21,6 +21,7 @@ from trialfleet.workflows.models import latest as latest_module
 from trialfleet.workflows.models.drift import drift
 from trialfleet.workflows.models.history import changes, in_force
 from trialfleet.workflows.models.latest import promote, rollback
+from trialfleet.workflows.models.listing import was_rolled_back
 
 
 @pytest.fixture
@@ -80,6 +81,18 @@ def test_models_that_are_gone_are_passed_over(models_folder: Path) -> None:
 def test_models_without_a_latest_has_nothing_to_go_back_from(models_folder: Path) -> None:
     with pytest.raises(InputError, match="nothing to roll back"):
         rollback(models_folder)
+
+
+def test_a_published_model_is_known_as_rolled_back_and_by_whose_is_in_force(
+    models_folder: Path,
+) -> None:
+    promoted(models_folder, "r1", "r2")
+    assert was_rolled_back(models_folder / "r2") is None
+    rollback(models_folder)
+    assert was_rolled_back(models_folder / "r2") == "r1"
+    assert was_rolled_back(models_folder / "r1") is None
+    promoted(models_folder, "r2")
+    assert was_rolled_back(models_folder / "r2") is None
 
 
 def test_models_calls_what_was_rolled_back_so(
@@ -197,6 +210,7 @@ from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.workflows.models.history import in_force
 from trialfleet.workflows.models.latest import promote, rollback
+from trialfleet.workflows.models.listing import was_rolled_back
 
 models_folder, times = Path(sys.argv[1]), int(sys.argv[2])
 link = models_folder / "latest"

@@ -118,6 +118,9 @@ def test_what_ended_well() -> None:
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
     assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
     assert "to change that" not in later.why
+    back = region(**published, rolled_back="r0")
+    assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
+    assert back.why == "its model was rolled back: r0's is in force"
 
 
 @pytest.mark.parametrize(
