@@ -136,7 +136,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
         show(days_table(shown))
         show(newest_table(shown))
     else:
-        say(f"no day of {shown.study} has begun")
+        say(f"no day of {shown.study} has begun in {folder.root}")
+        say("a study's days lie below the folder in which they are run: is this the right one?")
     if reasons := reasons_table(shown):
         show(reasons)
     for line in to_copy(shown):

@@ -82,7 +82,22 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
             print_json(current.to_json(), indent=None if keep_watching else 1)
         else:
             show(run_view(current))
+            for line in _left_out(opened.folder):
+                say(line)
     sys.exit(0 if current.state.is_well else 1)
+
+
+def _left_out(folder: Path) -> list[str]:
+    """The regions that failed the run's day before there was a run, which doesn't have them."""
+    from trialfleet.workflows.daily.overview import left_out
+    from trialfleet.workflows.plan.folder import RunFolder
+    from trialfleet.workflows.study.frozen import load_frozen
+
+    day = load_frozen(RunFolder(folder).study).day
+    return [
+        f"not in this run: {one.region} failed its day {one.date}: {one.why}"
+        for one in (left_out(folder, day.date) if day else ())
+    ]
 
 
 @click.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.workflows.daily.folder import DailyFolder
@@ -104,6 +105,25 @@ def outcomes_now(
         for key, one in found.items()
         if key not in again or one.ending is not Ending.FAILED or one.attempt >= again[key].attempt
     }
+
+
+def left_out(run: Path, day: date) -> list[Outcome]:
+    """Return the regions that failed the day of a run and that it doesn't have, if it is a day's.
+
+    Args:
+        run: its folder.
+        day: the day that it is of.
+    """
+    folder = DailyFolder(run.parent)
+    if not folder.journal.exists():
+        return []
+    journal = Journal(folder.journal)
+    numbers = {one.attempt for one in journal.attempts(day) if one.run == run.name}
+    return [
+        one
+        for one in outcomes_now(journal, day, day).values()
+        if one.ending is Ending.FAILED and one.run is None and one.attempt in numbers
+    ]
 
 
 def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:

@@ -10,6 +10,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Journal, Outcome, latest_of
+from trialfleet.workflows.daily.overview import left_out
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
@@ -69,6 +70,11 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
     ]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
+    day = witnesses.frozen.day
+    for one in left_out(run.folder, day.date) if day else ():
+        answer = _of_day(one.region, run.folder.parent)
+        answers.append(answer)
+        unwell.append(answer)
     if not unwell:
         return replace(well[0], why=f"nothing is wrong: the run is {run.state}")
     alike = [answer for answer in unwell if answer.kind is unwell[0].kind]

@@ -23,7 +23,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily import day_lock
 from trialfleet.workflows.daily import days as days_module
-from trialfleet.workflows.daily.day import _Telling
+from trialfleet.workflows.daily.day import _Telling, _Waiting
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
@@ -415,6 +415,24 @@ def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
     for outcomes in ([], [one], [one, replace(one, region="B", ending=Ending.FAILED)]):
         tell.of(outcomes, reached)
     assert messages == ["A: published, best loss 0.12346", "B: failed"]
+
+
+def test_a_day_that_waits_for_htcondor_says_so_once_and_when_it_goes_on(make_run: MakeRun) -> None:
+    status = make_run().status()
+    messages: list[str] = []
+    waits = _Waiting(messages.append)
+    away = replace(status, state=RunState.UNKNOWN, notice="no HTCondor")
+    for each in (status, away, away, status, status):
+        waits.look(each)
+    assert messages == [
+        "the day waits for HTCondor (no HTCondor); if it is down: trialfleet pool up",
+        "HTCondor answers again: the day goes on",
+    ]
+
+
+def test_status_names_the_folder_in_which_no_day_has_begun(here: Path) -> None:
+    done = CliRunner().invoke(main, ["daily", "status", str(write(here, TEXT))])
+    assert f"no day of demo has begun in {here}/runs/demo" in done.output
 
 
 def test_a_region_that_a_person_stopped_is_told_as_stopped(make_run: MakeRun) -> None:

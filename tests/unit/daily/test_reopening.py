@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MakeRun
+from trialfleet import Run, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily import day as day_module
@@ -106,6 +107,28 @@ def test_a_run_that_nobody_resumed_stays_failed(stopped: RunFolder) -> None:
     days.run(DAY)
     assert counted(days.journal) == {"A": Ending.PUBLISHED, "B": Ending.FAILED, "C": Ending.FAILED}
     assert len(days.journal.attempts()) == 1
+
+
+def test_a_region_that_had_no_data_is_told_with_the_day_s_run(stopped: RunFolder) -> None:
+    day = DAY - timedelta(days=1)
+    place = stopped.root.with_name(str(day))
+    plan(Run(stopped.root).study.without(["B", "C"]), run=str(day), out=place, day=day)
+    journal = days_here().journal
+    attempt = Attempt(
+        date=day, attempt=1, run=str(day), regions=("A", "J"), started=NOON, deadline=None
+    )
+    journal.end(journal.begin(attempt), NOON)
+    why_not = f"data of {day} isn't there: data/J.csv"
+    failed = Outcome(date=day, region="J", attempt=1, ending=Ending.FAILED, why=why_not)
+    journal.record([failed], NOON)
+    files = RunFolder(place)
+    publish(files, "A")
+    files.dag_files.submit.touch()
+    done = CliRunner().invoke(main, ["status", str(place)])
+    assert f"not in this run: J failed its day {day}: {why_not}" in done.output
+    first, second = CliRunner().invoke(main, ["why", "--run", str(place)]).output.splitlines()
+    assert f"1 of 2 regions, J among them: its day {day} failed: {why_not}" in first
+    assert f"--from {day} --to {day} --only missing" in second
 
 
 class Killed(BaseException):
