@@ -203,7 +203,8 @@ class Days:
             regions = self._missing(day)
             if not regions:
                 return False
-            self._say(f"{day} ({place}): {len(regions)} regions to make up for")
+            which = f"{len(regions)} region{'s' if len(regions) > 1 else ''}"
+            self._say(f"{day} ({place}): {which} to make up for")
             self._work.finish(self._begin(day, number, regions))
         self.tell()
         return True
