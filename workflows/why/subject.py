@@ -267,7 +267,7 @@ def _unknown(word: str, run: str | None) -> str:
         known = [
             region.name for region in graph_of(load_frozen(folder / "study.yaml").study).regions
         ]
-        where = f"the run {f'{folder.parent.name}/{folder.name}'!r}"
+        where = f"the run {folder.name!r}"
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     regions = f"; regions: {', '.join(known[:_SHOWN])}{more}" if known else ""
     return (

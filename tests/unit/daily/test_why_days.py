@@ -63,7 +63,7 @@ def test_a_region_is_named_with_its_study_or_its_run(shared: Path) -> None:
         assert find_subject(name).what == "region"
     assert why("demo/A").subject == "demo/A"
     assert why("days/A").lines()[0].startswith("days/A: its day")
-    with pytest.raises(InputError, match=r"'B' is no region or node of the run 'demo/r1'.*: A$"):
+    with pytest.raises(InputError, match=r"'B' is no region or node of the run 'r1'.*: A$"):
         why("demo/B")
 
 
