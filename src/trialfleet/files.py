@@ -134,3 +134,8 @@ def shell_quoted(path: Path) -> str:
     """Return a path as one would type it in a shell, relative to here where that is shorter."""
     near = os.path.relpath(path)
     return shlex.quote(near if len(near) < len(str(path)) else str(path))
+
+
+def shell_quoted_anywhere(path: Path) -> str:
+    """Return a path as one would type it in a shell, whatever folder that is in."""
+    return shlex.quote(str(path.absolute()))

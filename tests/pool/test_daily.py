@@ -9,16 +9,19 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from tests.conftest import MOODY
 from tests.pool.conftest import CPUS
 from trialfleet import Run
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.clock import clock_of, install, remove
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Ending
+from trialfleet.workflows.daily.overview import outcomes_now
 from trialfleet.workflows.daily.units import Units
 
 pytestmark = pytest.mark.usefixtures("pool")
@@ -110,6 +113,34 @@ def test_a_table_that_cant_be_trained_on_fails_its_region_alone(here: Path) -> N
     assert (failed.region, failed.ending) == ("B", Ending.FAILED)
     assert "there is no column 'churned'" in failed.why
     assert str(FIRST) in failed.why
+
+
+def test_a_day_that_is_stopped_and_resumed_ends_as_its_run_does(
+    here: Path, wait_for: Callable[..., None]
+) -> None:
+    opened = here / "gate"
+    opened.mkdir()
+    put_data(here, FIRST, A="1")
+    file = write_study(
+        here,
+        regions=["A"],
+        search_space={"x": {"type": "float", "low": 0.0, "high": 1.0}, "gate": str(opened)},
+    )
+    days, place = Days(file), here / "runs" / "demo" / str(FIRST)
+    with ThreadPoolExecutor(1) as aside:
+        day = aside.submit(days.run, FIRST)
+        wait_for(lambda: place.exists() and Run(place).status().regions[0].running)
+        Run(place).stop()
+        day.result(120)
+    assert endings(days, FIRST) == {"A": Ending.FAILED}
+    for node in ("A.l1.t01", "A.best"):
+        (opened / node).touch()
+    done = CliRunner().invoke(main, ["resume", str(place), "--no-watch"])
+    assert f"trialfleet daily run {file} --date {FIRST}" in done.output
+    assert outcomes_now(days.journal) == {}, "it is open again"
+    days.run(FIRST)
+    assert [one.ending for one in days.journal.outcomes()] == [Ending.FAILED, Ending.PUBLISHED]
+    assert not list((here / "runs" / "demo").glob(f"{FIRST}-*"))
 
 
 def test_htcondor_is_the_clock_where_systemd_does_not_run(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import read_json, shell_quoted
+from trialfleet.files import read_json, shell_quoted_anywhere
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
@@ -68,7 +68,7 @@ class RunEvents:
                     f"the model in force was kept: {kept}",
                     f"The new one lies in {region.published}.\n"
                     "Decide otherwise: trialfleet promote "
-                    f"{shell_quoted(Path(region.published or ''))}",
+                    f"{shell_quoted_anywhere(Path(region.published or ''))}",
                     same=kept,
                 )
             if region.drift:
@@ -86,8 +86,8 @@ class RunEvents:
         lines = [
             f"{region.done} of {region.budget} trials completed.",
             f"Log: {log}" if log else "",
-            f"More: trialfleet status {shell_quoted(self._folder.root)}",
-            f"Again: trialfleet resume {shell_quoted(self._folder.root)}",
+            f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}",
+            f"Again: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
         ]
         text = "\n".join(filter(None, lines))
         return self._of_region("region-failed", region, f"failed: {why}", text, same=kind_of(why))
@@ -170,7 +170,7 @@ class RunEvents:
         for key in keys:
             self._since.setdefault(key, now)
             if now - self._since[key] >= LASTING:
-                text = f"More: trialfleet status {shell_quoted(self._folder.root)}"
+                text = f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}"
                 yield self._of_run(kind, kinds[key[1]], text, same=key[1])
 
     def _end(self, status: RunStatus) -> Event:

@@ -118,10 +118,13 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
     return [model.run for model in models_on(find_models_folder(region, ctx.params.get("study")))]
 
 
-def _subjects(ctx: click.Context, _: str) -> list[str]:
-    """The regions of a run, and the nodes of their graphs."""
+def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
+    """The regions of a run, and the nodes of their graphs; STUDY/REGION behind a study's name."""
     from trialfleet.workflows.plan.graph import graph_of
 
+    before, slash, _region = incomplete.partition("/")
+    if slash and not ctx.params.get("run"):
+        return [f"{before}/{region}" for region in run_called(before).study.region_table]
     regions = graph_of(run_called(ctx.params.get("run")).study).regions
     nodes = (node for region in regions for node in (*region.trial_nodes, *region.ends))
     return [*(region.name for region in regions), *nodes]

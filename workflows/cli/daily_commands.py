@@ -85,12 +85,13 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 
 def _show_and_leave(days: Any, done: list[date]) -> None:
     """Say how the regions of some days ended; exit 1 if one failed."""
-    from trialfleet.workflows.daily.journal import Ending, latest_of
+    from trialfleet.workflows.daily.journal import Ending
+    from trialfleet.workflows.daily.overview import outcomes_now
 
     days.tell(_PATIENCE)
     failed = False
     for day in done:
-        counted = list(latest_of(days.journal.outcomes(day, day)).values())
+        counted = list(outcomes_now(days.journal, day, day).values())
         counts = {e: sum(one.ending is e for one in counted) for e in Ending}
         say(f"{day}: {', '.join(f'{n} {ending}' for ending, n in counts.items() if n)}")
         for one in counted:
@@ -135,7 +136,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
         show(days_table(shown))
         show(newest_table(shown))
     else:
-        say(f"no day of {shown.study} has begun")
+        say(f"no day of {shown.study} has begun in {folder.root}")
+        say("a study's days lie below the folder in which they are run: is this the right one?")
     if reasons := reasons_table(shown):
         show(reasons)
     for line in to_copy(shown):

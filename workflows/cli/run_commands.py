@@ -82,7 +82,22 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
             print_json(current.to_json(), indent=None if keep_watching else 1)
         else:
             show(run_view(current))
+            for line in _left_out(opened.folder):
+                say(line)
     sys.exit(0 if current.state.is_well else 1)
+
+
+def _left_out(folder: Path) -> list[str]:
+    """The regions that failed the run's day before there was a run, which doesn't have them."""
+    from trialfleet.workflows.daily.overview import left_out
+    from trialfleet.workflows.plan.folder import RunFolder
+    from trialfleet.workflows.study.frozen import load_frozen
+
+    day = load_frozen(RunFolder(folder).study).day
+    return [
+        f"not in this run: {one.region} failed its day {one.date}: {one.why}"
+        for one in (left_out(folder, day.date) if day else ())
+    ]
 
 
 @click.command()
@@ -95,7 +110,7 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 @click.option(
     "--run",
     metavar="RUN",
-    help="The run that is meant (default: the newest in ./runs).",
+    help="The run that is meant (default: the newest in ./runs that has it).",
     shell_complete=completed_by_runs,
 )
 @click.option("--verbose", "-v", is_flag=True, help="Also what says so, a line each.")
@@ -103,8 +118,9 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> None:
     """Say why something stands where it stands, and what mends it.
 
-    A region by its name; a node of its graph, such as A.l1.t01 or A.best; a job of HTCondor's, such
-    as 12.0; an instance, such as i-0123456789abcdef0. Without one: the run as a whole.
+    A region by its name, or as STUDY/REGION or RUN/REGION; a node of its graph, such as A.l1.t01
+    or A.best; a job of HTCondor's, such as 12.0; an instance, such as i-0123456789abcdef0. Without
+    one: the run as a whole.
     """
     from trialfleet.infra.pool.connection import where_tools_work
     from trialfleet.workflows.why.explain import why as explain
@@ -180,9 +196,14 @@ def _ask(question: str) -> None:
 @click.option("--watch/--no-watch", "keep_watching", default=True, help="Watch it to its end.")
 def resume(run: str | None, keep_watching: bool) -> None:
     """Go on with a RUN that was stopped or has failed."""
+    from trialfleet.workflows.daily.reopening import reopen_day_of, what_records_it
+
     opened = run_called(run)
     before = opened.status().root
     say(_resumed(before, handed_over(opened, opened.resume)))
+    reopen_day_of(opened.folder)
+    if line := what_records_it(opened.folder):
+        say(line)
     if keep_watching:
         watch_to_the_end(opened)
 

@@ -23,9 +23,9 @@ from trialfleet.workflows.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.tables import TablesError
-from trialfleet.workflows.run.run import Run, plan
+from trialfleet.workflows.run.run import Run, plan_day
 from trialfleet.workflows.status.run_status import RunStatus
-from trialfleet.workflows.status.states import RunState
+from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_day, load_whole
@@ -108,13 +108,8 @@ class Work:
         try:
             connect()  # what a study leaves to the pool is decided by it
             day = self._runs_day(attempt, study)
-            plan(
-                stalest_first(study, self.clock()),
-                run=attempt.run,
-                out=self.folder.run(attempt.run),
-                notice=self.say,
-                day=day,
-            )
+            study, out = stalest_first(study, self.clock()), self.folder.run(attempt.run)
+            plan_day(study, attempt.run, out, day, self.file, self.say)
         except TablesError as error:
             self.fail(attempt, {name: "; ".join(lines) for name, lines in error.by_region.items()})
         except (InputError, OSError) as error:
@@ -191,10 +186,11 @@ class Work:
         frozen = load_frozen(RunFolder(run.folder).study)
         endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
         goes_on = _GoingOn(run, self.say)
-        tell = _Telling(self.say)
+        tell, waits = _Telling(self.say), _Waiting(self.say)
         while True:
             try:
                 status = run.status()
+                waits.look(status)
                 ended = endings.published(status)
                 self.journal.record(ended, self.clock())
                 tell.of(ended, status)
@@ -236,7 +232,32 @@ class _Telling:
                 reached = "" if value is None else f", best {status.metric} {value:.5g}"
                 gate = f"; {region.gate}" if region and region.gate else ""
                 why = f"; {one.why}" if one.ending is Ending.KEPT else gate
-                self._say(f"{one.region}: {one.ending}{reached}{why}")
+                self._say(f"{one.region}: {_ended(one, status)}{reached}{why}")
+
+
+def _ended(one: Outcome, status: RunStatus) -> str:
+    """How a region ended, in words: a stop by a person is no failure of the region's own."""
+    stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
+    is_stopped = one.ending is Ending.FAILED and one.region in stopped
+    return "stopped before it had a model" if is_stopped else str(one.ending)
+
+
+class _Waiting:
+    """Says, once, that HTCondor is out of reach while a run goes on, and that it is back."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._is_away = False
+
+    def look(self, status: RunStatus) -> None:
+        """Say what has changed."""
+        is_away = status.state is RunState.UNKNOWN
+        if is_away and not self._is_away:
+            why = status.notice or "the job queue can't be read"
+            self._say(f"the day waits for HTCondor ({why}); if it is down: trialfleet pool up")
+        elif self._is_away and not is_away:
+            self._say("HTCondor answers again: the day goes on")
+        self._is_away = is_away
 
 
 class _GoingOn:

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from trialfleet.errors import InputError, StudyError, TrialfleetError
+from trialfleet.files import write_atomic
 from trialfleet.workflows.daily.day import Clock, Say, Work
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.digest import tell_days
@@ -14,6 +15,7 @@ from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, latest_of
 from trialfleet.workflows.daily.missed import days_to_do, due_day
 from trialfleet.workflows.daily.region_outcomes import data_not_there
+from trialfleet.workflows.daily.reopening import reopen
 from trialfleet.workflows.plan.run_ids import published_already
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_day, load_whole
@@ -74,6 +76,7 @@ class Days:
         self._say = say
         self.folder = DailyFolder.of(study.name)
         self.folder.root.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder.study, f"{file.absolute()}\n")
         self.journal = Journal(self.folder.journal)
         self._work = Work(file, self.folder, self.journal, clock, say)
 
@@ -170,10 +173,13 @@ class Days:
         """Work on a day's first attempt, alone; whoever comes second finds it done."""
         attempt = self._first_attempt(day)
         other: date | None = None
+        reopen(self.folder, self.journal, self._clock())
 
         def gives_up(busy: date | None) -> bool:
             nonlocal other
-            if attempt.ended:  # nothing of this day is left to do
+            if all(
+                one.ended for one in self.journal.attempts(day)
+            ):  # nothing of this day is left to do
                 return True
             if busy and other is None:
                 self._say(f"waits: {busy} is being worked on")
@@ -194,7 +200,7 @@ class Days:
         """Work on what is missing of a day, alone; return whether anything was."""
         with turn(self.folder, day, lambda _: False):
             self._finish_open()
-            attempts = self.journal.attempts(day)
+            number = max((one.attempt for one in self.journal.attempts(day)), default=0) + 1
             regions = self._missing(day)
             if not regions:
                 return False
@@ -202,13 +208,15 @@ class Days:
                 more = f", and of {len(absent) - 1} other" if len(absent) > 1 else ""
                 self._say(f"{day} ({place}): nothing is begun: {absent[0]}{more}")
                 return True
-            self._say(f"{day} ({place}): {len(regions)} regions to make up for")
-            self._work.finish(self._begin(day, len(attempts) + 1, regions))
+            which = f"{len(regions)} region{'s' if len(regions) > 1 else ''}"
+            self._say(f"{day} ({place}): {which} to make up for")
+            self._work.finish(self._begin(day, number, regions))
         self.tell()
         return True
 
     def _finish_open(self) -> None:
         """Finish what was begun, the oldest first: a day never overlaps another."""
+        reopen(self.folder, self.journal, self._clock())
         for attempt in self.journal.attempts():
             self._work.finish(attempt)
 

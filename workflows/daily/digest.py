@@ -66,7 +66,7 @@ def _events(
             yield from _without_run(study, folder, outcomes)
             digest = event_id(folder.root, "day-done", attempt.date, attempt.attempt)
             costs = None if outbox.has(digest) else _costs(folder, attempt)
-            yield _digest(study, digest, attempt, outcomes, costs)
+            yield _digest(study, folder, digest, attempt, outcomes, costs)
 
 
 def _without_run(study: str, folder: DailyFolder, outcomes: list[Outcome]) -> Iterator[Event]:
@@ -79,19 +79,19 @@ def _without_run(study: str, folder: DailyFolder, outcomes: list[Outcome]) -> It
                 study=study,
                 region=one.region,
                 title=in_one_line(f"{study} {one.date}: {one.region}: failed: {one.why}"),
-                text=_again(one),
+                text=_again(one, folder),
                 data={"date": str(one.date)},
             )
 
 
-def _again(one: Outcome) -> str:
-    day = one.date
-    return f"Again: trialfleet daily backfill STUDY.yaml --from {day} --to {day} --only missing"
+def _again(one: Outcome, folder: DailyFolder) -> str:
+    between = f"--from {one.date} --to {one.date}"
+    return f"Again: trialfleet daily backfill {folder.study_as_typed} {between} --only missing"
 
 
-def _next_steps(outcomes: list[Outcome]) -> list[str]:
+def _next_steps(outcomes: list[Outcome], folder: DailyFolder) -> list[str]:
     failed = [one for one in outcomes if one.ending is Ending.FAILED]
-    return [_again(failed[0])] if failed else []
+    return [_again(failed[0], folder)] if failed else []
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,12 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
 
 
 def _digest(
-    study: str, key: str, attempt: Attempt, outcomes: list[Outcome], costs: DaysCosts | None
+    study: str,
+    folder: DailyFolder,
+    key: str,
+    attempt: Attempt,
+    outcomes: list[Outcome],
+    costs: DaysCosts | None,
 ) -> Event:
     counts = {e: sum(one.ending is e for one in outcomes) for e in Ending}
     words = ", ".join(f"{count} {ending}" for ending, count in counts.items() if count)
@@ -129,7 +134,9 @@ def _digest(
         study=study,
         run=attempt.run,
         title=in_one_line(f"{study} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
-        text="\n".join(filter(None, [digest_table(outcomes, costs), *_next_steps(outcomes)])),
+        text="\n".join(
+            filter(None, [digest_table(outcomes, costs), *_next_steps(outcomes, folder)])
+        ),
         data={
             "date": str(attempt.date),
             "attempt": attempt.attempt,

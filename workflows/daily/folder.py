@@ -5,6 +5,7 @@ runs/STUDY/daily.lock             locked by whoever works on a day; holds that d
 runs/STUDY/daily.checksums.jsonl  the checksums of the data files that were read
 runs/STUDY/daily.start            what the clock starts: `trialfleet daily run STUDY`, here
 runs/STUDY/daily.alerts/          events of the days, and who has heard of them
+runs/STUDY/daily.study            the path of the study's file, to name it in commands
 runs/STUDY/daily.log              what that printed, where HTCondor is the clock
 runs/STUDY/DATE                   a day's run; DATE-2 is another attempt at what failed in it
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+
+from trialfleet.files import shell_quoted_anywhere
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,20 @@ class DailyFolder:
     def start(self) -> Path:
         """The program that a clock starts."""
         return self.root / "daily.start"
+
+    @property
+    def study(self) -> Path:
+        """Holds the path of the study's file, as its days were run last."""
+        return self.root / "daily.study"
+
+    @property
+    def study_as_typed(self) -> str:
+        """The study's file as one types it in a shell; STUDY where that isn't known."""
+        try:
+            path = self.study.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, ValueError):
+            return "STUDY"
+        return shell_quoted_anywhere(Path(path)) if path else "STUDY"
 
     @property
     def log(self) -> Path:

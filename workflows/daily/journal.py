@@ -22,7 +22,7 @@ from trialfleet.errors import TrialfleetError
 PATIENCE = 60.0  # seconds for another process's write to end
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
-    date TEXT NOT NULL, attempt INTEGER NOT NULL, run TEXT NOT NULL UNIQUE, regions TEXT NOT NULL,
+    date TEXT NOT NULL, attempt INTEGER NOT NULL, run TEXT NOT NULL, regions TEXT NOT NULL,
     started TEXT NOT NULL, deadline TEXT, ended TEXT, PRIMARY KEY (date, attempt)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS outcomes (
@@ -38,6 +38,16 @@ CREATE TRIGGER IF NOT EXISTS outcomes_never_change BEFORE UPDATE ON outcomes
 CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
     BEGIN SELECT RAISE(ABORT, 'what is recorded never changes'); END;
 """
+
+
+# Releases up to 0.1 had one attempt at most for a run.
+_FORMER = "run TEXT NOT NULL UNIQUE"
+_COPY = (
+    "ALTER TABLE attempts RENAME TO former_attempts",
+    _SCHEMA.partition(";")[0],
+    "INSERT INTO attempts SELECT * FROM former_attempts",
+    "DROP TABLE former_attempts",
+)
 
 
 class Ending(StrEnum):
@@ -77,7 +87,8 @@ class Attempt:
     """One go at a day: the first is for all regions, another for those that failed.
 
     Attributes:
-        run: the id of the run that it makes, where any region needs one.
+        run: the id of the run that it makes, where any region needs one; or of a former attempt's,
+            which somebody has resumed.
         deadline: when its regions stop asking for trials; None: never.
         ended: when each of its regions had an outcome; None until then.
     """
@@ -103,6 +114,16 @@ class Journal:
         self._file = file
         with self._open() as connection:
             connection.executescript(_SCHEMA)
+            if _is_former(connection):
+                connection.execute("BEGIN IMMEDIATE")
+                if _is_former(connection):  # still, now that nobody else writes
+                    for statement in _COPY:
+                        connection.execute(statement)
+
+    @property
+    def file(self) -> Path:
+        """The journal's file."""
+        return self._file
 
     def begin(self, attempt: Attempt) -> Attempt:
         """Record an attempt, or return the one of its date and number that is there already."""
@@ -181,6 +202,11 @@ class Journal:
                     yield connection
         except sqlite3.Error as error:
             raise TrialfleetError(f"the journal {str(self._file)!r}: {error}") from error
+
+
+def _is_former(connection: sqlite3.Connection) -> bool:
+    query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'attempts'"
+    return _FORMER in connection.execute(query).fetchone()["sql"]
 
 
 def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:

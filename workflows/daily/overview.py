@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.daily.region_outcomes import ending_with_model
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.causes import SEE
 
 if TYPE_CHECKING:
@@ -64,7 +69,7 @@ def overview(
     """Return a study's days, the newest `most` of them."""
     attempts = journal.attempts()
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
-    found = latest_of(journal.outcomes(min(dates, default=None))) if dates else {}
+    found = outcomes_now(journal, min(dates)) if dates else {}
     days = [_day(day, attempts, [o for (d, _), o in found.items() if d == day]) for day in dates]
     return Overview(
         study=study,
@@ -72,6 +77,69 @@ def overview(
         newest=days[0].outcomes if days else (),
         next_start=next_start,
         clock=clock,
+    )
+
+
+def outcomes_now(
+    journal: Journal, first: date | None = None, last: date | None = None
+) -> dict[tuple[date, str], Outcome]:
+    """Return the outcomes that count at this moment, by day and region, between two days.
+
+    A region that is worked on again has none, until its new model is there: that counts at once,
+    recorded or not.
+    """
+    again = {
+        (attempt.date, region): attempt
+        for attempt in journal.attempts()
+        if attempt.ended is None
+        for region in attempt.regions
+    }
+    models = [
+        made
+        for (day, region), attempt in again.items()
+        if (first or day) <= day <= (last or day) and (made := _made(journal, attempt, region))
+    ]
+    found = latest_of([*journal.outcomes(first, last), *models])
+    return {
+        key: one
+        for key, one in found.items()
+        if key not in again or one.ending is not Ending.FAILED or one.attempt >= again[key].attempt
+    }
+
+
+def left_out(run: Path, day: date) -> list[Outcome]:
+    """Return the regions that failed the day of a run and that it doesn't have, if it is a day's.
+
+    Args:
+        run: its folder.
+        day: the day that it is of.
+    """
+    folder = DailyFolder(run.parent)
+    if not folder.journal.exists():
+        return []
+    journal = Journal(folder.journal)
+    numbers = {one.attempt for one in journal.attempts(day) if one.run == run.name}
+    return [
+        one
+        for one in outcomes_now(journal, day, day).values()
+        if one.ending is Ending.FAILED and one.run is None and one.attempt in numbers
+    ]
+
+
+def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
+    """How a region ends an attempt that nobody has recorded yet, if its model is there."""
+    run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
+    files = run.region(region_slug(region))
+    if not files.published.exists():
+        return None
+    ending, why = ending_with_model(files)
+    return Outcome(
+        date=attempt.date,
+        region=region,
+        attempt=attempt.attempt,
+        ending=ending,
+        why=why,
+        run=attempt.run,
     )
 
 
@@ -99,7 +167,7 @@ def days_table(shown: Overview) -> Table:
     table.add_column("run")
     for day in shown.days:
         counts = [*(day.counts[ending] for ending in Ending), day.open]
-        runs = ", ".join(attempt.run for attempt in day.attempts)
+        runs = ", ".join(dict.fromkeys(attempt.run for attempt in day.attempts))
         table.add_row(str(day.date), *(str(count or "·") for count in counts), runs)
     return table
 

@@ -6,12 +6,21 @@ from datetime import date
 
 from trialfleet.files import read_json
 from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.models.latest import why_not_latest
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
 
+_DURING = {  # the phases of `RegionStatus`
+    "waiting": "before it began",
+    "trials": "during its trials",
+    "best": "during its full training",
+    "gate": "during the gate's job",
+    "publish": "before its model was published",
+    "done": "after it was done",
+}
 _KEPT = "kept"  # the gate's word for a model that was trained and isn't the champion
 
 
@@ -21,18 +30,18 @@ class RunsEndings:
     def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
         self._attempt = attempt
         self._files = files
-        self._regions = list(frozen.study.region_table)
+        self._regions = [name for name in frozen.study.region_table if name in attempt.regions]
         self._day = frozen.day or RunsDay(date=attempt.date)
 
     def published(self, status: RunStatus) -> list[Outcome]:
         """Return the outcomes of the regions that have published, while others may go on."""
-        return [self._with_model(r) for r in status.regions if r.stage.has_model]
+        return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
 
     def all(self, status: RunStatus) -> list[Outcome]:
         """Return the outcomes of all regions of a run that has ended."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _why_failed(region, status))
-            for region in status.regions
+            for region in self._own(status)
             if not region.stage.has_model
         ]
         return [*self.published(status), *failed]
@@ -41,14 +50,13 @@ class RunsEndings:
         """Return the outcomes of a run that can't be begun."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
+    def _own(self, status: RunStatus) -> list[RegionStatus]:
+        """The attempt's regions: a run that goes on has others that have ended the day."""
+        return [region for region in status.regions if region.name in self._regions]
+
     def _with_model(self, region: RegionStatus) -> Outcome:
-        gate = self._files.region(region.slug).verdict
-        verdict = read_json(gate) if gate.exists() else {}
-        if verdict.get("verdict") == _KEPT:
-            return self._outcome(region.name, Ending.KEPT, str(verdict.get("why") or ""))
-        if region.not_latest:
-            return self._outcome(region.name, Ending.KEPT, region.not_latest)
-        return self._outcome(region.name, Ending.PUBLISHED, "")
+        ending, why = ending_with_model(self._files.region(region.slug))
+        return self._outcome(region.name, ending, why)
 
     def _outcome(self, region: str, ending: Ending, why: str) -> Outcome:
         return Outcome(
@@ -63,13 +71,24 @@ class RunsEndings:
         )
 
 
+def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
+    """Return how a region ended that has published a model, and why where that is kept."""
+    verdict = read_json(files.verdict) if files.verdict.exists() else {}
+    if verdict.get("verdict") == _KEPT:
+        return Ending.KEPT, str(verdict.get("why") or "")
+    if not_latest := why_not_latest(files.published):
+        return Ending.KEPT, not_latest
+    return Ending.PUBLISHED, ""
+
+
 def _why_failed(region: RegionStatus, status: RunStatus) -> str:
     if region.reason:
         return region.reason
     if region.cause:
         return str(region.cause)
-    word = "stopped" if status.state is RunState.STOPPED else "ended"
-    return f"the run {status.run} {word} while the region was {region.phase}"
+    if status.state is RunState.STOPPED:
+        return f"its run {status.run} was stopped {_DURING[region.phase]}"
+    return f"its run {status.run} ended {_DURING[region.phase]}"
 
 
 def data_not_there(day: date, path: str) -> str:

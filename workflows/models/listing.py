@@ -98,6 +98,13 @@ def _standings(link: Path) -> dict[str, Standing]:
     return found | ({latest: Standing.IN_FORCE} if latest else {})
 
 
+def was_rolled_back(published: Path) -> str | None:
+    """Return the run in force in place of a published model that a person rolled back, if so."""
+    link = published.parent / LATEST
+    standing = _standings(link).get(published.name)
+    return target_of(link) if standing is Standing.ROLLED_BACK else None
+
+
 def drift_of(models_folder: Path, run: str | None) -> str | None:
     """Return how a model in such a folder left its own past, with its metric; None if it didn't."""
     found = [model for model in models_on(models_folder) if model.run == run]

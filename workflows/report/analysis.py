@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.files import shell_quoted
+from trialfleet.files import shell_quoted_anywhere
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.report.formatting import column_decimals, fixed, signed
 from trialfleet.workflows.report.model import (
@@ -133,7 +133,7 @@ def why_command(region: RegionSource) -> str | None:
     if region.folder is None:
         return None
     run = region.folder.absolute().parent.parent  # the report is read from anywhere
-    return f"trialfleet why {shlex.quote(region.name)} --run {shell_quoted(run)}"
+    return f"trialfleet why {shlex.quote(region.name)} --run {shell_quoted_anywhere(run)}"
 
 
 def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:

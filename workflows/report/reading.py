@@ -14,9 +14,9 @@ from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.edges import edges_of
 from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import RegionReport, Report, Trial
-from trialfleet.workflows.report.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.report.source import RegionSource, ReportSource
 from trialfleet.workflows.status.causes import cause_of
+from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.states import TrialState, trial_state
 
 if TYPE_CHECKING:

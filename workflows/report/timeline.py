@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trialfleet.workflows.report.model import RegionReport, Report
-from trialfleet.workflows.report.pauses import Span, paused_within
 from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.pauses import Span, paused_within
 from trialfleet.workflows.status.states import TrialState
 
 TO_COME = 0.04  # of a run that goes on: so far past the latest news are jobs drawn that still run

@@ -353,6 +353,13 @@ def plan(
         )
 
 
+def plan_day(
+    study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
+) -> Run:
+    """Write the folder of a day's run, as `plan` does; what is to be done next names the file."""
+    return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
+
+
 def _runs_day(day: date | RunsDay | None) -> RunsDay | None:
     return RunsDay(date=day) if isinstance(day, date) else day
 

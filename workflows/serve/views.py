@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trialfleet.files import read_json
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
+from trialfleet.workflows.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.report.formatting import (
     NOTHING,
     column_decimals,
@@ -169,7 +171,11 @@ def _time_left(status: RunStatus) -> str:
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
     money = snapshot.look.status.money
     if money is None:
-        return "Money", NOTHING, "no fleet with prices"
+        known = [r.usd for r in snapshot.look.status.regions if r.usd is not None]
+        if not known:
+            return "Money", NOTHING, "no prices are known"
+        spent = sum(known)
+        return "Money", f"{spent:.{2 if spent >= 1 else 4}f} USD", "its jobs, by usd_per_hour"
     if money.cap is None:
         return "Money", f"{usd(money.spent)} USD", "no cap"
     return "Money", f"{usd(money.spent)} USD", f"of {usd(money.cap)}, {usd(money.left or 0.0)} left"
@@ -206,11 +212,12 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
     under_way += [f"{region.failed} failed"] if region.failed else []
     scale = 100 / region.budget
     shares = (region.done, region.failed + region.pruned, region.running)
+    in_force = was_rolled_back(Path(region.published)) if region.published else None
     return Tile(
         name=region.name,
         slug=region.slug,
-        stage=region.stage.value,
-        tone=_TONES.get(region.stage, "idle"),
+        stage=Standing.ROLLED_BACK.value if in_force else region.stage.value,
+        tone="idle" if in_force else _TONES.get(region.stage, "idle"),
         gain=gain_of(snapshot, region),
         best=f"{status.metric} {number(region.best)}" if region.best is not None else "",
         age=_age(snapshot, region),
@@ -220,7 +227,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
             round(shares[1] * scale, 1),
             round(shares[2] * scale, 1),
         ),
-        why=shortened(_why(region), _REASON),
+        why=f"{in_force}'s model is in force" if in_force else shortened(_why(region), _REASON),
     )
 
 

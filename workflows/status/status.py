@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
@@ -31,6 +32,7 @@ from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import cause_of, why_all_fail
 from trialfleet.workflows.status.job_costs import region_usd
+from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.region_state import (
     gate_of,
     gave_up,
@@ -45,7 +47,7 @@ from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.running import running_trials
 from trialfleet.workflows.status.spending import read_spending
 from trialfleet.workflows.status.states import RunState, TrialState, stage_of
-from trialfleet.workflows.status.time_left import seconds_left, seconds_left_of_run
+from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 
@@ -96,6 +98,9 @@ class StatusReader:
             )
             for region in self._graph.regions
         }
+        is_running = state is RunState.RUNNING
+        log, all_trials = self._folder.dag_files.log, chain.from_iterable(trials.values())
+        pauses = pauses_so_far(log, all_trials) if is_running else ()
         unfinished = {
             region.name: unfinished_of(trials[region.name], states[region.slug], queued)
             for region in self._graph.regions
@@ -108,11 +113,11 @@ class StatusReader:
                 queued,
                 nodes.get(region.slug),
                 states[region.slug],
+                pauses,
             )
             for region in self._graph.regions
         )
         objective = self._frozen.study.objective
-        is_running = state is RunState.RUNNING
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
@@ -135,7 +140,9 @@ class StatusReader:
                 *(self._waiting.why(queued) if queued else ()),
             ),
             mends=tuple(mends(self._folder)),
-            seconds_left=seconds_left_of_run(regions, _begun(trials)) if is_running else None,
+            seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
+            if is_running
+            else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
             study_file=self._frozen.study_file,
         )
@@ -206,6 +213,7 @@ class StatusReader:
         queued: QueuedRun | None,
         node: NodeStatus | None,
         state: RunState,
+        pauses: Sequence[Span],
     ) -> RegionStatus:
         files = self._folder.region(region.slug)
         complete = [t for t in trials if t.state is StoredState.COMPLETE]
@@ -236,7 +244,9 @@ class StatusReader:
             budget=region.trials,
             best=best.value if best else None,
             best_trial=best.number if best else None,
-            seconds_left=seconds_left(trials, region.trials, hours) if is_tuning else None,
+            seconds_left=(
+                seconds_left(trials, region.trials, hours, pauses) if is_tuning else None
+            ),
             reason=reason_of(files, node, state),
             published=published,
             spent=noted(files.spent, "reason"),
@@ -300,9 +310,3 @@ def last_finished(folder: RunFolder) -> datetime | None:
         return datetime.fromisoformat(read_record(folder.report_data, "finished")["finished"])
     except (InputError, TypeError, ValueError):  # the report can be written again
         return None
-
-
-def _begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
-    """When the first trial of all regions was asked for, in Unix seconds."""
-    asked = (t.datetime_start for each in trials.values() for t in each if t.datetime_start)
-    return min((moment.timestamp() for moment in asked), default=None)

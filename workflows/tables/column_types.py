@@ -95,6 +95,6 @@ def _almost_numbers(values: pl.Series) -> str:
     if share == 1:
         return "is categorical: some of its numbers begin with 0, as codes do"
     return (
-        f"is categorical, though {share:.0%} of its cells are numbers: {other!r} is none. If it "
-        "stands for a missing value, add it to table.null_values"
+        f"is categorical, though {min(99, round(100 * share))}% of its cells are numbers: "
+        f"{other!r} is not a number. If it stands for a missing value, add it to table.null_values"
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 from trialfleet.classads import value
 from trialfleet.errors import InputError
+from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.journal import Journal, Outcome, latest_of
+from trialfleet.workflows.daily.overview import left_out
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
@@ -29,7 +32,8 @@ def why(word: str | None, run: str | None = None) -> Answer:
     """Return why something stands where it stands.
 
     Args:
-        word: a region, a node of a graph, a job's or an instance's id, or a run; None: the run.
+        word: a region, also as STUDY/REGION, a node of a graph, a job's or an instance's id, or a
+            run; None: the run.
         run: which run is meant; default: the newest that has it.
 
     Raises:
@@ -42,7 +46,7 @@ def why(word: str | None, run: str | None = None) -> Answer:
         return _foreign(subject)
     assert subject.folder is not None, "all else is of a run, or of a study's days"
     if subject.what == "day":
-        return _of_day(subject.word, subject.folder)
+        return _of_day(subject.name, subject.folder).of(subject.word)
     witnesses = RunWitnesses(subject.folder)
     if subject.what == "run":
         return _why_run(witnesses).of(subject.word)
@@ -68,6 +72,11 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
     ]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
+    day = witnesses.frozen.day
+    for one in left_out(run.folder, day.date) if day else ():
+        answer = _of_day(one.region, run.folder.parent)
+        answers.append(answer)
+        unwell.append(answer)
     if not unwell:
         return replace(well[0], why=f"nothing is wrong: the run is {run.state}")
     alike = [answer for answer in unwell if answer.kind is unwell[0].kind]
@@ -106,12 +115,25 @@ def _of_day(region: str, folder: Path) -> Answer:
         why_not = "its day has begun, and no run is planned for it yet"
         return Answer(subject=region, kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)
     if newest.run is not None:
-        raise InputError(f"the run {newest.run!r} of {region!r} is no longer in {str(folder)!r}")
-    run = RunFacts(folder=folder, study=folder.name, run=str(newest.date), state=RunState.UNKNOWN)
+        raise InputError(_in_another_run(region, newest.run, folder))
+    run = RunFacts(
+        folder=folder,
+        study=folder.name,
+        run=str(newest.date),
+        state=RunState.UNKNOWN,
+        study_file=DailyFolder(folder).study_as_typed,
+    )
     facts = RegionFacts(
         name=region, slug=region, state=RunState.UNKNOWN, stage=Stage.UNKNOWN, day=newest
     )
     return why_region(run, facts)
+
+
+def _in_another_run(region: str, run: str, folder: Path) -> str:
+    if not (folder / run).is_dir():
+        return f"the run {run!r} of {region!r} is no longer in {str(folder)!r}"
+    asked = f"trialfleet why {shlex.quote(region)} --run {shell_quoted(folder / run)}"
+    return f"the run that is named has no region {region!r}; its newest is {run!r}: {asked}"
 
 
 # --- a job that is none of ours -------------------------------------------------------------------

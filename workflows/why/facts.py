@@ -167,6 +167,7 @@ class RegionFacts:
         verdict: the gate's.
         not_latest: why `latest` is another run's model.
         gate: what the gate found of a model that it let pass.
+        rolled_back: the run that is in force since its model was rolled back; empty: it wasn't.
         script: what the last script of its nodes said, if that was no success.
         queued: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
@@ -191,6 +192,7 @@ class RegionFacts:
     not_latest: str = ""
     gate: str = ""
     published: str = ""
+    rolled_back: str = ""
     script: Script | None = None
     queued: Queued | None = None
     day: Outcome | None = None

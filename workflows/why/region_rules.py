@@ -103,8 +103,23 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         promote = _promote(run, region)
         why = region.not_latest.partition("; to change that")[0]
         return _answer(
-            region, Kind.NOT_LATEST, Blame.NOBODY, why, advice="against that", command=promote
+            region,
+            Kind.NOT_LATEST,
+            Blame.NOBODY,
+            why,
+            advice="to have it in force",
+            command=promote,
         )
+    if region.rolled_back:
+        why = f"its model was rolled back: {region.rolled_back}'s is in force"
+        return _answer(
+            region,
+            Kind.NOT_LATEST,
+            Blame.PERSON,
+            why,
+            advice="to have it in force again",
+            command=_promote(run, region),
+        ).with_evidence(region.published)
     why = f"its model is published and in force: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
     return _answer(region, Kind.WELL, Blame.NOBODY, why)
@@ -116,12 +131,12 @@ def _kept(run: RunFacts, region: RegionFacts) -> Answer:
     promote = _promote(run, region)
     if _UNMEASURED.search(why):
         sentence = f"its new model could not be measured, so the gate kept {champion}: {why}"
-        advice = "mend the trainer's mode evaluate; against the gate"
+        advice = "mend the trainer's mode evaluate; to have the new model in force all the same"
         return _answer(
             region, Kind.GATE_FAILED, Blame.USER, sentence, advice=advice, command=promote
         )
     sentence = f"the gate kept {champion}: {why}"
-    advice = "nothing is wrong; against the gate"
+    advice = "nothing is wrong; to have the new model in force all the same"
     return _answer(region, Kind.GATE_KEPT, Blame.NOBODY, sentence, advice=advice, command=promote)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +31,9 @@ class Subject:
 
     Attributes:
         word: as it was typed.
-        what: what it is. A `day` is a region that the journal of a study's days knows and no run.
+        what: what it is. A `day` is a region of which the journal of a study's days has the newest
+            word, and no run was made.
+        name: the region's, where it is a `day`.
         folder: its run's; for a day the folder of the study's runs.
         region: the region's graph.
         node: the DAG node.
@@ -40,6 +42,7 @@ class Subject:
 
     word: str
     what: What
+    name: str = ""
     folder: Path | None = None
     region: RegionGraph | None = None
     node: str = ""
@@ -50,23 +53,25 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     """Return what a word names.
 
     Args:
-        word: a region's name, a DAG node's, a job's or an instance's id, a run; None: the run.
-        run: the run that is meant; default: the newest here that has such a region or node.
+        word: a region's name, STUDY/REGION or RUN/REGION, a DAG node's, a job's or an instance's
+            id, a run; None: the run.
+        run: the run that is meant; default: the newest here that has such a region or node, unless
+            the journal of a study's days has a newer word on that region.
 
     Raises:
         InputError: nothing is called so; names what there is.
     """
     if word is None:
         return Subject(word=str(find_run(run).name), what="run", folder=_opened(find_run(run)))
-    if found := _in_runs(word, run):
+    if run is not None:
+        _opened(find_run(run))  # no word is looked up in what is no run
+    if found := _named(word, run):
         return found
     if _INSTANCE.fullmatch(word):
         folder = find_run(run) if run or runs_here() else None
         return Subject(word=word, what="instance", folder=_opened(folder) if folder else None)
     if _JOB.fullmatch(word):
         return _job(word, run)
-    if found := _of_a_day(word):
-        return found
     if run is None and (is_run := _as_run(word)):
         return is_run
     raise InputError(_unknown(word, run))
@@ -76,22 +81,74 @@ def _opened(folder: Path) -> Path:
     return open_run(folder).root
 
 
-def _in_runs(word: str, run: str | None) -> Subject | None:
-    """A region or node of the run that is named, else of the newest that has it."""
-    slug = region_slug(word)
-    head = word.partition(".")[0]
-    folders = [find_run(run)] if run else [found.folder for found in _submitted_first()]
-    for folder in folders:
-        regions = RunFolder(folder.absolute()).regions
-        if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
-            continue
-        for region in graph_of(load_frozen(RunFolder(_opened(folder)).study).study).regions:
-            if word in {region.name, region.slug}:
-                return Subject(word=word, what="region", folder=_opened(folder), region=region)
-            if word in {*region.trial_nodes, *region.ends}:
-                return Subject(
-                    word=word, what="node", folder=_opened(folder), region=region, node=word
-                )
+def _named(word: str, run: str | None) -> Subject | None:
+    """A region or node by its name alone, else by that behind its study's, or its run's."""
+    if found := _newest(word, word, run, None):
+        return found
+    before, _, name = word.partition("/")
+    if not (before and name):
+        return None
+    if before in _studies():
+        return _newest(name, word, run, before)
+    try:
+        return _newest(name, word, run or str(find_run(before)), None)
+    except InputError:
+        return None
+
+
+def _studies() -> set[str]:
+    """The studies that have runs or days here."""
+    return {found.study for found in runs_here()} | {place.name for place in _days_here(None)}
+
+
+def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
+    """A region, by its newest run or, if that is newer, by a day on which it had none; or a node.
+
+    Where several studies have such a region it is called STUDY/REGION.
+    """
+    if run is None:
+        runs = [r for r in _submitted_first() if study in {None, r.study}]
+        folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
+    else:
+        folders = [(find_run(run), 0.0)]
+        days = _days_here(find_run(run).absolute().parent.name)
+    of_run = next((made for one in folders if (made := _in_run(name, *one))), None)
+    of_day = max(filter(None, (_of_a_day(name, one) for one in days)), default=None)
+    if of_run and (of_day is None or run is not None or of_run[0] >= of_day[0]):
+        found = replace(of_run[1], word=word)
+    elif of_day:
+        found = Subject(word=word, what="day", name=name, folder=of_day[1])
+    else:
+        return None
+    if found.folder is None or found.what == "node" or word != name or not _is_shared(name):
+        return found
+    place = found.folder if found.what == "day" else found.folder.parent
+    return replace(found, word=f"{place.name}/{name}")
+
+
+def _is_shared(region: str) -> bool:
+    """Whether several studies have a region of this name here."""
+    of_runs = {run.folder.absolute().parent for run in runs_here() if _may_have(region, run)}
+    of_days = {folder for folder in _days_here(None) if _of_a_day(region, folder)}
+    return len(of_runs | of_days) > 1
+
+
+def _may_have(name: str, run: FoundRun) -> bool:
+    return (RunFolder(run.folder.absolute()).regions / region_slug(name)).is_dir()
+
+
+def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | None:
+    """A region or node of a run, and when that was planned."""
+    slug, head = region_slug(name), name.partition(".")[0]
+    regions = RunFolder(folder.absolute()).regions
+    if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
+        return None
+    opened = _opened(folder)
+    for region in graph_of(load_frozen(RunFolder(opened).study).study).regions:
+        if name in {region.name, region.slug}:
+            return planned, Subject(word=name, what="region", folder=opened, region=region)
+        if name in {*region.trial_nodes, *region.ends}:
+            return planned, Subject(word=name, what="node", folder=opened, region=region, node=name)
     return None
 
 
@@ -168,15 +225,27 @@ def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subj
     return None
 
 
-def _of_a_day(word: str) -> Subject | None:
-    """A region that has ended a day without a run."""
-    for journal in sorted(RUNS.absolute().glob("*/daily.db")):
-        from trialfleet.workflows.daily.journal import Journal
+def _days_here(study: str | None) -> list[Path]:
+    """The folders of the studies that have days here, of all or of one."""
+    found = sorted(journal.parent for journal in RUNS.absolute().glob("*/daily.db"))
+    return [folder for folder in found if study in {None, folder.name}]
 
-        known = Journal(DailyFolder(journal.parent).journal).attempts()
-        if any(word in attempt.regions for attempt in known):
-            return Subject(word=word, what="day", folder=journal.parent)
-    return None
+
+def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
+    """When a study's journal said its last of a region, if it knows it, where no run was made."""
+    from trialfleet.workflows.daily.journal import Journal
+
+    journal = Journal(DailyFolder(folder).journal)
+    attempts = [one for one in journal.attempts() if region in one.regions]
+    if not attempts:
+        return None
+    said = [one for one in journal.outcomes() if one.region == region and one.recorded]
+    newest = max(said, key=lambda one: (one.date, one.attempt), default=None)
+    if newest is None or newest.recorded is None:
+        return attempts[-1].started.timestamp(), folder
+    # what a run did is told by the run, as long as that is there
+    is_in_a_run = newest.run is not None and (folder / newest.run).is_dir()
+    return (0.0 if is_in_a_run else newest.recorded.timestamp()), folder
 
 
 def _as_run(word: str) -> Subject | None:
@@ -190,6 +259,9 @@ def _as_run(word: str) -> Subject | None:
 def _unknown(word: str, run: str | None) -> str:
     known: list[str] = []
     where = f"no run in {str(RUNS.absolute())!r}"
+    before, _, name = word.partition("/")
+    if run is None and name and before in _studies():
+        run, word = before, name
     if run or runs_here():
         folder = _opened(find_run(run))
         known = [

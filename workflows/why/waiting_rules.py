@@ -101,16 +101,26 @@ def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
         why = f"a slot is free for its job ({job}); HTCondor starts it within seconds"
         return answer(Kind.SOON, Blame.NOBODY, why)
     others = _jobs(queued)
-    why = f"all {found.willing} slot(s) that can run it are busy{others}; it waits for its turn"
-    return answer(Kind.BUSY, Blame.NOBODY, why, "nothing is wrong; who is there", "condor_q -all")
+    are = "are" if found.willing > 1 else "is"
+    why = f"{_all(found.willing)} that can run it {are} busy{others}; it waits for its turn"
+    advice = "nothing is wrong; to see who is there"
+    return answer(Kind.BUSY, Blame.NOBODY, why, advice, "condor_q -all")
+
+
+def _all(slots: int) -> str:
+    return f"all {slots} slots" if slots > 1 else "the one slot"
+
+
+def _count(jobs: int) -> str:
+    return f"{jobs} job{'s' if jobs > 1 else ''}"
 
 
 def _jobs(queued: Queued) -> str:
     parts = []
     if queued.own:
-        parts.append(f"{queued.own} job(s) of this run")
+        parts.append(f"{_count(queued.own)} of this run")
     if queued.foreign:
-        parts.append(f"{queued.foreign} job(s) of others")
+        parts.append(f"{_count(queued.foreign)} of others")
     return f" with {' and '.join(parts)}" if parts else ""
 
 

@@ -23,6 +23,7 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
+from trialfleet.workflows.models.listing import was_rolled_back
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
@@ -117,6 +118,7 @@ class RunWitnesses:
             not_latest=status.not_latest or "",
             gate=str(status.gate or ""),
             published=status.published or "",
+            rolled_back=_rolled_back(status.published),
             script=last_script(files.scripts_log),
             queued=self._waiting(graph, status),
             scripts_log=str(files.scripts_log),
@@ -313,6 +315,10 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _rolled_back(published: str | None) -> str:
+    return (was_rolled_back(Path(published)) or "") if published else ""
 
 
 def _hours(trials: list[StoredTrial]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
 from trialfleet.workflows.attempts.giving_up import ALIKE, GAVE_UP
 from trialfleet.workflows.output import keep_numbers_whole, show
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.console import (
     _line_printer,
     duration,
@@ -25,6 +27,7 @@ from trialfleet.workflows.run.record_tables import best_table, trials_table
 from trialfleet.workflows.run.records import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
+from trialfleet.workflows.status.pauses import pauses_so_far
 from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.running import RunningTrial
@@ -85,6 +88,38 @@ def test_a_runs_time_left_is_by_the_pace_of_all_its_regions() -> None:
     assert time_left.seconds_left_of_run([region(10), region(4)], begun) == (
         pytest.approx(100 / 14 * 28, rel=0.05)
     )
+
+
+def test_a_pause_is_no_time_in_which_trials_could_have_finished(make_run: MakeRun) -> None:
+    now = time.time()
+    pause = (now - 700.0, now - 100.0)
+    asked = datetime.fromtimestamp(now - 800, UTC)
+    stay = {"machine": "n", "instance": None, "end": "done", "usd": None}
+    job = {"stays": [{**stay, "began": now - 790, "ended": now - 700}]}
+    over = SimpleNamespace(is_finished=lambda: True)
+    done: list[Any] = [
+        SimpleNamespace(datetime_start=asked, state=over, user_attrs={"job": job})
+    ] * 2
+    assert time_left.seconds_left(done, 4, None, [pause]) == pytest.approx(200, rel=0.05)
+    assert time_left.seconds_left_of_run([region(10)], now - 800, [pause]) == (
+        pytest.approx(200 / 10 * 11, rel=0.05)
+    )
+    log = RunFolder(make_run().folder).dag_files.log  # two DAGMans, the first of which nobody ended
+    events = [
+        ("000", 800, "submitted from"),
+        ("001", 800, "executing on"),
+        ("001", 100, "executing on"),
+    ]
+    when = "%Y-%m-%d %H:%M:%S.000"
+    log.write_text(
+        "".join(
+            f"{kind} (050.000.000) {datetime.fromtimestamp(now - ago):{when}} Job {word} "
+            "host: <127.0.0.1:1>\n...\n"
+            for kind, ago, word in events
+        )
+    )
+    (found,) = pauses_so_far(log, done)
+    assert found == pytest.approx((now - 700, now - 100), abs=2)
 
 
 def test_the_first_trials_say_nothing_of_the_time_left() -> None:

@@ -23,7 +23,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily import day_lock
 from trialfleet.workflows.daily import days as days_module
-from trialfleet.workflows.daily.day import _Telling
+from trialfleet.workflows.daily.day import _Telling, _Waiting
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
@@ -37,6 +37,7 @@ from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
@@ -446,3 +447,35 @@ def test_what_the_gate_found_stands_beside_what_became_of_a_region(make_run: Mak
         "A: published; the gate let it pass: loss 0.3, champion 0.4",
         "B: kept; loss 0.5, champion 0.4",
     ]
+
+
+def test_a_day_that_waits_for_htcondor_says_so_once_and_when_it_goes_on(make_run: MakeRun) -> None:
+    status = make_run().status()
+    messages: list[str] = []
+    waits = _Waiting(messages.append)
+    away = replace(status, state=RunState.UNKNOWN, notice="no HTCondor")
+    for each in (status, away, away, status, status):
+        waits.look(each)
+    assert messages == [
+        "the day waits for HTCondor (no HTCondor); if it is down: trialfleet pool up",
+        "HTCondor answers again: the day goes on",
+    ]
+
+
+def test_status_names_the_folder_in_which_no_day_has_begun(here: Path) -> None:
+    done = CliRunner().invoke(main, ["daily", "status", str(write(here, TEXT))])
+    assert f"no day of demo has begun in {here}/runs/demo" in done.output
+
+
+def test_a_region_that_a_person_stopped_is_told_as_stopped(make_run: MakeRun) -> None:
+    run = make_run()
+    files = RunFolder(run.folder)
+    status = run.status()
+    region = replace(status.regions[0], best=0.5, stage=Stage.STOPPED, phase="trials")
+    status = replace(status, state=RunState.STOPPED, regions=(region,))
+    one = Attempt(date=DAY, attempt=1, run="r1", regions=("A",), started=NOON, deadline=None)
+    messages: list[str] = []
+    outcomes = RunsEndings(one, files, load_frozen(files.study)).all(status)
+    _Telling(messages.append).of(outcomes, status)
+    assert messages == ["A: stopped before it had a model, best loss 0.5"]
+    assert [o.why for o in outcomes] == ["its run r1 was stopped during its trials"]

@@ -21,6 +21,7 @@ from trialfleet.workflows.models import latest as latest_module
 from trialfleet.workflows.models.drift import drift
 from trialfleet.workflows.models.history import changes, in_force
 from trialfleet.workflows.models.latest import promote, rollback
+from trialfleet.workflows.models.listing import was_rolled_back
 
 
 @pytest.fixture
@@ -103,6 +104,18 @@ def test_a_latest_that_is_a_folder_is_told_and_stays(models_folder: Path) -> Non
     with pytest.raises(InputError, match=r"latest' is a folder, and has to be a link"):
         promote(models_folder / "r1")
     assert sorted(path.name for path in models_folder.iterdir() if path.name[0] == ".") == [".lock"]
+
+
+def test_a_published_model_is_known_as_rolled_back_and_by_whose_is_in_force(
+    models_folder: Path,
+) -> None:
+    promoted(models_folder, "r1", "r2")
+    assert was_rolled_back(models_folder / "r2") is None
+    rollback(models_folder)
+    assert was_rolled_back(models_folder / "r2") == "r1"
+    assert was_rolled_back(models_folder / "r1") is None
+    promoted(models_folder, "r2")
+    assert was_rolled_back(models_folder / "r2") is None
 
 
 def test_models_calls_what_was_rolled_back_so(
@@ -220,6 +233,7 @@ from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.workflows.models.history import in_force
 from trialfleet.workflows.models.latest import promote, rollback
+from trialfleet.workflows.models.listing import was_rolled_back
 
 models_folder, times = Path(sys.argv[1]), int(sys.argv[2])
 link = models_folder / "latest"

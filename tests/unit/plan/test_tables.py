@@ -115,7 +115,12 @@ def test_the_study_says_what_a_column_is() -> None:
 
 def test_a_column_that_is_almost_numbers_is_told() -> None:
     _, found = built({**TARGET, "c": [*map(str, range(100, 100 + ROWS - 2)), "unknown", "unknown"]})
-    assert "95% of its cells are numbers: 'unknown' is none" in found.notes["c"]
+    assert "95% of its cells are numbers: 'unknown' is not a number" in found.notes["c"]
+    _, found = built(
+        {key: values * 10 for key, values in TARGET.items()}
+        | {"c": [*(str(100 + n % 50) for n in range(10 * ROWS - 1)), "abc"]}
+    )
+    assert "99% of its cells are numbers: 'abc' is not" in found.notes["c"], "never 100%"
     assert "begin with 0" in built({**TARGET, "c": cycle("01", "2")})[1].notes["c"]
 
 

@@ -107,7 +107,7 @@ def test_the_median_gain_is_in_percent_where_defaults_are_away_from_zero(fleet: 
 
 
 def test_a_failed_region_has_its_whole_reason_its_log_and_the_next_step(
-    fleet: Fleet, tmp_path: Path
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = "no trial can succeed: " + "a long message, " * 30
     folder = tmp_path / "runs" / "my run" / "regions" / "A"
@@ -116,6 +116,8 @@ def test_a_failed_region_has_its_whole_reason_its_log_and_the_next_step(
         "A", [trial(DEFAULTS, None, error="x")], stage=Stage.FAILED, folder=folder,
         stopped=f"{reason}; see {log}",
     )  # fmt: skip
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder.parent.parent)  # where the run's own report is written
     report = fleet.report(failed)
     ((words, (region,)),) = attention(report)
     assert words == f"failed: {reason}"

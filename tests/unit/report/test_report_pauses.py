@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.report.report_studies import START, Fleet, only, tuned_trials
 from trialfleet.workflows.report import render_page
-from trialfleet.workflows.report.pauses import paused_within, pauses_of
 from trialfleet.workflows.report.views import header
+from trialfleet.workflows.status.pauses import paused_within, pauses_of
 
 BEGIN = START.timestamp()
 HOUR = 3600.0

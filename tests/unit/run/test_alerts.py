@@ -216,6 +216,7 @@ def day(tmp_path: Path) -> Day:
 
 def test_a_day_is_told_once_as_a_table(day: Day) -> None:
     today = NOW.date()
+    day.folder.study.write_text("/s/my study.yaml\n")
     day.end(
         today,
         [
@@ -233,7 +234,7 @@ def test_a_day_is_told_once_as_a_table(day: Day) -> None:
         "Rio        kept       worse by 0.3",
         "Oslo       published",
         (
-            "Again: trialfleet daily backfill STUDY.yaml --from 2026-11-22 --to 2026-11-22"
+            "Again: trialfleet daily backfill '/s/my study.yaml' --from 2026-11-22 --to 2026-11-22"
             " --only missing"
         ),
     ]

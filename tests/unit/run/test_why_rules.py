@@ -100,6 +100,26 @@ def test_a_region_that_failed(changes: dict[str, Any], kind: Kind, blame: Blame)
     assert (answer.kind, answer.blame) == (kind, blame)
 
 
+@pytest.mark.parametrize(
+    ("slots", "own", "foreign", "words"),
+    [
+        (1, 1, 0, "the one slot that can run it is busy with 1 job of this run;"),
+        (
+            2,
+            2,
+            1,
+            "all 2 slots that can run it are busy with 2 jobs of this run and 1 job of others;",
+        ),
+    ],
+)
+def test_slots_and_jobs_are_counted_in_words(
+    slots: int, own: int, foreign: int, words: str
+) -> None:
+    found = replace(FITS, slots=slots, fit=slots, willing=slots)
+    answer = region(queued=replace(QUEUED, prospects=found, own=own, foreign=foreign))
+    assert words in answer.why
+
+
 def test_the_line_says_where_the_study_sets_what_was_too_little() -> None:
     error = "over its memory: used 612 MB of 512 MB; raise resources.memory in /s/study.yaml:9"
     answer = region(stage=Stage.FAILED, reason="no trial completed", cause=cause(error))
@@ -118,6 +138,9 @@ def test_what_ended_well() -> None:
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
     assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
     assert "to change that" not in later.why
+    back = region(**published, rolled_back="r0")
+    assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
+    assert back.why == "its model was rolled back: r0's is in force"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import pytest
 from tests.conftest import MakeRun
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from trialfleet.files import write_json
+from trialfleet.workflows.models.latest import promote, rollback
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.report.formatting import NOTHING
 from trialfleet.workflows.serve.champions import Champion
 from trialfleet.workflows.serve.live import LiveRun
 from trialfleet.workflows.serve.nodes import NodeReader
-from trialfleet.workflows.serve.views import Gain, gain_of, since
+from trialfleet.workflows.serve.views import Gain, gain_of, header, since, tile_of
 
 BEGAN = datetime.now() - timedelta(minutes=20)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -57,6 +60,31 @@ def test_a_full_training_is_held_against_the_model_in_force(run: StoredRun) -> N
     assert (found.text, found.over, found.tone) == ("0.1250 worse", "the model in force", "bad")
     write_json(result, {"status": "complete", "metrics": {"loss": 0.25}})
     assert gain(run).text == "no better"
+
+
+def test_a_tile_says_that_its_model_was_rolled_back(run: StoredRun) -> None:
+    files = RunFolder(run.run.folder)
+    models = Path(run.run.study.publish) / "demo" / "A"
+    mine = models / run.run.run_id
+    mine.mkdir()
+    write_json(mine / "provenance.json", {"study": "demo", "run": mine.name})
+    write_json(files.region("A").published, {"path": str(mine)})
+    promote(mine)
+    snapshot = LiveRun(files, NodeReader()).snapshot()
+    assert tile_of(snapshot, snapshot.look.status.regions[0]).stage == "published"
+    rollback(models)
+    snapshot = LiveRun(files, NodeReader()).snapshot()
+    tile = tile_of(snapshot, snapshot.look.status.regions[0])
+    assert (tile.stage, tile.tone, tile.why) == ("rolled back", "idle", "r0's model is in force")
+
+
+def test_the_page_tells_the_money_of_a_run_on_machines_with_a_price(run: StoredRun) -> None:
+    snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).snapshot()
+    assert header(snapshot)[3] == ("Money", NOTHING, "no prices are known")
+    region = replace(snapshot.look.status.regions[0], usd=0.0043)
+    status = replace(snapshot.look.status, regions=(region,))
+    priced = replace(snapshot, look=replace(snapshot.look, status=status))
+    assert header(priced)[3] == ("Money", "0.0043 USD", "its jobs, by usd_per_hour")
 
 
 @pytest.mark.parametrize(

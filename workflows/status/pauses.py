@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.status.job_log import read_executions, read_removals, stays_of
 
 SHORTEST = 60.0  # seconds: a DAGMan that crashed is back within less, and that is no pause
 BLINK = 1.0  # … of a pause that somebody made: less is not worth telling
 
 Span = tuple[float, float]  # from and to, in Unix seconds
+
+
+def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
+    """The gaps in which a run's own DAGMan did not execute.
+
+    Args:
+        log: that DAGMan's event log.
+        trials: of the run; how they ran is the sign of life that counts where its end is not noted.
+    """
+    try:
+        active, stops = _executions(log, log.stat().st_mtime_ns)
+    except OSError:
+        return ()
+    if len(active) < 2:
+        return ()
+    stays = [stay for trial in trials for stay in stays_of(trial.user_attrs.get("job") or {})]
+    return pauses_of(active, {at for stay in stays for at in (stay.began, stay.ended)}, stops)
+
+
+_Executions = tuple[list[tuple[float, float | None]], list[float]]
+
+
+@lru_cache(maxsize=256)
+def _executions(log: Path, _stamp: int) -> _Executions:
+    return read_executions(log), read_removals(log)
 
 
 def pauses_of(

@@ -1,0 +1,204 @@
+"""A day whose run went on after its regions had failed: each ends well once, whatever is killed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from trialfleet import Run, plan
+from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.daily import day as day_module
+from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.daily.overview import outcomes_now, overview
+from trialfleet.workflows.plan.folder import RunFolder
+
+DAY = date(2026, 11, 22)
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+REGIONS = ("A", "B", "C")
+STUDY = """name: demo
+regions: [A, B, C]
+trainer: {command: [sh, go.sh], files: [go.sh]}
+objective: {metric: loss, direction: minimize}
+search_space: {x: {type: float, low: 0.0, high: 1.0}}
+budget: {trials: 3}
+daily: {at: '02:30', zone: UTC}
+"""
+
+
+@pytest.fixture
+def stopped(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """A day that ended with A published and B and C failed: their run was stopped."""
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(day_module, "POLL_SECONDS", 0.01)
+    (work / "go.sh").write_text("exit 0\n")
+    (work / "study.yaml").write_text(STUDY)
+    place = work / "runs/demo" / str(DAY)
+    files = RunFolder(make_run(name="demo", run=str(DAY), out=place, regions=list(REGIONS)).folder)
+    publish(files, "A")
+    journal = Journal(work / "runs/demo/daily.db")
+    attempt = journal.begin(
+        Attempt(date=DAY, attempt=1, run=str(DAY), regions=REGIONS, started=NOON, deadline=None)
+    )
+    outcomes = [
+        Outcome(
+            date=DAY,
+            region=region,
+            attempt=1,
+            ending=Ending.PUBLISHED if region == "A" else Ending.FAILED,
+            run=str(DAY),
+        )
+        for region in REGIONS
+    ]
+    journal.record(outcomes, NOON)
+    journal.end(attempt, NOON)
+    return files
+
+
+def publish(files: RunFolder, region: str, verdict: str = "promoted") -> None:
+    write_json(files.region(region).published, {"path": str(files.root / "model" / region)})
+    write_json(files.region(region).verdict, {"verdict": verdict, "why": "worse by 3%"})
+
+
+def gone_on(files: RunFolder) -> None:
+    """What a resumed run leaves: B has a model, C has none that is in force."""
+    files.dag_files.submit.touch()
+    files.dag_files.log.write_text("000 (001.000.000) submitted\n")
+    publish(files, "B")
+    publish(files, "C", verdict="kept")
+
+
+def days_here(say: Callable[[str], None] = lambda _: None) -> Days:
+    return Days(Path("study.yaml"), clock=lambda: NOON + timedelta(hours=1), say=say)
+
+
+def counted(journal: Journal) -> dict[str, Ending]:
+    return {region: one.ending for (_, region), one in outcomes_now(journal).items()}
+
+
+WELL = {"A": Ending.PUBLISHED, "B": Ending.PUBLISHED, "C": Ending.KEPT}
+
+
+def test_the_next_start_records_what_a_resumed_run_came_to(stopped: RunFolder) -> None:
+    gone_on(stopped)
+    done = CliRunner().invoke(main, ["daily", "run", "study.yaml", "--date", str(DAY)])
+    assert done.output.splitlines()[-2] == f"{DAY}: 2 published, 1 kept"
+    assert done.exit_code == 0
+    days = days_here()
+    assert counted(days.journal) == WELL
+    assert [(a.attempt, a.run, a.regions) for a in days.journal.attempts()] == [
+        (1, str(DAY), REGIONS),
+        (2, str(DAY), ("B", "C")),
+    ]
+    assert days.backfill(DAY, DAY, only_missing=True) == [], "nothing is trained anew"
+
+
+def test_a_run_that_nobody_resumed_stays_failed(stopped: RunFolder) -> None:
+    publish(stopped, "B")  # and yet its DAGMan has not run
+    days = days_here()
+    days.run(DAY)
+    assert counted(days.journal) == {"A": Ending.PUBLISHED, "B": Ending.FAILED, "C": Ending.FAILED}
+    assert len(days.journal.attempts()) == 1
+
+
+def test_a_region_that_had_no_data_is_told_with_the_day_s_run(stopped: RunFolder) -> None:
+    day = DAY - timedelta(days=1)
+    place = stopped.root.with_name(str(day))
+    plan(Run(stopped.root).study.without(["B", "C"]), run=str(day), out=place, day=day)
+    journal = days_here().journal
+    attempt = Attempt(
+        date=day, attempt=1, run=str(day), regions=("A", "J"), started=NOON, deadline=None
+    )
+    journal.end(journal.begin(attempt), NOON)
+    why_not = f"data of {day} isn't there: data/J.csv"
+    failed = Outcome(date=day, region="J", attempt=1, ending=Ending.FAILED, why=why_not)
+    journal.record([failed], NOON)
+    files = RunFolder(place)
+    publish(files, "A")
+    files.dag_files.submit.touch()
+    done = CliRunner().invoke(main, ["status", str(place)])
+    assert f"not in this run: J failed its day {day}: {why_not}" in done.output
+    first, second = CliRunner().invoke(main, ["why", "--run", str(place)]).output.splitlines()
+    assert f"1 of 2 regions, J among them: its day {day} failed: {why_not}" in first
+    assert f"--from {day} --to {day} --only missing" in second
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("survived", range(8))
+def test_a_kill_between_any_two_writes_of_the_journal_loses_nothing(
+    stopped: RunFolder, monkeypatch: pytest.MonkeyPatch, survived: int
+) -> None:
+    """Before the write of a number, and after it: the next start ends the same."""
+    gone_on(stopped)
+    writes = 0
+    killed_before = survived % 2 == 0
+
+    def dies(real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*args: Any) -> Any:
+            nonlocal writes
+            writes += 1
+            if killed_before and writes > survived // 2:
+                raise Killed
+            made = real(*args)
+            if writes > survived // 2:
+                raise Killed
+            return made
+
+        return write
+
+    with monkeypatch.context() as patch:
+        days = days_here()
+        for name in ("begin", "record", "end"):
+            patch.setattr(Journal, name, dies(getattr(Journal, name)))
+        with pytest.raises(Killed):
+            days.run(DAY)
+    days = days_here()
+    days.run(DAY)
+    assert counted(days.journal) == WELL
+    well = [o.region for o in days.journal.outcomes() if o.ending is not Ending.FAILED]
+    assert sorted(well) == list(REGIONS), "each once"
+    assert len(days.journal.attempts()) == 2
+    assert all(attempt.ended for attempt in days.journal.attempts())
+
+
+def test_while_a_run_goes_on_again_its_regions_are_open_and_then_what_they_came_to(
+    stopped: RunFolder,
+) -> None:
+    journal = days_here().journal
+    journal.begin(
+        Attempt(date=DAY, attempt=2, run=str(DAY), regions=("B", "C"), started=NOON, deadline=None)
+    )
+    (day,) = overview("demo", journal, None, None, 7).days
+    assert (day.open, day.counts[Ending.FAILED], day.counts[Ending.PUBLISHED]) == (2, 0, 1)
+    gone_on(stopped)
+    (day,) = overview("demo", journal, None, None, 7).days
+    assert (day.open, day.counts[Ending.KEPT], day.counts[Ending.PUBLISHED]) == (0, 1, 2)
+
+
+def test_a_journal_of_a_former_release_takes_another_attempt_at_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "daily.db"
+    former = sqlite3.connect(file)
+    former.execute(
+        "CREATE TABLE attempts (date TEXT NOT NULL, attempt INTEGER NOT NULL, "
+        "run TEXT NOT NULL UNIQUE, regions TEXT NOT NULL, "
+        "started TEXT NOT NULL, deadline TEXT, ended TEXT, PRIMARY KEY (date, attempt)) STRICT"
+    )
+    row = (str(DAY), 1, "r", '["A"]', NOON.isoformat(), NOON.isoformat())
+    former.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, NULL, ?)", row)
+    former.commit()
+    former.close()
+    journal = Journal(file)
+    again = Attempt(date=DAY, attempt=2, run="r", regions=("A",), started=NOON, deadline=None)
+    assert journal.begin(again) == again
+    assert [(one.attempt, one.ended) for one in Journal(file).attempts()] == [(1, NOON), (2, None)]

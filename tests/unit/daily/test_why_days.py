@@ -1,0 +1,83 @@
+"""`trialfleet why` of regions that studies share, and of those whose day made no run."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.errors import InputError
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.why.explain import why
+from trialfleet.workflows.why.subject import find_subject
+
+DAY = date(2026, 11, 22)
+TEXT = MINIMAL.replace("name: demo", "name: days") + (
+    "data: 'data/{region}/{date}.txt'\ndaily: {at: '02:30', zone: UTC}\n"
+)
+
+
+@pytest.fixture
+def shared(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A region A of the study `demo`, which has a run, and of `days`, which has none of it yet."""
+    monkeypatch.chdir(work)
+    make_run(name="demo", run="r1", out=work / "runs/demo/r1")
+    (work / "go.sh").write_text("exit 0\n")
+    return write(work, TEXT)
+
+
+def work_on(file: Path, after: timedelta) -> None:
+    """A day of which no region's data is there, so much later than the run was planned."""
+    planned = RunFolder(Path("runs/demo/r1").absolute()).study.stat().st_mtime
+    now = datetime.fromtimestamp(planned, UTC) + after
+    Days(file, clock=lambda: now, say=lambda _: None).run(DAY)
+
+
+def test_the_newest_word_on_a_region_is_told_whichever_study_has_it(shared: Path) -> None:
+    work_on(shared, timedelta(minutes=1))
+    first, second = why("A").lines()
+    assert first.startswith(f"days/A: its day {DAY} failed: data of {DAY} isn't there")
+    assert second == (
+        f"next: put the data there, then: trialfleet daily backfill {shared} "
+        f"--from {DAY} --to {DAY} --only missing"
+    )
+
+
+def test_an_older_word_of_a_journal_stands_behind_a_newer_run(shared: Path) -> None:
+    work_on(shared, timedelta(minutes=-1))
+    answer = why("A")
+    assert answer.subject == "demo/A"
+    assert answer.why == "its run is planned, and was never submitted"
+    assert why("NO").subject == "NO", "one study alone has it"
+
+
+def test_a_region_is_named_with_its_study_or_its_run(shared: Path) -> None:
+    work_on(shared, timedelta(minutes=1))
+    for name in ("demo/A", "r1/A"):
+        assert find_subject(name).what == "region"
+    assert why("demo/A").subject == "demo/A"
+    assert why("days/A").lines()[0].startswith("days/A: its day")
+    with pytest.raises(InputError, match=r"'B' is no region or node of the run 'r1'.*: A$"):
+        why("demo/B")
+
+
+def test_a_run_of_another_region_names_the_run_that_has_it(
+    shared: Path, make_run: MakeRun, work: Path
+) -> None:
+    work_on(shared, timedelta(minutes=1))
+    make_run(name="days", run="d1", out=work / "runs/days/d1", regions=["B"])
+    assert why("A", "d1").why.startswith("its day")
+    assert why("A", "r1").why.startswith("its run is planned")
+
+
+def test_what_is_no_run_is_refused_as_such(shared: Path) -> None:
+    work_on(shared, timedelta(minutes=1))
+    done = CliRunner().invoke(main, ["why", "A", "--run", "."])
+    assert done.exit_code == 2
+    assert f"{Path.cwd()}/study.yaml is a study, and no run of it" in done.stderr
