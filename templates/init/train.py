@@ -69,7 +69,8 @@ def value(weights: list[float], x: float) -> float:
 
 def squares(weights: list[float], points: list[Point]) -> list[float]:
     """Return the squared error at each point."""
-    return [(value(weights, x) - y) ** 2 for x, y in points]
+    errors = [value(weights, x) - y for x, y in points]
+    return [each * each for each in errors]
 
 
 def mean(values: list[float]) -> float:

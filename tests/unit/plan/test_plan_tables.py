@@ -288,7 +288,7 @@ def test_a_column_that_differs_between_regions_is_told(place: Path) -> None:
     rows.write_csv(place / "data/south.csv")
     text = plan_text(Run(planned(place).root))
     assert "column 'amount' is numeric in some regions and categorical in others" in text
-    assert "'much' is none. If it stands for a missing value" in text
+    assert "'much' is not a number. If it stands for a missing value" in text
     assert "(in south)" in text
 
 
