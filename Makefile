@@ -15,6 +15,7 @@
 # make storm   kills 500 processes of a pool and proves that no run is stuck, no trial lost or doubled
 # make bench   what the parts cost, as ratios within one run
 # make bench-optimizer  how few trials the sampler needs, beside Optuna's; an hour, ARGS="--seeds 3" for less
+# make bench-transfer   how many trials former results save; half an hour, ARGS="--seeds 2" for less
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
 # make gpu          everything that a GPU has to show, within nine minutes, by $(PYTHON) as it is: no .venv
@@ -32,7 +33,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
 DEMO ?= demo
 
-.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-optimizer bench-kernels bench-train gpu gpu-report docs docs-reference release clean
+.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-optimizer bench-transfer bench-kernels bench-train gpu gpu-report docs docs-reference release clean
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -87,6 +88,9 @@ bench: $(VENV)/ready
 
 bench-optimizer: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer $(ARGS)
+
+bench-transfer: $(VENV)/ready
+	$(BIN)/python -m tests.bench.optimizer.transfer $(ARGS)
 
 bench-kernels: $(VENV)/ready
 	$(BIN)/python -m tests.bench.kernels
