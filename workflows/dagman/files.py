@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.classads import plain
-from trialfleet.workflows.plan.folder import DagFiles
+from trialfleet.workflows.plan.dag_files import DagFiles
 
 _SUBMITTED, _FAILED = 3, 6  # STATUS_SUBMITTED and STATUS_ERROR of a node status file
 _JOB_ABORTED = b"009"  # the number of the event in a job's log

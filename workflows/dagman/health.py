@@ -16,7 +16,8 @@ from trialfleet.errors import first_of
 from trialfleet.files import read_json
 from trialfleet.workflows.dagman.files import ended_by_error, read_node_status, was_removed
 from trialfleet.workflows.dagman.recovery import is_locked
-from trialfleet.workflows.plan.folder import DagFiles, RunFolder
+from trialfleet.workflows.plan.dag_files import DagFiles
+from trialfleet.workflows.plan.folder import RunFolder
 
 PROJECTION = [
     "ClusterId",

@@ -32,7 +32,8 @@ from trialfleet.workflows.dagman.health import (
     SCHEDULER_UNIVERSE,
     is_dagman,
 )
-from trialfleet.workflows.plan.folder import DagFiles, RunFolder
+from trialfleet.workflows.plan.dag_files import DagFiles
+from trialfleet.workflows.plan.folder import RunFolder
 
 # What `trial.py` sets in the job's ad; of that kind are the names that HTCondor lets a job set.
 STEP, VALUE = (attribute.name for attribute in TRIAL)

@@ -16,7 +16,8 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.files import ended_by_error
 from trialfleet.workflows.dagman.health import Fault, Remedy, Submission, dag_files
 from trialfleet.workflows.dagman.recovery import end_holder, is_locked, set_aside
-from trialfleet.workflows.plan.folder import DagFiles, RunFolder
+from trialfleet.workflows.plan.dag_files import DagFiles
+from trialfleet.workflows.plan.folder import RunFolder
 
 REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
 ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job

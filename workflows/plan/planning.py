@@ -24,8 +24,8 @@ from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
 from trialfleet.render import needs_escape
+from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.latest import LATEST
-from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import StudyGraph, graph_of
 from trialfleet.workflows.plan.run_ids import is_run_id, published_already

@@ -28,8 +28,8 @@ from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
+from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.latest import why_not_latest
-from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts

@@ -13,10 +13,10 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.disk_space import when_there_is_space
 from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.models.listing import drift_of
 from trialfleet.workflows.output import say
-from trialfleet.workflows.plan.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts import gate

@@ -14,10 +14,10 @@ from pathlib import Path
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import write_atomic, write_json
 from trialfleet.workflows.billing.bill import overhead
+from trialfleet.workflows.disk_space import when_there_is_space
 from trialfleet.workflows.models.earlier import better_before
 from trialfleet.workflows.models.latest import model_in_force
 from trialfleet.workflows.output import say
-from trialfleet.workflows.plan.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.report import (

@@ -23,10 +23,10 @@ from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_s
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
+from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.notify.outbox import undelivered
-from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of

@@ -23,9 +23,9 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
+from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.listing import was_rolled_back
 from trialfleet.workflows.plan import access_point
-from trialfleet.workflows.plan.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, autoscale_of
 from trialfleet.workflows.status.job_log import last_life

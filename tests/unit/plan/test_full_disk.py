@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trialfleet.workflows.plan.disk_space import when_there_is_space
+from trialfleet.workflows.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.scripts import publish_node
 
