@@ -9,44 +9,63 @@ value() {
         sed -n "s/.*\"$1\": *\[\{0,1\} *\"\{0,1\}\([^],\"}]*\).*/\1/p" | sed 's/ *$//'
 }
 
-neighbours=$(value neighbours)
-power=$(value power)
 data=$(value data)
+head -n 61 "$data" >known.csv # the header and the first 60 points: what is predicted from
 
-# The mean squared error over the rows $1 to $2; the first 60 are what is known.
-error() {
-    awk -F, -v from="$1" -v to="$2" -v k="$neighbours" -v power="$power" '
-        NR > 1 { x[NR - 1] = $1; y[NR - 1] = $2 }
-        END {
-            for (i = from; i <= to; i++) {
-                split("", used)
-                above = below = 0
-                for (n = 1; n <= k; n++) {
-                    nearest = 0
-                    for (j = 1; j <= 60; j++) {
-                        far = x[j] > x[i] ? x[j] - x[i] : x[i] - x[j]
-                        if (!(j in used) && (!nearest || far < least)) { nearest = j; least = far }
-                    }
-                    used[nearest] = 1
-                    weight = 1 / (least + 0.001) ^ power
-                    above += weight * y[nearest]
-                    below += weight
+# The squared error at each of the points 61 to 120, by POINTS NEIGHBOURS POWER.
+squares() {
+    awk -F, -v k="$2" -v power="$3" '
+        FNR == 1 { next }
+        NR == FNR { x[++known] = $1; y[known] = $2; next }
+        FNR > 61 {
+            split("", used)
+            above = below = 0
+            for (n = 1; n <= k; n++) {
+                nearest = 0
+                for (j = 1; j <= known; j++) {
+                    far = x[j] > $1 ? x[j] - $1 : $1 - x[j]
+                    if (!(j in used) && (!nearest || far < least)) { nearest = j; least = far }
                 }
-                sum += (above / below - y[i]) ^ 2
+                used[nearest] = 1
+                weight = 1 / (least + 0.001) ^ power
+                above += weight * y[nearest]
+                below += weight
             }
-            print sum / (to - from + 1)
-        }' "$data"
+            printf "%.9g\n", (above / below - $2) ^ 2
+        }' "$1" "$data"
 }
 
-val_error=$(error 61 90)
-test_error=$(error 91 120)
+# The mean over the first 30 of such errors, and over the last 30.
+metrics() {
+    awk '{ sum[NR > 30] += $1 }
+        END { printf "{\"val_error\": %.9g, \"test_error\": %.9g}", sum[0] / 30, sum[1] / 30 }' "$1"
+}
+
+# The study has a gate: how good are these models on today's points?
+if [ "$(value mode)" = evaluate ]; then
+    mkdir -p losses
+    for model in champion challenger; do
+        . "./$model/settings"
+        squares "$model/points.csv" "$neighbours" "$power" >"$model.squares"
+    done
+    squares known.csv 60 0 >baseline.squares # all points alike: their mean
+    models=
+    for model in champion challenger baseline; do
+        tail -n 30 "$model.squares" >"losses/$model.txt"
+        models="$models${models:+, }\"$model\": {\"metrics\": $(metrics "$model.squares")}"
+    done
+    echo "{\"status\": \"complete\", \"models\": {$models}}" >result.json
+    exit
+fi
+
+neighbours=$(value neighbours)
+power=$(value power)
+squares known.csv "$neighbours" "$power" >squares
 
 # The folder model/ is there in mode "final": what is left in it is published.
 if [ "$(value mode)" = final ]; then
-    head -n 61 "$data" >model/points.csv
+    cp known.csv model/points.csv
     echo "neighbours=$neighbours power=$power" >model/settings
 fi
 
-cat >result.json <<EOF
-{"status": "complete", "metrics": {"val_error": $val_error, "test_error": $test_error}}
-EOF
+echo "{\"status\": \"complete\", \"metrics\": $(metrics squares)}" >result.json
