@@ -34,8 +34,9 @@ from trialfleet.errors import (
 )
 
 if TYPE_CHECKING:
+    from trialfleet.workflows.run.new_run import plan
     from trialfleet.workflows.run.records import BestSettings, TrialRecord
-    from trialfleet.workflows.run.run import Run, plan
+    from trialfleet.workflows.run.run import Run
     from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
     from trialfleet.workflows.status.states import RunState, Stage, TrialState
     from trialfleet.workflows.study.loading import load_study
@@ -63,7 +64,8 @@ __all__ = [
 
 _HOMES = {
     "workflows.run.records": ("BestSettings", "TrialRecord"),
-    "workflows.run.run": ("Run", "plan"),
+    "workflows.run.new_run": ("plan",),
+    "workflows.run.run": ("Run",),
     "workflows.status.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.run_status": ("RegionStatus", "RunStatus"),
     "workflows.study.spec": ("Study",),

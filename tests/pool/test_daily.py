@@ -19,10 +19,10 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.clock import clock_of, install, remove
 from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Ending
 from trialfleet.workflows.daily.overview import outcomes_now
 from trialfleet.workflows.daily.units import Units
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Ending
 
 pytestmark = pytest.mark.usefixtures("pool")
 

@@ -20,7 +20,7 @@ from tests.storm.victims import victims
 from trialfleet import Run
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.journal import Ending, Journal, latest_of
+from trialfleet.workflows.journal.journal import Ending, Journal, latest_of
 
 pytestmark = pytest.mark.usefixtures("pool")
 PROGRAM = Path(__file__).with_name("daily_program.py")

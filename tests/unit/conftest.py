@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -78,3 +78,15 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "no-such-config"))
     monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-such-pool"))
     return tmp_path
+
+
+@pytest.fixture
+def empty_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mock of HTCondor's queue, in which nothing is."""
+    from trialfleet.workflows.dagman import job_queue
+    from trialfleet.workflows.status import status
+
+    nothing: Any = dict.fromkeys(("running", "idle", "regions"), frozenset())
+    empty = job_queue.QueuedRun(root=None, root_held=None, held=(), ads=(), **nothing)
+    for module in (job_queue, status):
+        monkeypatch.setattr(module, "look_up", lambda _: empty)

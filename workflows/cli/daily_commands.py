@@ -85,8 +85,8 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 
 def _show_and_leave(days: Any, done: list[date]) -> None:
     """Say how the regions of some days ended; exit 1 if one failed."""
-    from trialfleet.workflows.daily.journal import Ending
     from trialfleet.workflows.daily.overview import outcomes_now
+    from trialfleet.workflows.journal.journal import Ending
 
     days.tell(_PATIENCE)
     failed = False

@@ -78,7 +78,7 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
 
 
 def _outbox_of(name: str | None) -> Path:
-    from trialfleet.workflows.daily.folder import DailyFolder
+    from trialfleet.workflows.journal.folder import DailyFolder
     from trialfleet.workflows.run.lookup import find_run
     from trialfleet.workflows.status.status import open_run
     from trialfleet.workflows.study.loading import load_whole

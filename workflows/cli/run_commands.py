@@ -196,12 +196,11 @@ def _ask(question: str) -> None:
 @click.option("--watch/--no-watch", "keep_watching", default=True, help="Watch it to its end.")
 def resume(run: str | None, keep_watching: bool) -> None:
     """Go on with a RUN that was stopped or has failed."""
-    from trialfleet.workflows.daily.reopening import reopen_day_of, what_records_it
+    from trialfleet.workflows.journal.reopening import what_records_it
 
     opened = run_called(run)
     before = opened.status().root
     say(_resumed(before, handed_over(opened, opened.resume)))
-    reopen_day_of(opened.folder)
     if line := what_records_it(opened.folder):
         say(line)
     if keep_watching:

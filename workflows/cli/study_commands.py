@@ -214,7 +214,7 @@ def _show_again(there: Run) -> NoReturn:
 
 
 def _planned(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
-    from trialfleet.workflows.run.run import plan as plan_run
+    from trialfleet.workflows.run.new_run import plan as plan_run
 
     with ctrl_c.postponed():  # a run's folder is whole, or not there
         return plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)

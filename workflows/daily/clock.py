@@ -10,9 +10,9 @@ from pathlib import Path
 from trialfleet.errors import PoolError
 from trialfleet.workflows.daily.crontab import install_job, job_there, remove_job
 from trialfleet.workflows.daily.days import daily_study
-from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.start import write_start
 from trialfleet.workflows.daily.units import Units, explained, lingers
+from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.loading import load_whole
 
 Say = Callable[[str], None]

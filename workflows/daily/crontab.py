@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from trialfleet.render import classad_string, render_template
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
 _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 
-from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.journal.folder import DailyFolder
 
 POLL_SECONDS = 1.0
 

@@ -11,11 +11,11 @@ from trialfleet.files import write_atomic
 from trialfleet.workflows.daily.day import Clock, Say, Work
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.digest import tell_days
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, latest_of
 from trialfleet.workflows.daily.missed import days_to_do, due_day
 from trialfleet.workflows.daily.region_outcomes import data_not_there
-from trialfleet.workflows.daily.reopening import reopen
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, latest_of
+from trialfleet.workflows.journal.reopening import reopen
 from trialfleet.workflows.plan.run_ids import published_already
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_day, load_whole

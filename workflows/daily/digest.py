@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.costs.items import Sum, add, sums
 from trialfleet.workflows.costs.money import decimals_of, usd
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.notify.delivery import deliver
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.notify.outbox import Outbox

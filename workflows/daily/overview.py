@@ -8,9 +8,9 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome, latest_of
 from trialfleet.workflows.daily.region_outcomes import ending_with_model
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.causes import SEE

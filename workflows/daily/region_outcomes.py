@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from trialfleet.files import read_json
-from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus

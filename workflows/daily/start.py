@@ -10,7 +10,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import write_atomic
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
 from trialfleet.render import needs_escape, render_template
-from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.journal.folder import DailyFolder
 
 # What finds HTCondor and the AWS account as they are found here; no secret is among them.
 _KEPT = (

@@ -14,7 +14,7 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.manager.actions import run_command
 from trialfleet.render import render_template
-from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
 Say = Callable[[str], None]

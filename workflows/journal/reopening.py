@@ -13,8 +13,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, open_run

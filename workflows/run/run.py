@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, date, datetime
-from functools import partial
+from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,36 +14,24 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.attempts import resource_limits
 from trialfleet.workflows.attempts.giving_up import is_vain
 from trialfleet.workflows.dagman import job_queue, mend
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
-from trialfleet.workflows.models.folders import adopt
-from trialfleet.workflows.plan import pool_choices
+from trialfleet.workflows.journal.reopening import reopen_day_of
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.plan.graph import autoscale_of
-from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
-from trialfleet.workflows.plan.run_ids import claim_run, default_folder
-from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run import dry_start
-from trialfleet.workflows.run.estimate import costs_before
-from trialfleet.workflows.run.former_runs import former_tasks
 from trialfleet.workflows.run.records import BestSettings, TrialRecord, best_of, record_of
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
-from trialfleet.workflows.study.daily import DATE, RunsDay
-from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.loading import load_dated, load_whole
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.study.trainer_command import check_program
 
 if TYPE_CHECKING:
-    from trialfleet.infra.fleet.aws.account import AwsEnvironment
+    pass
 
 _POLL_SECONDS = 2.0
 
@@ -169,6 +156,7 @@ class Run:
         """Have a run go on, whatever it stands at; finished trials stay finished.
 
         A run that goes on already is left alone, but for what is wrong with it: that is mended now.
+        Regions that had failed the run's day are open again in the journal of its study's days.
 
         Returns:
             The job id of its DAGMan.
@@ -178,17 +166,23 @@ class Run:
             PoolError: HTCondor is out of reach or refuses.
         """
         with alone(self._files):
-            check_ours(load_frozen(self._files.study), self._files)
-            queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
-            if queued.root is None:
-                self._check_unfinished(self.status())
-                return mend.submit(self._files)
-            for fault in faults(self._files, queued.ads, time.time()):
-                if fault.is_sure:
-                    mend.mend(self._files, fault.by_person())
-                    if not fault.has_parent:
-                        break  # the whole run begins anew
-            return job_queue.look_up(self._files).root or queued.root
+            job = self._gone_on()
+        reopen_day_of(self.folder)
+        return job
+
+    def _gone_on(self) -> str:
+        """Have the run go on; return the job id of its DAGMan."""
+        check_ours(load_frozen(self._files.study), self._files)
+        queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
+        if queued.root is None:
+            self._check_unfinished(self.status())
+            return mend.submit(self._files)
+        for fault in faults(self._files, queued.ads, time.time()):
+            if fault.is_sure:
+                mend.mend(self._files, fault.by_person())
+                if not fault.has_parent:
+                    break  # the whole run begins anew
+        return job_queue.look_up(self._files).root or queued.root
 
     def _check_unfinished(self, status: RunStatus) -> None:
         """Refuse to resume what would start nothing.
@@ -312,119 +306,3 @@ class Run:
             for region in self.status().regions
             if region.best_trial is not None
         ]
-
-
-def plan(
-    study: Study | str | PathLike[str],
-    *,
-    run: str | None = None,
-    out: str | PathLike[str] | None = None,
-    notice: Callable[[str], None] | None = None,
-    day: date | RunsDay | None = None,
-) -> Run:
-    """Write a run's folder and return the run, not yet submitted.
-
-    Args:
-        study: a resolved study, or the path of a study file.
-        run: the run's id; default: the name of `out`, else the time; with a number behind it where
-            another run has that.
-        out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
-        notice: takes a line on what else was done: the models of an earlier release moved.
-        day: the day that the run is of; default: none, or today where the data of a study file is
-            of a day.
-
-    Raises:
-        InputError: the study, the id or the folder can't be used.
-        FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
-    """
-    if isinstance(study, Study):
-        return _plan(study, run, out, notice, {}, _runs_day(day))
-    with errors_with_lines(study):
-        loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
-        if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
-            notice(f"no data of the study has {DATE}: {day} changes none of what is trained on")
-        return _plan(
-            loaded,
-            run,
-            out,
-            notice,
-            places_of(study, resource_limits.KEYS),
-            _runs_day(day or today),
-        )
-
-
-def plan_day(
-    study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
-) -> Run:
-    """Write the folder of a day's run, as `plan` does; what is to be done next names the file."""
-    return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
-
-
-def _runs_day(day: date | RunsDay | None) -> RunsDay | None:
-    return RunsDay(date=day) if isinstance(day, date) else day
-
-
-def _plan(
-    study: Study,
-    run: str | None,
-    out: str | PathLike[str] | None,
-    notice: Callable[[str], None] | None,
-    places: Mapping[str, str],
-    day: RunsDay | None,
-) -> Run:
-    study, notes = _settled(study)
-    aws = _aws_environment(study)
-    _check_export(study)
-    if (moved := adopt(study)) and notice:
-        notice(moved)
-    costs = costs_before(study) if study.has_budget_in_usd else None
-    write = partial(
-        write_plan,
-        aws=aws,
-        notes=notes,
-        places=places,
-        day=day,
-        costs=costs,
-        former=former_tasks(study),
-    )
-    place = None if out is None else Path(out)
-    if run is not None:
-        place = place or default_folder(study, run)
-        return Run(write(study, run=run, out=place).root)
-    try:
-        run, place = claim_run(study, place)
-    except OSError as error:
-        raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
-    try:
-        return Run(write(study, run=run, out=place).root)
-    except BaseException:
-        if out is None:
-            with suppress(OSError):  # it isn't empty, and so is another's, or whole
-                place.rmdir()
-        raise
-
-
-def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """What the pool decides of a study, once its trainer can start there."""
-    pool = pool_choices.look()
-    study, notes = pool_choices.settle(study, pool)
-    if pool.on_this_machine:
-        check_program(command_of(study)[0], pool.job_path)
-    return study, notes
-
-
-def _check_export(study: Study) -> None:
-    """Whether the export to S3 will find keys, without a look at S3."""
-    if study.export and study.export.s3 and not study.s3:
-        from trialfleet.infra.fleet.aws import account
-
-        account.check_found_by_jobs(f"the export to {study.export.s3}")
-
-
-def _aws_environment(study: Study) -> AwsEnvironment | None:
-    """Where the run's autoscaler is to find AWS, as this process does; None where it has none."""
-    if study.fleet is None or autoscale_of(study) == "off":
-        return None
-    from trialfleet.infra.fleet.aws import account
-
-    return account.look(study.fleet.home)

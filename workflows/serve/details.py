@@ -14,9 +14,9 @@ from typing import Any
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Ending, Journal
 from trialfleet.workflows.daily.overview import DayView, overview
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.report.formatting import alike, duration, number, setting

@@ -10,9 +10,9 @@ from trialfleet.classads import value
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.status import BLOCKED
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Journal, Outcome, latest_of
 from trialfleet.workflows.daily.overview import left_out
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Journal, Outcome, latest_of
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.dagman.health import Fault
-from trialfleet.workflows.daily.journal import Outcome
+from trialfleet.workflows.journal.journal import Outcome
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.states import RunState, Stage, TrialState

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
-from trialfleet.workflows.daily.journal import Ending
+from trialfleet.workflows.journal.journal import Ending
 from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.why.answer import Answer, Blame, Kind

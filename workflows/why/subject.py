@@ -11,7 +11,7 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool.connection import where_tools_work
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.daily.folder import DailyFolder
+from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
@@ -233,7 +233,7 @@ def _days_here(study: str | None) -> list[Path]:
 
 def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """When a study's journal said its last of a region, if it knows it, where no run was made."""
-    from trialfleet.workflows.daily.journal import Journal
+    from trialfleet.workflows.journal.journal import Journal
 
     journal = Journal(DailyFolder(folder).journal)
     attempts = [one for one in journal.attempts() if region in one.regions]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
@@ -16,20 +15,8 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import InputError, Run, RunState
 from trialfleet.workflows.attempts.giving_up import GAVE_UP
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman import job_queue, mend
-from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.dagman import mend
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.status import status as run_status
-
-EMPTY: dict[str, Any] = dict.fromkeys(("running", "idle", "regions"), frozenset())
-NOTHING = QueuedRun(root=None, root_held=None, held=(), ads=(), **EMPTY)
-
-
-@pytest.fixture
-def empty_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mock of HTCondor's queue, in which nothing is."""
-    for module in (job_queue, run_status):
-        monkeypatch.setattr(module, "look_up", lambda _: NOTHING)
 
 
 def ended(run: Run) -> Run:

@@ -15,8 +15,8 @@ from tests.conftest import MakeRun
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily.digest import tell_days
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.notify.event import Event
 from trialfleet.workflows.notify.slack import slack_text
 from trialfleet.workflows.plan.folder import RunFolder

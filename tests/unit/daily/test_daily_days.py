@@ -27,12 +27,12 @@ from trialfleet.workflows.daily.day import _Telling, _Waiting
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.daily.overview import newest_table, overview, reasons_table
 from trialfleet.workflows.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.daily.staleness import age_points, stalest_first
 from trialfleet.workflows.daily.units import Units
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.folder import RunFolder

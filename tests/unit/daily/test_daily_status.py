@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 
 DAY = date(2026, 11, 22)
 BEFORE = date(2026, 11, 21)

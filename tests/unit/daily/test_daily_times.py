@@ -12,10 +12,10 @@ import pytest
 
 from trialfleet.errors import PoolError
 from trialfleet.workflows.daily.crontab import cron_keys
-from trialfleet.workflows.daily.folder import DailyFolder
 from trialfleet.workflows.daily.missed import days_to_do, due_day, next_start
 from trialfleet.workflows.daily.start import write_start
 from trialfleet.workflows.daily.units import Units, calendar, explained
+from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily, RunsDay
 
 needs_systemd = pytest.mark.skipif(

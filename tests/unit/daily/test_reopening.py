@@ -15,10 +15,11 @@ from tests.conftest import MakeRun
 from trialfleet import Run, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.dagman import mend
 from trialfleet.workflows.daily import day as day_module
 from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.daily.overview import outcomes_now, overview
+from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.plan.folder import RunFolder
 
 DAY = date(2026, 11, 22)
@@ -129,6 +130,23 @@ def test_a_region_that_had_no_data_is_told_with_the_day_s_run(stopped: RunFolder
     first, second = CliRunner().invoke(main, ["why", "--run", str(place)]).output.splitlines()
     assert f"1 of 2 regions, J among them: its day {day} failed: {why_not}" in first
     assert f"--from {day} --to {day} --only missing" in second
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_a_run_that_is_resumed_from_python_reopens_its_day_as_the_command_does(
+    stopped: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submitted(files: RunFolder) -> str:
+        files.dag_files.submit.touch()
+        files.dag_files.log.write_text("000 (001.000.000) submitted\n")
+        publish(files, "B")
+        return "1"
+
+    stopped.dag_files.submit.touch()
+    monkeypatch.setattr(mend, "submit", submitted)
+    assert Run(stopped.root).resume() == "1"
+    (_, again) = days_here().journal.attempts()
+    assert (again.run, again.regions, again.ended) == (str(DAY), ("B",), None)
 
 
 class Killed(BaseException):

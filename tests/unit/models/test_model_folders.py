@@ -15,7 +15,7 @@ from trialfleet.workflows.models.folders import adopt, models_folder_of
 from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.run import plan
+from trialfleet.workflows.run.new_run import plan
 from trialfleet.workflows.scripts.publish_node import publish_region
 from trialfleet.workflows.study.spec import Study
 

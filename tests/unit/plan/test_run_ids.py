@@ -17,7 +17,8 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan import run_ids
 from trialfleet.workflows.run.lookup import find_run, runs_here
-from trialfleet.workflows.run.run import Run, plan
+from trialfleet.workflows.run.new_run import plan
+from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.run.run_list import list_runs
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study
@@ -27,7 +28,7 @@ PLAN = """\
 import sys
 from pathlib import Path
 from trialfleet.workflows.plan import planning as plan, run_ids
-from trialfleet.workflows.run import run
+from trialfleet.workflows.run import new_run
 from trialfleet.workflows.study.frozen import load_frozen
 
 plan._FORBIDDEN_PLACE = "/nowhere"
@@ -35,7 +36,7 @@ run_ids.new_run_id = lambda: "2026-11-20T10-00-00"  # all in one second
 study = load_frozen(Path(sys.argv[1])).study
 sys.stdin.readline()
 out = sys.argv[2] if len(sys.argv) > 2 else None
-planned = run.plan(study, out=out)
+planned = new_run.plan(study, out=out)
 print(planned.run_id, planned.folder)
 """
 

@@ -18,12 +18,12 @@ from trialfleet.workflows.alerts.run_events import RunEvents
 from trialfleet.workflows.dagman import watchers
 from trialfleet.workflows.dagman.job_queue import HeldJob
 from trialfleet.workflows.daily.digest import digest_table, tell_days
-from trialfleet.workflows.daily.folder import DailyFolder
-from trialfleet.workflows.daily.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.notify.event import Event
 from trialfleet.workflows.notify.outbox import Outbox
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.run import plan
+from trialfleet.workflows.run.new_run import plan
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.spending import Spending
 from trialfleet.workflows.status.states import RunState, Stage

@@ -11,7 +11,7 @@ import pytest
 
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.dagman.health import Fault, Remedy
-from trialfleet.workflows.daily.journal import Ending, Outcome
+from trialfleet.workflows.journal.journal import Ending, Outcome
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause
