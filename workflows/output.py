@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,17 +17,22 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
+_SAID_AGAIN = 15.0  # seconds, where a line of progress stays the same
 UNSQUEEZED = 1_000_000  # columns for a file or a pipe: nothing is wrapped or cut
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def console() -> Console:
-    """Return the terminal, or what stands for it when the output goes elsewhere."""
+def console(*, err: bool = False) -> Console:
+    """Return the terminal, or what stands for it when the output goes elsewhere.
+
+    Args:
+        err: of standard error.
+    """
     from rich.console import Console
 
-    made = Console(highlight=False)
+    made = Console(highlight=False, stderr=err)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = UNSQUEEZED
     return made
@@ -39,6 +46,39 @@ def show(view: RenderableType) -> None:
 def say(text: str, *, err: bool = False) -> None:
     """Print a line for a person; a name in it that isn't ours reaches no terminal as it is."""
     click.echo(printable(text), err=err)
+
+
+@contextmanager
+def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
+    """Give what takes a line on how far something is, again and again.
+
+    On a terminal there is one line, the last, with the seconds since the beginning, and none in the
+    end. Elsewhere a line is printed when it changes, and now and then while it doesn't.
+
+    Args:
+        indent: what each line begins with.
+        err: print to standard error.
+    """
+    from rich.live import Live
+    from rich.text import Text
+
+    begun, last, at = time.monotonic(), "", 0.0
+    to = console(err=err)
+
+    def line(text: str) -> str:
+        return f"{indent}{time.monotonic() - begun:.0f} s: {printable(text)}"
+
+    def print_change(text: str) -> None:
+        nonlocal last, at
+        if text != last or time.monotonic() - at >= _SAID_AGAIN:
+            last, at = text, time.monotonic()
+            say(line(text), err=err)
+
+    if not to.is_terminal:
+        yield print_change
+        return
+    with Live(console=to, transient=True) as live:
+        yield lambda text: live.update(Text(line(text)), refresh=True)
 
 
 def print_json(value: Any, indent: int | None = 1) -> None:

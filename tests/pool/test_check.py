@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MakeRun
-from tests.pool.conftest import MakePool
+from tests.pool.conftest import CPUS, MakePool
 from tests.pool.watching import WaitFor, active, assert_exactly_once
 from trialfleet import InputError, RunState
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman.job_queue import query
 from trialfleet.workflows.plan.folder import RunFolder
@@ -77,6 +78,34 @@ def test_what_trains_for_long_is_not_waited_for(make_run: MakeRun, wait_for: Wai
     checked = check(RunFolder(run.folder), seconds=15)
     assert (checked.metrics, checked.waited) == (None, False)
     wait_for(lambda: query(f'TrialfleetFolder == "{run.folder}"', ["ClusterId"]) == [])
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_check_says_what_it_waits_for_and_where_it_runs(
+    make_run: MakeRun, wait_for: WaitFor
+) -> None:
+    whole = {"cpus": CPUS, "memory": "64MB", "disk": "20MB"}
+    budget = {"trials": 2, "lanes": 2}
+    first = make_run({"mood": "hangs"}, resources=whole, budget=budget)
+    first.submit()
+    wait_for(
+        lambda: len(query(f'TrialfleetFolder == "{first.folder}" && JobUniverse == 5', [])) == 2
+    )
+    wait_for(lambda: first.status().regions[0].running == 1)
+    second = make_run(run="r2", resources=whole)
+    said: list[str] = []
+
+    def progress(line: str) -> None:
+        if "busy" in line and not said:
+            first.stop()
+        said.append(line)
+
+    assert second.check(progress).metrics
+    assert said[0] == (
+        f"waits for a slot: the one slot is busy with 1 job of {shell_quoted(first.folder)}; "
+        "1 job waits before it"
+    )
+    assert said[-1].startswith("runs on slot1")
 
 
 @pytest.mark.thorough

@@ -18,7 +18,7 @@ from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.arguments import Command, anyway_option, date_option
 from trialfleet.workflows.cli.watching import handed_over, show_end, watch_to_the_end
 from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, write_example
-from trialfleet.workflows.output import json_option, print_json, say
+from trialfleet.workflows.output import json_option, print_json, progress_lines, say
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run.dry_start import Checked
@@ -102,7 +102,8 @@ def plan(
     planned = _planned(study, out, run_id, day)
     pool_check = planned.check_pool()
     if as_json:
-        checked = planned.check_or_remove() if checks else None
+        with progress_lines(err=True) as progress:
+            checked = planned.check_or_remove(progress) if checks else None
         print_json({**plan_summary(planned, pool_check), "check": checked and asdict(checked)})
         return
     here = shell_quoted(planned.folder)
@@ -174,11 +175,13 @@ def run(
     watch_to_the_end(planned)
 
 
-def _check(check: Callable[[], Checked]) -> None:
+def _check(check: Callable[[Callable[[str], None]], Checked]) -> None:
     from trialfleet.workflows.run.dry_start import SECONDS
 
     say(f"  check    the trainer is started once, for {SECONDS:.0f} s at most …")
-    say(f"           {check()}")
+    with progress_lines(" " * 11) as progress:
+        checked = check(progress)
+    say(f"           {checked}")
 
 
 def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -23,12 +23,14 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.run.check_progress import waits_for
 from trialfleet.workflows.run.last_words import last_words, missing_module
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
 SECONDS = 60.0  # that a check lasts: what trains for so long has started well
 _POLL = 0.2  # seconds
+_LOOK_EVERY = 1.0  # seconds, at what the job waits for
 _REMOVED = -1002  # as DAGMan has it
 
 
@@ -76,7 +78,9 @@ class TrainerFailsError(InputError):
         return TrainerFailsError(self._study, self._region, self._error, place)
 
 
-def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
+def check(
+    folder: RunFolder, seconds: float = SECONDS, progress: Callable[[str], None] | None = None
+) -> Checked:
     """Run a planned run's first trial as a job by itself, and return what became of it.
 
     It has the seed of the trial that the run begins with, which so has the same result where the
@@ -85,6 +89,7 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
     Args:
         folder: the run's; it isn't submitted.
         seconds: how long to wait for its result.
+        progress: takes a line, again and again: what the job waits for, or where it runs.
 
     Raises:
         TrainerFailsError: with the trainer's last words.
@@ -99,7 +104,7 @@ def check(folder: RunFolder, seconds: float = SECONDS) -> Checked:
     shutil.rmtree(place.root, ignore_errors=True)  # what a check before this one left
     write_trial(frozen.run, frozen.study, folder, place, order)
     with _submitted(place, order.node):
-        code, waited = _wait(place, seconds)
+        code, waited = _wait(folder, place, order.node, seconds, progress or (lambda _: None))
     metrics = None
     if code is not None:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
@@ -170,7 +175,13 @@ def _submit(place: TrialFolder) -> None:
         raise PoolError(f"HTCondor refused the trial of the check: {done.stderr.strip()}")
 
 
-def _wait(place: TrialFolder, seconds: float) -> tuple[int | None, bool]:
+def _wait(
+    folder: RunFolder,
+    place: TrialFolder,
+    node: str,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> tuple[int | None, bool]:
     """Return the job's exit, as DAGMan would have it, and whether it was never started.
 
     None for the exit: it hadn't ended when the time was up.
@@ -178,14 +189,17 @@ def _wait(place: TrialFolder, seconds: float) -> tuple[int | None, bool]:
     import htcondor2
 
     kind = htcondor2.JobEventType
-    deadline, waited = time.monotonic() + seconds, True
+    now = time.monotonic()
+    deadline, look = now + seconds, now
+    waited, slot = True, ""
     log = htcondor2.JobEventLog(str(place.log))
     while time.monotonic() < deadline:
         with postponed():
             events = list(log.events(stop_after=0))
         for event in events:
             if event.type == kind.EXECUTE:
-                waited = False
+                waited, slot = False, str(event.get("SlotName") or event.get("ExecuteHost"))
+                progress(f"runs on {slot}")
             elif event.type == kind.JOB_TERMINATED:
                 normally = event["TerminatedNormally"]
                 return (
@@ -193,6 +207,12 @@ def _wait(place: TrialFolder, seconds: float) -> tuple[int | None, bool]:
                 ), False
             elif event.type == kind.JOB_ABORTED:
                 return _REMOVED, False
+            elif event.type in {kind.JOB_EVICTED, kind.SHADOW_EXCEPTION}:
+                slot = ""
+        if time.monotonic() >= look:
+            if words := f"runs on {slot}" if slot else waits_for(folder, node):
+                progress(words)
+            look = time.monotonic() + _LOOK_EVERY
         time.sleep(_POLL)
     return None, waited
 

@@ -88,8 +88,11 @@ class Run:
         """Return what the pool, as it is now, has for the run's trials."""
         return check_pool(self._files)
 
-    def check(self) -> dry_start.Checked:
+    def check(self, progress: Callable[[str], None] | None = None) -> dry_start.Checked:
         """Start the trainer once, as a job by itself that costs nothing of the budget.
+
+        Args:
+            progress: takes a line, again and again: what the job waits for, or where it runs.
 
         Raises:
             InputError: the run was submitted before, or the trainer fails; with its last words.
@@ -101,19 +104,22 @@ class Run:
                 raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
             if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
-            return dry_start.check(self._files)
+            return dry_start.check(self._files, progress=progress)
 
-    def check_or_remove(self) -> dry_start.Checked:
+    def check_or_remove(self, progress: Callable[[str], None] | None = None) -> dry_start.Checked:
         """Start the trainer once, as `check` does; if that fails, remove the run.
 
         What the trial received and left is kept beside the run, in `.failed-check`, until the next.
+
+        Args:
+            progress: as `check`.
 
         Raises:
             InputError: as `check`.
             PoolError: HTCondor is out of reach or refuses the job; the run stays.
         """
         try:
-            return self.check()
+            return self.check(progress)
         except dry_start.TrainerFailsError as error:
             kept = self.folder.with_name(".failed-check")
             shutil.rmtree(kept, ignore_errors=True)
