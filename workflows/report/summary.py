@@ -15,6 +15,8 @@ from trialfleet.workflows.report.formatting import (
 )
 from trialfleet.workflows.report.groups import group_of, outcome
 from trialfleet.workflows.report.model import RegionReport, Report
+from trialfleet.workflows.status.causes import in_short
+from trialfleet.workflows.status.states import Stage
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -83,13 +85,19 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
             Text(fixed(row.report.default, decimals)),
             _gain(row, decimals),
             *([Text(duration(row.wall_seconds), no_wrap=True)] if with_time else []),
-            Text(outcome(row), style=_STYLES.get(group_of(row), "")),
+            Text(_state(row), style=_STYLES.get(group_of(row), "")),
         )
     keep_numbers_whole(table)
     for column in (table.columns[0], table.columns[-1]):
         words = [word for cell in [column.header, *column.cells] for word in str(cell).split()]
         column.min_width = min(_LONGEST_WORD, max(map(cell_len, words), default=1))
     return table
+
+
+def _state(row: RegionReport) -> str:
+    """What became of a region; of one that failed, how many attempts did, and why, in short."""
+    is_failed = row.status == Stage.FAILED and row.cause
+    return f"{row.status}: {in_short(row.cause or '')}" if is_failed else outcome(row)
 
 
 def _title(report: Report, with_best: bool) -> str:

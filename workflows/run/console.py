@@ -22,7 +22,7 @@ from trialfleet.workflows.attempts.giving_up import ALIKE, is_vain
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
-from trialfleet.workflows.status.causes import ENOUGH, SEE, kind_of
+from trialfleet.workflows.status.causes import ENOUGH, SEE, in_short, kind_of
 from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
@@ -154,11 +154,12 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _anew(line: str, status: RunStatus, said: set[str]) -> str:
-    """A line without a cause that was said before; empty where nothing else is in it."""
+    """A line with a cause that was said before in short; empty where nothing else is in it."""
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in kind_of(line)}
     if found and found <= said:
-        return line.partition(ALIKE)[0] if ALIKE in line else ""
+        words, alike, error = line.partition(ALIKE)
+        return f"{words}: {in_short(error)}" if alike else ""
     said |= found
     return line
 
@@ -206,14 +207,19 @@ def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> T
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = ["region", "state", "", "trials", "failed", "running", "step", "queued"]
     names += [f"best {status.metric}", "USD", "time left"]
+    names += ["why"]
     hidden = {names.index("USD")} if all(region.usd is None for region in status.regions) else set()
+    if not any(map(_why_broken, status.regions)):
+        hidden.add(names.index("why"))
     if not bars:
         hidden.add(names.index(""))
-    if status.ended:  # the bars have nothing left to say
-        hidden |= {names.index("")} | ({names.index("step")} if not _any_step(status) else set())
+    if status.ended:  # these have nothing left to say
+        hidden |= {names.index(name) for name in ("", "running", "queued", "time left")}
+        hidden |= set() if _any_step(status) else {names.index("step")}
     for place, name in enumerate(names):
         if place not in hidden:
-            table.add_column(name, justify="right" if place >= names.index("trials") else "left")
+            is_number = names.index("trials") <= place < names.index("why")
+            table.add_column(name, justify="right" if is_number else "left")
     decimals = column_decimals([region.best for region in status.regions], _DIGITS)
     for region in status.regions[:_SHOWN_REGIONS]:
         cells = enumerate(_region_row(region, decimals))
@@ -240,7 +246,15 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         value_text(region.best, decimals),
         usd(region.usd),
         duration(region.seconds_left),
+        Text(_why_broken(region), "red", no_wrap=True, overflow="ellipsis"),
     ]
+
+
+def _why_broken(region: RegionStatus) -> str:
+    """How many attempts failed and why, of a region that is over without a result; in short."""
+    if region.stage is not Stage.FAILED:
+        return ""
+    return region.cause.short if region.cause else in_short(region.reason or "")
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
@@ -331,5 +345,7 @@ def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
 def _region_line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f", best {metric} {region.best:.5g}"
     failed = f", {region.failed} failed" if region.failed else ""
+    if region.stage is Stage.FAILED and region.cause and not region.failed:
+        failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"
     trials = f"{region.finished}/{region.budget} trials"
     return f"{region.name}: {region.stage}: {trials}{failed}{best}"

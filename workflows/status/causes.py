@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _FIGURES = re.compile(
     r"(?<!exit code )(?<!signal )(?<!\d)(0x[0-9a-f]+|\d+(\.\d+)?(e[-+]?\d+)?)", re.IGNORECASE
 )
+_EXIT_CODE = re.compile(r"\bexit code \d+: ")
 SEE = "; see "  # before the path of a log, at the end of a reason
+_SHORT = 60  # characters of a reason in a table
 ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
 
 
@@ -76,6 +78,18 @@ class Cause:
         if self.of == 1:
             return f"an attempt failed: {self.error}{SEE}{self.log}"
         return f"{self.attempts} of {self.of} failed attempts: {self.error}{SEE}{self.log}"
+
+    @property
+    def short(self) -> str:
+        """How many attempts failed, and why, as a table has room for it."""
+        some = "" if self.attempts == self.of else f"{self.attempts} of "
+        return f"{some}{self.of} attempt{'s' if self.of > 1 else ''}: {in_short(self.error)}"
+
+
+def in_short(reason: str) -> str:
+    """Return the beginning of a reason for a table's cell: no log, no exit code before words."""
+    words = _EXIT_CODE.sub("", " ".join(reason.partition(SEE)[0].split()))
+    return words if len(words) <= _SHORT else f"{words[: _SHORT - 1].rstrip()}…"
 
 
 def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:

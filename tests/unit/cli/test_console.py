@@ -177,7 +177,7 @@ def test_what_is_true_of_many_regions_is_said_once(make_run: MakeRun) -> None:
         for region, reason in zip(status.regions, reasons, strict=True)
     )
     text = printed(run_view(replace(status, state=RunState.FAILED, regions=lost)), 160)
-    assert text.count("no trial can succeed") == 1
+    assert "".join(text.split("\n")[5:]).count("no trial can succeed") == 1
     assert "3 of 4 regions (A, B, C) failed: no trial can succeed: exit code 1: lr 1;" in text
     assert "D failed: something else" in text
 
@@ -199,10 +199,11 @@ def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: M
         show = _line_printer(shown)
         for each in (*seen, ended):
             show(each)
-    assert capture.get().count("KeyError") == 1
-    assert f"{region.name} failed: no trial can succeed\n" in capture.get()
+    assert capture.get().count("see err") == 1, "the whole cause is said once"
+    assert f"{region.name}: failed: 0/3 trials, 3 failed attempts\n" in capture.get()
+    assert f"{region.name} failed: no trial can succeed: KeyError: 'lat' 3\n" in capture.get()
     text = printed(run_view(ended), 200)
-    assert text.count("KeyError") == 1
+    assert text.count("see err") == 1
     assert text.splitlines()[-1] == (
         "next: mend what is named above, then start another run: "
         "trialfleet run /here/s.yaml --check"
@@ -217,7 +218,31 @@ def test_a_cause_that_the_reason_names_is_not_said_again(make_run: MakeRun) -> N
     cause = Cause(error="exit code 1: KeyError: 'lat'", attempts=6, of=6, log="err")
     reason = f"no trial can succeed: {cause.error}; see err"
     lost = replace(region, stage=Stage.FAILED, reason=reason, cause=cause)
-    assert printed(run_view(replace(status, regions=(lost,))), 160).count("KeyError") == 1
+    assert printed(run_view(replace(status, regions=(lost,))), 160).count("see err") == 1
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_row_of_a_failed_region_says_how_often_it_was_tried_and_why(
+    make_run: MakeRun, width: int
+) -> None:
+    status = make_run(regions=["Schleswig-Holstein", "B", "C"]).status()
+    one, _, well = status.regions
+    error = "exit code 1: KeyError: 'a_column_with_a_rather_long_name_that_no_table_has_room_for'"
+    lost = replace(one, state=RunState.FAILED, stage=Stage.FAILED)
+    cause = Cause(error=error, attempts=4, of=4, log="err")
+    mixed = replace(cause, attempts=3)
+    regions = (replace(lost, cause=cause), replace(lost, name="B", cause=mixed), well)
+    lines = printed(run_view(replace(status, state=RunState.FAILED, regions=regions)), width)
+    first, second, third = lines.splitlines()[2:5]
+    assert first.startswith("Schleswig-Holstein")
+    assert "4 attempts: KeyError" in first
+    assert "3 of 4 attempts: Key" in second
+    assert "attempt" not in third
+    assert all(len(line) <= width for line in (first, second))
+    assert "".join(lines.split()).count("no_table_has_room_for") == 1, "the whole cause, once"
+    unknown = replace(lost, reason="the run's DAGMan was lost; see log")
+    text = printed(run_view(replace(status, state=RunState.FAILED, regions=(unknown,))), width)
+    assert "the run's" in text.splitlines()[2]
 
 
 def test_a_columns_values_have_one_precision(make_run: MakeRun, trial: TrialRecord) -> None:

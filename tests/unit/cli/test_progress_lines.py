@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_elsewhere_a_line_is_said_when_it_changes_and_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with output.progress_lines("  ", err=True) as progress:
         for second in range(20):
             now[0] = 100.0 + second

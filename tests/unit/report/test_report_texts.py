@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from trialfleet.workflows.report.formatting import (
     signed,
 )
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
+from trialfleet.workflows.status.states import Stage
 
 
 def printed(report: Report) -> str:
@@ -176,3 +178,13 @@ def test_a_region_says_what_its_model_learned_from(fleet: Fleet) -> None:
     page = render_page(report)
     assert "weighed so: s/r0/A 0.70, s/r0/&lt;b&gt;B&lt;/b&gt; 0.12. 1 takes" in page
     assert "Learned from" not in render_page(fleet.report(fleet.region("Q", trials[:1])))
+
+
+def test_the_summary_says_of_a_failed_region_how_often_it_was_tried_and_why(tuned: Report) -> None:
+    cause = "3 of 3 failed attempts: exit code 1: KeyError: 'prize'; see /runs/demo/err"
+    failed = replace(tuned.regions[0], status=Stage.FAILED, cause=cause)
+    text = printed(replace(tuned, regions=(failed, *tuned.regions[1:])))
+    assert "failed: 3 of 3 failed attempts: KeyError: 'prize'" in " ".join(
+        line.split("│")[-2].strip() for line in text.splitlines() if "│" in line
+    )
+    assert "/runs/demo/err" not in text
