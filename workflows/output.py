@@ -16,6 +16,7 @@ from trialfleet.errors import printable
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 _SAID_AGAIN = 15.0  # seconds, where a line of progress stays the same
 UNSQUEEZED = 1_000_000  # columns for a file or a pipe: nothing is wrapped or cut
@@ -91,6 +92,21 @@ def keep_numbers_whole(table: Table) -> None:
     for column in table.columns:
         if column.justify == "right":
             column.min_width = _widest(column.cells)
+
+
+def cut_to_width(text: str, style: str = "") -> Text:
+    """Return a cell that stays one line: what its column has no room for is left out, with a …."""
+    from rich.text import Text
+
+    return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
+
+
+def with_hint_where_cut(table: Table, hint: str) -> Fitting:
+    """Return a table, and below it where the whole texts are if it leaves out parts of cells."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Fitting(lambda whole: table if whole else Group(table, Text(hint, "dim")))
 
 
 class Fitting:

@@ -12,6 +12,7 @@ from trialfleet.workflows.daily.region_outcomes import ending_with_model
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.output import Fitting, cut_to_width, with_hint_where_cut
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.causes import SEE
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_WHOLE = "the whole reasons: trialfleet why REGION, or daily status --json"
 # what stands before a command or a path in a reason, and what is said of it in a line of its own
 _TO_COPY = {"; to change that: ": "next", SEE: "log"}
 
@@ -172,7 +174,7 @@ def days_table(shown: Overview) -> Table:
     return table
 
 
-def newest_table(shown: Overview) -> Table:
+def newest_table(shown: Overview) -> Fitting:
     """Return what became of each region on the newest day as a table."""
     from rich.table import Table
     from rich.text import Text
@@ -181,11 +183,11 @@ def newest_table(shown: Overview) -> Table:
     for title in ("region", "ended", "why"):
         table.add_column(title, overflow="fold")
     for one in shown.newest:
-        table.add_row(Text(one.region), one.ending.value, Text(_split(_why(one))[0]))
-    return table
+        table.add_row(Text(one.region), one.ending.value, cut_to_width(_split(_why(one))[0]))
+    return with_hint_where_cut(table, _WHOLE)
 
 
-def reasons_table(shown: Overview) -> Table | None:
+def reasons_table(shown: Overview) -> Fitting | None:
     """Return why regions were kept or failed on the days before the newest; None if none were."""
     from rich.table import Table
     from rich.text import Text
@@ -195,8 +197,9 @@ def reasons_table(shown: Overview) -> Table | None:
     for title in ("day", "region", "ended", "why"):
         table.add_column(title, overflow="fold")
     for one in explained:
-        table.add_row(str(one.date), Text(one.region), one.ending.value, Text(_split(one.why)[0]))
-    return table if explained else None
+        why = cut_to_width(_split(one.why)[0])
+        table.add_row(str(one.date), Text(one.region), one.ending.value, why)
+    return with_hint_where_cut(table, _WHOLE) if explained else None
 
 
 def to_copy(shown: Overview) -> list[str]:

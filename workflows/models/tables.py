@@ -14,12 +14,13 @@ from rich.text import Text
 from trialfleet.workflows.models.history import changes
 from trialfleet.workflows.models.latest import LATEST, region_of
 from trialfleet.workflows.models.listing import PublishedModel, Standing
-from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.output import cut_to_width, keep_numbers_whole, with_hint_where_cut
 
 _BY_DAYS = (
     "In the order of their days, not in that of planning: a day that is made up for later is as "
     "old as its data, a run without a day as its plan."
 )
+_WHOLE = "the whole reasons: trialfleet models REGION --card RUN, or --json"
 _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 
@@ -31,12 +32,12 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
         champion = next((model for model in models if model.in_force), None)
         newest = _newest(models, champion)
         shown = (champion.run, _day(champion), _metric(champion)) if champion else ("none", "", "")
-        table.add_row(*map(Text, (*names, *shown, newest)))
+        table.add_row(*map(Text, (*names, *shown)), cut_to_width(newest))
     drifted = [
         Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
     ]
     keep_numbers_whole(table)
-    return Group(table, *drifted)
+    return Group(with_hint_where_cut(table, _WHOLE), *drifted)
 
 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
@@ -47,12 +48,18 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     table = _table("run", "planned", "metric", "by the last gate", "state")
     champion = next((model for model in models if model.in_force), None)
     for model in models:
-        cells = (model.run, _day(model), _metric(model), _measured(model), _state(model, champion))
-        table.add_row(*(Text(cell, "bold" if model.in_force else "") for cell in cells))
+        style = "bold" if model.in_force else ""
+        cells = (model.run, _day(model), _metric(model), _measured(model))
+        state = cut_to_width(_state(model, champion), style)
+        table.add_row(*(Text(cell, style) for cell in cells), state)
     keep_numbers_whole(table)
     planned = [model.created for model in models if model.created]
     order = [] if planned == sorted(planned) else [Text(_BY_DAYS, "dim")]
-    return Group(table, *order, *(Text(line, "yellow") for line in _drifts(models)))
+    return Group(
+        with_hint_where_cut(table, _WHOLE),
+        *order,
+        *(Text(line, "yellow") for line in _drifts(models)),
+    )
 
 
 def card_text(model: PublishedModel) -> Text:

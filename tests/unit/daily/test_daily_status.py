@@ -15,11 +15,14 @@ from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 
 DAY = date(2026, 11, 22)
 BEFORE = date(2026, 11, 21)
+LONG = "test_rmse 1595, champion 383.1: worse by 1212, and that is more than chance (95%); " * 2
+LONG = LONG.strip("; ")
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
-def test_what_is_to_be_copied_stands_below_the_tables_once_for_each_region(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_reason_takes_one_line_and_what_is_to_be_copied_stands_below_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     command = f"trialfleet promote '{tmp_path}/models/a model with a long path/demo/A/2026-11-21'"
     log = tmp_path / "runs" / "demo" / "a-day-s-run-with-a-long-name" / "regions" / "NO" / "err"
@@ -32,7 +35,7 @@ def test_what_is_to_be_copied_stands_below_the_tables_once_for_each_region(
         journal.begin(
             Attempt(date=day, attempt=1, run=run, regions=("A", "NO"), started=NOON, deadline=None)
         )
-        kept = f"kept {day}: worse; to change that: {command}"
+        kept = f"kept {day}: {LONG}; to change that: {command}"
         reasons = [("A", Ending.KEPT, kept), ("NO", Ending.FAILED, f"exit code 1; see {log}")]
         journal.record(
             [
@@ -41,8 +44,16 @@ def test_what_is_to_be_copied_stands_below_the_tables_once_for_each_region(
             ],
             NOON,
         )
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", str(width))
     lines = CliRunner().invoke(main, ["daily", "status", str(file)]).output.splitlines()
     assert [line for line in lines if command in line] == [f"next  A  {command}"]
     assert [line for line in lines if str(log) in line] == [f"log  NO  {log}"]
-    assert all(len(line) <= 80 for line in lines if line.startswith(("│", "┃")))
+    rows = [line for line in lines if line.startswith("│")]
+    assert all(len(line) <= width for line in rows)
+    assert len(rows) == 2 + 2 + 2, "a line for each day, region, and region of the day before"
+    assert sum(line.endswith("… │") for line in rows) == 2
+    assert lines.count("the whole reasons: trialfleet why REGION, or daily status --json") == 2
+    monkeypatch.setenv("COLUMNS", "1000")
+    whole = CliRunner().invoke(main, ["daily", "status", str(file)]).output
+    assert whole.count(LONG) == 2
+    assert "the whole reasons" not in whole

@@ -18,8 +18,15 @@ from trialfleet.workflows.models.tables import champions_table, history_table
 MIDNIGHT = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def shown(view: RenderableType) -> str:
-    screen = Console(width=200, file=io.StringIO())
+LONG = (
+    "test_rmse 1595, champion 383.1: worse by 1212, and that is more than chance (95% confidence); "
+    "a few rows, a single one perhaps, may be why: mend the data, or choose another metric"
+)
+HINT = "the whole reasons: trialfleet models REGION --card RUN, or --json"
+
+
+def shown(view: RenderableType, width: int = 200) -> str:
+    screen = Console(width=width, file=io.StringIO())
     screen.print(view)
     return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
@@ -48,6 +55,25 @@ def models_folder(tmp_path: Path) -> Path:
 def test_a_model_that_was_kept_out_since_the_one_in_force_is_named(models_folder: Path) -> None:
     view = shown(champions_table({models_folder: models_on(models_folder)}))
     assert "in force; planned later: 2026-11-22: kept by-hand: too bad" in view
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_long_reason_takes_one_line_of_a_terminal_and_says_where_it_is_whole(
+    models_folder: Path, width: int
+) -> None:
+    card = models_folder / "2026-11-22" / "card.json"
+    card.write_text(card.read_text().replace("too bad", LONG))
+    models = models_on(models_folder)
+    for view in (champions_table({models_folder: models}), history_table(models)):
+        lines = shown(view, width).splitlines()
+        assert all(len(line.rstrip()) <= width for line in lines)
+        first, *rows = lines[: lines.index(HINT)]
+        assert first.split()[0] in {"study", "run"}
+        assert [row.split()[0] for row in rows] in (["demo"], ["2026-11-22", "by-hand"])
+        assert rows[0].rstrip().endswith("…")
+        whole = shown(view, 1000)
+        assert LONG in whole
+        assert HINT not in whole
 
 
 def test_the_history_says_by_what_it_is_ordered_where_that_is_not_planning(
