@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import click
 
 from trialfleet.errors import InputError
@@ -18,20 +21,43 @@ def promote(models: tuple[str, ...]) -> None:
 
     MODEL is a run's id, for the models of all its regions; RUN/REGION for one of them; or a model's
     folder. A run leaves latest alone when the model of a later one is published; this is how a
-    person moves it, back or forth.
+    person moves it, back or forth. Where some of several can't be promoted the others are; those
+    are named, and the exit code is 1.
     """
-    from trialfleet.workflows.models.latest import called, check_published
-    from trialfleet.workflows.models.latest import promote as make_latest
+    from trialfleet.workflows.models.latest import called
     from trialfleet.workflows.run.lookup import models_of
 
     named = [place for model in models for place in models_of(model)]
-    for place in [check_published(model) for model in named]:
+    done, left = [], []
+    for place in named:
         try:
-            former = make_latest(place)
-        except OSError as error:
-            raise InputError(f"{error.filename or place}: {error.strerror}") from error
+            former = _make_latest(place)
+        except InputError as error:
+            if len(named) == 1:
+                raise
+            left.append(f"{called(place.parent) if place.parent.is_dir() else place}: {error}")
+            continue
+        done.append(place)
         say(f"{called(place.parent)}: latest is {place.name} (was {former or 'none'})")
-    follow([place.resolve().parent for place in named])
+    follow([place.resolve().parent for place in done])
+    for line in left:
+        say(f"not promoted: {line}", err=True)
+    if left:
+        sys.exit(1)
+
+
+def _make_latest(place: Path) -> str | None:
+    """Make a model the latest of its region; return the run whose model was that before.
+
+    Raises:
+        InputError: it is no published model, or its folder can't be written.
+    """
+    from trialfleet.workflows.models.latest import promote as make_latest
+
+    try:
+        return make_latest(place)
+    except OSError as error:
+        raise InputError(f"{error.filename or place}: {error.strerror}") from error
 
 
 @click.command()

@@ -16,6 +16,7 @@ from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
+from trialfleet.workflows.daily.pool_watch import PoolWatch
 from trialfleet.workflows.daily.region_outcomes import RunsEndings, data_not_there
 from trialfleet.workflows.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.journal.folder import DailyFolder
@@ -187,11 +188,11 @@ class Work:
         frozen = load_frozen(RunFolder(run.folder).study)
         endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
         goes_on = _GoingOn(run, self.say)
-        tell, waits = _Telling(self.say), _Waiting(self.say)
+        tell, pool = _Telling(self.say), PoolWatch(self.say)
         while True:
             try:
                 status = run.status()
-                waits.look(status)
+                pool.look(status)
                 ended = endings.published(status)
                 self.journal.record(ended, self.clock())
                 tell.of(ended, status)
@@ -241,24 +242,6 @@ def _ended(one: Outcome, status: RunStatus) -> str:
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
     return "stopped before it had a model" if is_stopped else str(one.ending)
-
-
-class _Waiting:
-    """Says, once, that HTCondor is out of reach while a run goes on, and that it is back."""
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._is_away = False
-
-    def look(self, status: RunStatus) -> None:
-        """Say what has changed."""
-        is_away = status.state is RunState.UNKNOWN
-        if is_away and not self._is_away:
-            why = status.notice or "the job queue can't be read"
-            self._say(f"the day waits for HTCondor ({why}); if it is down: trialfleet pool up")
-        elif self._is_away and not is_away:
-            self._say("HTCondor answers again: the day goes on")
-        self._is_away = is_away
 
 
 class _GoingOn:

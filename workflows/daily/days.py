@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from trialfleet.workflows.daily.day import Clock, Say, Work
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.digest import tell_days
 from trialfleet.workflows.daily.missed import days_to_do, due_day
+from trialfleet.workflows.daily.pool_watch import TurnWatch
 from trialfleet.workflows.daily.region_outcomes import data_not_there
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, latest_of
@@ -172,18 +173,15 @@ class Days:
     def _bring_to_its_end(self, day: date) -> None:
         """Work on a day's first attempt, alone; whoever comes second finds it done."""
         attempt = self._first_attempt(day)
-        other: date | None = None
+        waits = TurnWatch(self._say)
         reopen(self.folder, self.journal, self._clock())
 
         def gives_up(busy: date | None) -> bool:
-            nonlocal other
             if all(
                 one.ended for one in self.journal.attempts(day)
             ):  # nothing of this day is left to do
                 return True
-            if busy and other is None:
-                self._say(f"waits: {busy} is being worked on")
-            other = busy
+            waits.look(busy)
             is_over = attempt.deadline is not None and self._clock() >= attempt.deadline
             return is_over and busy not in {None, day}
 
@@ -191,14 +189,15 @@ class Days:
             if ours:
                 self._finish_open()
             elif not attempt.ended:
-                why = f"its deadline was over before {other}, the day before it in turn, had ended"
+                before = f"{waits.busy}, the day before it in turn,"
+                why = f"its deadline was over before {before} had ended"
                 self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
                 self.journal.end(attempt, self._clock())
         self.tell()
 
     def _make_up_for(self, day: date, place: str) -> bool:
         """Work on what is missing of a day, alone; return whether anything was."""
-        with turn(self.folder, day, lambda _: False):
+        with turn(self.folder, day, _patient(TurnWatch(self._say))):
             self._finish_open()
             number = max((one.attempt for one in self.journal.attempts(day)), default=0) + 1
             regions = self._missing(day)
@@ -266,6 +265,16 @@ class Days:
             if is_free and not (study and published_already(study, run)):
                 return run
             number += 1
+
+
+def _patient(waits: TurnWatch) -> Callable[[date | None], bool]:
+    """Return what never gives up waiting, and says for what it waits."""
+
+    def gives_up(busy: date | None) -> bool:
+        waits.look(busy)
+        return False
+
+    return gives_up
 
 
 def _between(first: date, last: date) -> Iterator[date]:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -20,14 +21,17 @@ from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, StudyError
 from trialfleet.files import write_json
+from trialfleet.infra.pool import connection
+from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily import day_lock
 from trialfleet.workflows.daily import days as days_module
-from trialfleet.workflows.daily.day import _Telling, _Waiting
+from trialfleet.workflows.daily.day import _Telling
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.overview import newest_table, overview, reasons_table
+from trialfleet.workflows.daily.pool_watch import PoolWatch
 from trialfleet.workflows.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.daily.staleness import age_points, stalest_first
 from trialfleet.workflows.daily.units import Units
@@ -183,6 +187,31 @@ def test_a_day_waits_for_another_until_its_own_deadline(busy: Days) -> None:
     why = f"its deadline was over before {BEFORE}, the day before it in turn, had ended"
     assert outcomes_of(busy, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
     assert all(attempt.ended for attempt in busy.journal.attempts())
+
+
+@pytest.mark.parametrize("starts", ["run", "backfill"])
+def test_who_waits_for_another_day_says_so_and_that_htcondor_is_down(
+    busy: Days, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, starts: str
+) -> None:
+    monkeypatch.setenv("CONDOR_CONFIG", os.devnull)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "no pool"))
+    monkeypatch.setattr(connection, "machines_own", lambda: None)
+    messages: list[str] = []
+    second = Days(busy._file, clock=lambda: NOON, say=messages.append)
+
+    class Enough(Exception):  # noqa: N818 - no error
+        pass
+
+    def sleep(_: float) -> None:
+        if len(messages) >= 2:
+            raise Enough
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(Enough):
+        second.run(DAY) if starts == "run" else second.backfill(DAY, DAY, only_missing=True)
+    assert messages[0] == f"waits: {BEFORE} is being worked on"
+    assert messages[1].startswith("the day waits for HTCondor (the pool in ")
+    assert messages[1].endswith("if it is down: trialfleet pool up")
 
 
 def test_a_day_that_begins_after_its_deadline_has_failed(here: Path) -> None:
@@ -452,7 +481,7 @@ def test_what_the_gate_found_stands_beside_what_became_of_a_region(make_run: Mak
 def test_a_day_that_waits_for_htcondor_says_so_once_and_when_it_goes_on(make_run: MakeRun) -> None:
     status = make_run().status()
     messages: list[str] = []
-    waits = _Waiting(messages.append)
+    waits = PoolWatch(messages.append)
     away = replace(status, state=RunState.UNKNOWN, notice="no HTCondor")
     for each in (status, away, away, status, status):
         waits.look(each)

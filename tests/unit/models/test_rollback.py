@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -303,3 +304,26 @@ def test_odd_days_in_the_past_do_not_hide_a_drift() -> None:
 def test_what_never_varied_drifts_by_any_change_but_rounding() -> None:
     assert drift([0.8] * 5 + [0.8 + 1e-15]) is None
     assert drift([0.8] * 5 + [0.79])
+
+
+def test_of_several_models_those_are_promoted_that_can_be_and_the_rest_is_named(
+    models_folder: Path,
+) -> None:
+    others = [models_folder.with_name(name) for name in ("B", "C", "D")]
+    for folder in others:
+        shutil.copytree(models_folder, folder)
+    broken, gone, good = others
+    (broken / "latest").mkdir()
+    shutil.rmtree(gone / "r1")
+    named = [str(folder / "r1") for folder in (models_folder, *others)]
+    done = CliRunner().invoke(main, ["promote", *named])
+    assert done.exit_code == 1
+    assert [latest(folder) for folder in (models_folder, good)] == ["r1", "r1"]
+    first, second = done.stderr.splitlines()
+    assert first.startswith("not promoted: demo/B: ")
+    assert "has to be a link: move it away" in first
+    assert second.startswith("not promoted: demo/C: ")
+    assert "is no model that a run published" in second
+    assert "Traceback" not in done.output
+    alone = CliRunner().invoke(main, ["promote", named[1]])
+    assert alone.exit_code == 2
