@@ -47,6 +47,8 @@ from pathlib import Path
 from trialfleet import nodes
 from trialfleet.workflows.plan.dag_files import DagFiles
 
+TRIALS = "trials"
+
 
 @dataclass(frozen=True)
 class TrialFolder:
@@ -209,7 +211,7 @@ class RegionFolder:
     @cached_property
     def trials(self) -> Path:
         """The folder of the trials' folders."""
-        return self.root / "trials"
+        return self.root / TRIALS
 
     def trial(self, node: str) -> TrialFolder:
         """The folder of the trial that the DAG node `node` runs."""

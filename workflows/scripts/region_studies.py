@@ -23,7 +23,7 @@ from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.storage import storage_url, study_name
+from trialfleet.workflows.status.storage import check_not_emptied, storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 
@@ -45,6 +45,8 @@ class RegionStudies:
         self.folder = folder
         self.frozen = frozen
         self.study = frozen.study
+        if not frozen.study.storage:
+            check_not_emptied(folder)
         self.storage = open_storage(storage_url(folder, frozen.study))
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
         self.former = read_former(folder.former)

@@ -33,13 +33,19 @@ from trialfleet.workflows.status.region_state import final_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import Stage, TrialState
 from trialfleet.workflows.status.status import StatusReader, open_run
-from trialfleet.workflows.status.storage import storage_url, study_name
+from trialfleet.workflows.status.storage import check_not_emptied, storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
-    """Return the report of a run as it stands now."""
+    """Return the report of a run as it stands now.
+
+    Raises:
+        OptimizerError: its studies can't be read, or what they held is lost.
+    """
+    if not load_frozen(folder.study).study.storage:
+        check_not_emptied(folder)
     return build_report(_source(folder, load_frozen(folder.study), finished))
 
 
@@ -49,6 +55,9 @@ def write_report(folder: RunFolder, finished: datetime | None) -> Report:
     Args:
         folder: the run's folder.
         finished: when the run ended; None while it runs.
+
+    Raises:
+        OptimizerError: as `read_report`; a page that is there stays as it is.
     """
     report = read_report(folder, finished)
     write_json(folder.report_data, report.to_json())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from trialfleet.errors import InputError
-from trialfleet.optimizer.stored_trials import Reader, reader_of_file, reader_of_url
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet import nodes
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.optimizer.stored_trials import Reader, StoredTrial, reader_of_file, reader_of_url
+from trialfleet.workflows.plan.folder import TRIALS, RunFolder
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -28,7 +29,42 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 def trials_reader(folder: RunFolder, study: Study) -> Reader:
     """Return what reads the trials of a run's studies, by a study's name; see `stored_trials`."""
-    return reader_of_url(study.storage) if study.storage else reader_of_file(folder.database)
+    return reader_of_url(study.storage) if study.storage else _OwnFile(folder)
+
+
+class _OwnFile:
+    """The file in a run's folder; one that lost what it had is no study that has not begun."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._read = reader_of_file(folder.database)
+
+    def __call__(self, study: str) -> list[StoredTrial]:
+        check_not_emptied(self._folder)
+        return self._read(study)
+
+    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+        check_not_emptied(self._folder)
+        return self._read.all(studies)
+
+
+def check_not_emptied(folder: RunFolder) -> None:
+    """Refuse a file of studies that is empty, where trials were asked for.
+
+    A trial's files are written after it is in the study, so these tell that there was one.
+
+    Raises:
+        OptimizerError: so it is.
+    """
+    try:
+        is_empty = folder.database.stat().st_size == 0
+    except OSError:  # it has not been made yet, or is out of reach: whoever opens it says so
+        return
+    if is_empty and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
+        raise OptimizerError(
+            f"{str(folder.database)!r} is empty, and the run has had trials: what it held is lost; "
+            "put a copy of it back, or start another run"
+        )
 
 
 def run_name(study: Study, run: str) -> str:
@@ -62,9 +98,10 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
 
     Raises:
         InputError: another manager owns them.
-        OptimizerError: the storage can't be used.
+        OptimizerError: the storage can't be used, or was emptied.
     """
     if not frozen.study.storage:
+        check_not_emptied(folder)
         return  # it lies in the run's folder; the service looks before it writes
     with _opened(frozen, folder) as storage:
         if owner := ownership_of(frozen, folder, storage).other():

@@ -13,9 +13,11 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from tests.stored_runs import stored
 from trialfleet import Run
+from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.scripts.node_scripts import NodeScripts
 
 DAMAGES = [b"", b"[]", b"{}", b"\xff\xfe\x00"]
 COMMANDS = ["status", "best", "trials", "report", "why", "cost", "runs", "promote"]
@@ -112,3 +114,28 @@ def test_a_frozen_study_that_was_damaged_is_told_as_such(
     assert result.exit_code == 2
     assert f"study.yaml' is damaged: {words}" in result.output
     assert "trialfleet init" not in result.output
+
+
+def test_a_study_s_file_that_was_emptied_is_no_study_that_has_not_begun(ended: Run) -> None:
+    files = RunFolder(ended.folder)
+    files.region("A").trial("A.l1.t01").root.mkdir(parents=True, exist_ok=True)
+    write_json(files.region("A").trial("A.l1.t01").trial_json, {})
+    page = files.report_page.read_text()
+    files.database.write_bytes(b"")
+    for command in ("report", "best", "trials"):
+        result = call(command, ended)
+        assert result.exit_code != 0, command
+        assert f"{str(files.database)!r} is empty, and the run has had trials" in result.output
+    assert "is empty, and the run has had trials" in call("status", ended).output
+    assert files.report_page.read_text() == page
+    assert files.database.stat().st_size == 0
+    with pytest.raises(OptimizerError, match="is empty"):
+        NodeScripts(files)
+    with pytest.raises(OptimizerError, match="is empty"):
+        ended.resume()
+
+
+def test_a_study_s_file_that_is_just_being_made_is_one_without_trials(make_run: MakeRun) -> None:
+    run = make_run()
+    RunFolder(run.folder).database.write_bytes(b"")
+    assert run.trials() == []
