@@ -12,6 +12,7 @@ import secrets
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -104,12 +105,13 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def read_record(path: Path, *keys: str) -> dict[str, Any]:
+def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
     """Return the JSON object that was written to `path` as a whole, and may be damaged since.
 
     Args:
         path: the file.
         keys: what it has to have.
+        shape: a type that it has to be of, a TypedDict as a rule; default: any object.
 
     Raises:
         InputError: it can't be read, or isn't what was written.
@@ -127,7 +129,29 @@ def read_record(path: Path, *keys: str) -> dict[str, Any]:
         raise InputError(f"{str(path)!r} is damaged: it holds no JSON object")
     if missing := [key for key in keys if key not in found]:
         raise InputError(f"{str(path)!r} is damaged: it lacks {', '.join(missing)}")
+    if shape is not None and (wrong := _not_of(shape, text)):
+        raise InputError(f"{str(path)!r} is damaged: {wrong}")
     return found
+
+
+def _not_of(shape: Any, text: str) -> str:
+    """What in a JSON text isn't as a type has it, the first of it; empty: all is."""
+    from pydantic import ValidationError
+
+    try:
+        _checker(shape).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place}: {first['msg']}" if place else str(first["msg"])
+    return ""
+
+
+@cache
+def _checker(shape: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(shape)
 
 
 def shell_quoted(path: Path) -> str:

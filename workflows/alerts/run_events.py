@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import read_json, shell_quoted_anywhere
+from trialfleet.files import read_record, shell_quoted_anywhere
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.record_shapes import GateVerdict
 from trialfleet.workflows.status.causes import kind_of
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.spending import scaling_notes
@@ -97,7 +98,7 @@ class RunEvents:
         files = self._folder.region(region.slug)
         if not region.published or not files.verdict.exists():
             return None
-        verdict = Verdict.read(read_json(files.verdict))
+        verdict = Verdict.read(read_record(files.verdict, shape=GateVerdict))
         return None if verdict.promoted else verdict.why
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from trialfleet.files import read_json
+from trialfleet.files import read_record
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
@@ -73,7 +73,7 @@ class RunsEndings:
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
     """Return how a region ended that has published a model, and why where that is kept."""
-    verdict = read_json(files.verdict) if files.verdict.exists() else {}
+    verdict = read_record(files.verdict) if files.verdict.exists() else {}
     if verdict.get("verdict") == _KEPT:
         return Ending.KEPT, str(verdict.get("why") or "")
     if not_latest := why_not_latest(files.published):

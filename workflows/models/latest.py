@@ -19,6 +19,7 @@ from typing import Any
 from trialfleet.errors import InputError
 from trialfleet.files import locked, read_json, read_record, sync
 from trialfleet.workflows.models import history
+from trialfleet.workflows.record_shapes import Published
 
 LATEST = "latest"
 PROVENANCE = "provenance.json"
@@ -193,7 +194,7 @@ def why_not_latest(record: Path) -> str | None:
     """
     if not record.exists():
         return None
-    noted = read_record(record, "path")
+    noted = read_record(record, "path", shape=Published)
     path, why = Path(noted["path"]), noted.get("not_latest")
     is_latest = (path.parent / LATEST).resolve() == path.resolve()  # a person may have moved it
     return None if why is None or is_latest else str(why)

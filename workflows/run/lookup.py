@@ -21,6 +21,7 @@ from trialfleet.workflows.models.latest import LATEST, provenance_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.frozen_head import head_of
+from trialfleet.workflows.record_shapes import Published
 
 RUNS = Path("runs")
 _SHOWN = 10  # names in a message
@@ -389,7 +390,7 @@ def published_models(folder: Path) -> dict[str, Path]:
     regions = load_frozen(files.study).study.region_table
     records = {region: files.region(region_slug(region)).published for region in regions}
     return {
-        region: Path(read_record(record, "path")["path"])
+        region: Path(read_record(record, "path", shape=Published)["path"])
         for region, record in records.items()
         if record.exists()
     }

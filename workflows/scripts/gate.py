@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, read_record, write_json
+from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.attempts.outcome import (
     Failed,
@@ -40,6 +40,7 @@ from trialfleet.workflows.models.gate_decision import (
 from trialfleet.workflows.models.latest import champion_of, provenance_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.record_shapes import GateVerdict, Ordered
 from trialfleet.workflows.scripts.publish import check_model
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of
@@ -84,7 +85,7 @@ def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str
 def _write(
     frozen: FrozenStudy, folder: RunFolder, files: RegionFolder, node: str, champion: Path
 ) -> None:
-    trained = read_record(files.best.trial_json, "region", "trial")
+    trained = read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
         region=trained["region"],
@@ -139,7 +140,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     if frozen.study.gate is None:
         return None
     if files.verdict.exists():
-        return Verdict.read(read_json(files.verdict))
+        return Verdict.read(read_record(files.verdict, shape=GateVerdict))
     # of a publication that was killed, whose DAGMan was lost with the note of it
     published = verdict_of(models_folder_of(frozen.study, slug) / frozen.run)
     found = published or _decide(frozen, files)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
+from trialfleet.workflows.record_shapes import Failures
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -164,7 +165,7 @@ def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
     """Return what is noted of the attempts at a full training that failed, by their numbers."""
-    return read_record(final.failures) if final.failures.exists() else {}
+    return read_record(final.failures, shape=Failures) if final.failures.exists() else {}
 
 
 def _place(folder: RegionFolder, node: str) -> TrialFolder:

@@ -13,6 +13,7 @@ from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB, cost, slot_price
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
+from trialfleet.workflows.record_shapes import JobNotes
 from trialfleet.workflows.status.job_log import Stay, read_stays, stays_of, total
 from trialfleet.workflows.study.spec import Study
 
@@ -59,7 +60,7 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
     Its event log says the same.
     """
     try:
-        return read_record(place.job)
+        return read_record(place.job, shape=JobNotes)
     except InputError:
         return {}
 

@@ -11,6 +11,7 @@ from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.plan.graph import RegionGraph
+from trialfleet.workflows.record_shapes import GateVerdict, Result, Stopped
 from trialfleet.workflows.status.states import RunState, TrialState, unfinished_state
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def state_of(
 
 def gave_up(files: RegionFolder) -> bool:
     """Return whether a region failed by itself; its DAGMan was not removed."""
-    return files.stopped.exists() and not read_record(files.stopped).get("removed")
+    return files.stopped.exists() and not read_record(files.stopped, shape=Stopped).get("removed")
 
 
 def reason_of(files: RegionFolder, node: NodeStatus | None, state: RunState) -> str | None:
@@ -88,7 +89,7 @@ def gate_of(files: RegionFolder, study: Study) -> Passed | None:
     """Return what the gate found of a published model that it let pass, past a champion."""
     if study.gate is None or not files.published.exists() or not files.verdict.exists():
         return None
-    return passed_of(rule_of(study), Verdict.read(read_record(files.verdict)))
+    return passed_of(rule_of(study), Verdict.read(read_record(files.verdict, shape=GateVerdict)))
 
 
 def _has_content(path: Path) -> bool:
@@ -113,5 +114,5 @@ def final_metrics(files: RegionFolder) -> dict[str, float] | None:
     """
     if not files.published.exists():
         return None
-    found: dict[str, float] = read_record(files.best.result, "metrics")["metrics"]
+    found: dict[str, float] = read_record(files.best.result, "metrics", shape=Result)["metrics"]
     return found

@@ -14,6 +14,7 @@ from trialfleet.infra.fleet.scaling.last_report import default_report, read_repo
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.record_shapes import Reasons
 
 Mode = Literal["tune", "final"]
 
@@ -32,7 +33,7 @@ def refusal(folder: RunFolder, mode: Mode) -> str | None:
 
 
 def _noted(folder: RunFolder) -> dict[str, str]:
-    return read_record(folder.unpaid) if folder.unpaid.exists() else {}
+    return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
 
 
 @dataclass(frozen=True, kw_only=True)

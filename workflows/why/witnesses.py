@@ -28,6 +28,7 @@ from trialfleet.workflows.models.listing import was_rolled_back
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, autoscale_of
+from trialfleet.workflows.record_shapes import Reasons
 from trialfleet.workflows.status.job_log import last_life
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -84,7 +85,9 @@ class RunWitnesses:
             storage_away=self._notice or "",
             no_space=_no_space(self.files),
             closed=tuple(_closed(queued)) if queued else (),
-            unpaid=read_record(self.files.unpaid) if self.files.unpaid.exists() else {},
+            unpaid=read_record(self.files.unpaid, shape=Reasons)
+            if self.files.unpaid.exists()
+            else {},
             deadline=frozen.day.deadline if frozen.day else None,
             parallel_regions=study.parallel_regions,
             others=tuple(r.name for r in status.regions if r.state is RunState.RUNNING),

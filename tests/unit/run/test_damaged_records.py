@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ COMMANDS = ["status", "best", "trials", "report", "why", "cost", "runs", "promot
 def ended(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run whose only region has published a model."""
     monkeypatch.chdir(work)
-    run = make_run(out=work / "runs" / "demo" / "r1", publish="models")
+    run = make_run(out=work / "runs" / "demo" / "r1", publish="models", gate={})
     with stored(run) as study:
         study.fill("A", 3, datetime(2026, 11, 20, tzinfo=UTC))
     files = RunFolder(run.folder).region("A")
@@ -72,9 +74,62 @@ def test_a_damaged_record_is_named_or_not_needed(ended: Run, record: str) -> Non
             assert result.exit_code == 0 or str(path) in result.output, (damage, command)
 
 
+def wrongly_typed(content: Any) -> Iterator[Any]:
+    """The same with a value of another type in each place in turn."""
+    others: tuple[Any, ...] = (None, 5, "x", [1], {"a": []})
+    for wrong in others:
+        if type(wrong) is not type(content):
+            yield wrong
+    if isinstance(content, dict | list):
+        keys = list(content) if isinstance(content, dict) else range(len(content))
+        for key in keys:
+            for wrong in wrongly_typed(content[key]):
+                changed = copy.deepcopy(content)
+                changed[key] = wrong
+                yield changed
+
+
+JOB = {"usd": 0.5, "stays": [{"machine": "m", "instance": None, "began": 1.0, "ended": 2.0,
+       "end": "done", "usd": 0.1}], "attempts": 1, "machine": "m", "started": 1.0}  # fmt: skip
+FAILURE = {"time": "2026-11-20", "node": "A.best", "error": "no"}
+SIDES = {side: {"run": side, "metrics": {"loss": 1.0}} for side in ("champion", "challenger")}
+VERDICT = {"verdict": "promoted", "why": "so", "metric": "loss", **SIDES,
+           "baseline": {"metrics": {"loss": 2.0}}, "interval": [0.0, 1.0]}  # fmt: skip
+WHOLE: dict[str, dict[str, Any]] = {
+    "regions/A/best/job.json": JOB,
+    "regions/A/best/failures.json": {"1": FAILURE},
+    "regions/A/best/result.json": {"status": "complete", "metrics": {"loss": 0.25}},
+    "regions/A/stopped.json": {"reason": "no trial can succeed", "removed": False},
+    "regions/A/gate.json": VERDICT,
+    "unpaid.json": {"tune": "no money"},
+    "report.json": {"finished": "2026-11-20T10:00:00+00:00"},
+    "regions/A/published.json": {"path": "", "not_latest": "because", "drift": "so"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("record", WHOLE)
+def test_wrong_types_in_a_record_are_no_traceback(ended: Run, record: str) -> None:
+    path = ended.folder / record
+    whole = copy.deepcopy(WHOLE[record])
+    if "path" in whole:
+        whole["path"] = json.loads(path.read_text())["path"]
+    for damaged in wrongly_typed(whole):
+        for command in ("status", "best", "report", "why", "cost", "runs", "promote"):
+            write_json(path, damaged)
+            result = call(command, ended)
+            assert result.exit_code in {0, 1} or str(path) in result.output, (damaged, command)
+
+
 @pytest.mark.parametrize(
     ("record", "damage", "words"),
     [
+        ("published.json", '{"path": 5}', "is damaged: path: Input should be a valid string"),
+        (
+            "best/result.json",
+            '{"metrics": {"loss": "low"}}',
+            "is damaged: metrics.loss: Input should be a valid number",
+        ),
         ("published.json", "", "is damaged: it is empty"),
         ("published.json", "[1]", "is damaged: it holds no JSON object"),
         ("published.json", "{}", "is damaged: it lacks path"),
@@ -90,7 +145,7 @@ def test_what_is_wrong_with_it_is_said(ended: Run, record: str, damage: str, wor
 
 
 def test_a_run_with_a_damaged_record_hides_no_other_run(ended: Run, make_run: MakeRun) -> None:
-    make_run(run="r2", out=ended.folder.with_name("r2"), publish="models")
+    make_run(run="r2", out=ended.folder.with_name("r2"), publish="models", gate={})
     (ended.folder / "regions" / "A" / "published.json").write_text("")
     result = call("runs", ended)
     assert result.exit_code == 0

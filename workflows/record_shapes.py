@@ -1,0 +1,105 @@
+"""What the JSON files of a run's folder hold: `files.read_record` refuses what isn't so.
+
+A key that isn't named here may hold anything: other releases may note more.
+"""
+
+from __future__ import annotations
+
+from typing import (
+    Literal,
+    NotRequired,  # pydantic wants that one before Python 3.12
+)
+
+from typing_extensions import TypedDict
+
+Metrics = dict[str, float]
+
+
+class StayNotes(TypedDict):
+    """One execution of a job in a slot; see `job_log.Stay`."""
+
+    machine: str
+    instance: str | None
+    began: float
+    ended: float
+    end: Literal["done", "failed", "evicted", "running"]
+    usd: float | None
+
+
+class JobNotes(TypedDict):
+    """job.json, and what the study keeps of a trial's job; see `job_log.Job`."""
+
+    started: NotRequired[float | None]
+    ended: NotRequired[float | None]
+    wall_seconds: NotRequired[float | None]
+    last_wall_seconds: NotRequired[float | None]
+    cpu_seconds: NotRequired[float | None]
+    memory_mb: NotRequired[float | None]
+    machine: NotRequired[str | None]
+    slot: NotRequired[str | None]
+    attempts: NotRequired[int]
+    usd: NotRequired[float | None]
+    lost_usd: NotRequired[float | None]
+    stays: NotRequired[list[StayNotes]]
+
+
+class Published(TypedDict):
+    """published.json."""
+
+    path: str
+    not_latest: NotRequired[str | None]
+    drift: NotRequired[str | None]
+
+
+class Result(TypedDict):
+    """result.json of a full training that has ended."""
+
+    metrics: Metrics
+
+
+class Failure(TypedDict):
+    """Why an attempt at a full training failed."""
+
+    time: str
+    node: str
+    error: str
+    blame: NotRequired[str]
+
+
+Failures = dict[str, Failure]  # failures.json: by the attempt's number
+Reasons = dict[str, str]  # unpaid.json: by the mode
+
+
+class Stopped(TypedDict):
+    """stopped.json."""
+
+    reason: NotRequired[str]
+    removed: NotRequired[bool]
+
+
+class _Model(TypedDict):
+    run: str
+    metrics: Metrics
+
+
+class _Baseline(TypedDict):
+    metrics: Metrics
+
+
+class GateVerdict(TypedDict):
+    """gate.json; see `gate_decision.Verdict`."""
+
+    verdict: Literal["promoted", "kept"]
+    why: str
+    metric: str
+    champion: _Model | None
+    challenger: _Model
+    baseline: _Baseline | None
+    interval: tuple[float, float] | None
+
+
+class Ordered(TypedDict):
+    """trial.json of a full training, as far as others than the trial read it."""
+
+    region: str
+    trial: int
