@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.job_log import Job, Stay
 from trialfleet.workflows.status.states import TrialState
 
 SCHEMA = 1
@@ -36,6 +36,7 @@ class Trial(Job):
         device: what it ran on.
         error: why it failed.
         curve: the objective's metric as it reported it: steps, ascending, and finite values.
+        stays: the executions of its job over all attempts, oldest first; empty: nothing tells.
     """
 
     number: int
@@ -49,6 +50,7 @@ class Trial(Job):
     device: str
     error: str | None
     curve: tuple[tuple[int, float], ...] = ()
+    stays: tuple[Stay, ...] = ()
 
     @property
     def compute_seconds(self) -> float | None:
@@ -184,6 +186,7 @@ class RegionReport:
             where the run has no folder.
         final: metrics of the full training with the best settings.
         final_job: the job of the full training; None before it began.
+        final_stays: its executions over all attempts, oldest first; empty: nothing tells.
         published: the folder of the published model.
         not_latest: why `latest` is another run's model, if it is.
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
@@ -238,6 +241,7 @@ class RegionReport:
     failures: tuple[Failure, ...]
     taught: Mapping[str, float]
     trials: tuple[Trial, ...]
+    final_stays: tuple[Stay, ...] = ()
 
     @property
     def finished(self) -> int:

@@ -16,6 +16,7 @@ from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import RegionReport, Report, Trial
 from trialfleet.workflows.report.source import RegionSource, ReportSource
 from trialfleet.workflows.status.causes import cause_of
+from trialfleet.workflows.status.job_log import Stay
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.states import TrialState, trial_state
 
@@ -110,7 +111,9 @@ def _region(
     source: ReportSource, region: RegionSource, stored: _Stored, pauses: Sequence[Span]
 ) -> RegionReport:
     study, frozen = stored.study, stored.trials
-    trials = tuple(_trial(item, region.unfinished) for item in frozen)
+    trials = tuple(
+        _trial(item, region.unfinished, region.stays.get(item.number, ())) for item in frozen
+    )
     best = analysis.best_of(trials, source.direction)
     baseline = next((trial for trial in trials if trial.baseline), None)
     objective = analysis.compare(source.metric, source.direction, baseline, best, source)
@@ -161,6 +164,7 @@ def _region(
         failures=analysis.failures_of(trials),
         taught=_taught(frozen),
         trials=trials,
+        final_stays=tuple(region.final_stays),
     )
 
 
@@ -178,7 +182,9 @@ def _cause(trials: Sequence[FrozenTrial], region: RegionSource) -> str | None:
     return clean(str(cause)) if cause else None
 
 
-def _trial(trial: FrozenTrial, unfinished: Mapping[str, TrialState]) -> Trial:
+def _trial(
+    trial: FrozenTrial, unfinished: Mapping[str, TrialState], stays: Sequence[Stay]
+) -> Trial:
     notes: dict[str, Any] = clean(trial.user_attrs)
     state = trial_state(trial.state.name, str(notes.get("node", "")), unfinished)
     value = trial.values[0] if trial.values else None
@@ -194,6 +200,7 @@ def _trial(trial: FrozenTrial, unfinished: Mapping[str, TrialState]) -> Trial:
         device=str(notes.get("device") or ""),
         error=_error(state, notes.get("error")),
         curve=_curve(trial),
+        stays=tuple(stays),
         **_job({**_mapping(notes.get("job")), "attempts": notes.get("attempts")}),
     )
 

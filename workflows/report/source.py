@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.job_log import Job, Stay
 from trialfleet.workflows.status.states import TrialState
 
 DIRECTIONS = ("minimize", "maximize")
@@ -38,6 +38,9 @@ class RegionSource:
         in_force: the model that `latest` means; None where there is none.
         previous: an earlier run's model that measured better; None without any.
         data: its files.
+        stays: the executions of its trials' jobs, those that were lost among them, by the trials'
+            numbers; a trial that isn't there is drawn by what the study has of its job.
+        final_stays: those of the full training's job.
     """
 
     name: str
@@ -59,6 +62,8 @@ class RegionSource:
     in_force: Path | None = None
     previous: Path | None = None
     data: Sequence[str] = ()
+    stays: Mapping[int, Sequence[Stay]] = field(default_factory=dict)
+    final_stays: Sequence[Stay] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

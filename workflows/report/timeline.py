@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.report.model import RegionReport, Report
-from trialfleet.workflows.status.job_log import Job
+from trialfleet.workflows.status.job_log import Job, Stay
 from trialfleet.workflows.status.pauses import Span, paused_within
 from trialfleet.workflows.status.states import TrialState
 
 TO_COME = 0.04  # of a run that goes on: so far past the latest news are jobs drawn that still run
+LOST = {End.FAILED: "failed attempt", End.EVICTED: "cut off"}  # executions that led to nothing
 OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap in their logs
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One job on its machine; times are Unix seconds.
+    """One execution of a job on its machine; times are Unix seconds.
 
     Attributes:
         region: the region's place in the report.
         trial: the trial's number; None for the full training.
-        state: the trial's state.
-        start: when its last attempt began: earlier ones may have run elsewhere.
+        state: the trial's state; of an execution that was lost, how it was (`LOST`).
+        start: when it began.
         end: when it ended.
         row: its row in the timeline.
     """
@@ -44,19 +46,29 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Every job whose time is known.
+    """Every execution of a job whose time is known; where logs are gone, each job's last attempt.
 
     Attributes:
         rows: the machine of each row; those of one machine lie together.
-        bars: the jobs, at most one at a time in a row.
+        bars: the executions, at most one at a time in a row.
         pauses: from and to, in Unix seconds: when the run was stopped, and resumed later.
-        attempts: of all jobs together, those included that were tried again.
+        undrawn: attempts that nothing tells the times of: those before their jobs' last.
     """
 
     rows: tuple[str, ...]
     bars: tuple[Bar, ...]
     pauses: tuple[Span, ...]
-    attempts: int = 0
+    undrawn: int = 0
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs these are the executions of."""
+        return len({(bar.region, bar.trial) for bar in self.bars})
+
+    @property
+    def lost(self) -> int:
+        """How many executions led to nothing, or were cut off."""
+        return sum(bar.state in LOST.values() for bar in self.bars)
 
     @property
     def start(self) -> float:
@@ -129,28 +141,30 @@ def timeline_of(report: Report) -> Timeline:
                 Bar(run.region, run.trial, run.state, run.start, run.end, len(rows)) for run in row
             ]
             rows.append(machine)
-    attempts = sum(
-        max(1, job.attempts)
+    undrawn = sum(
+        max(1, job.attempts) - 1
         for region in report.regions
-        for _, _, job in _jobs(region)
-        if job.started is not None
+        for _, _, job, stays in _jobs(region)
+        if job.started is not None and not stays
     )
-    return Timeline(tuple(rows), tuple(bars), report.pauses, attempts)
+    return Timeline(tuple(rows), tuple(bars), report.pauses, undrawn)
 
 
 def _until(report: Report) -> float:
     """When jobs that still run are drawn to end."""
     if report.finished is not None:
         return report.finished.timestamp()
-    jobs = [job for region in report.regions for _, _, job in _jobs(region)]
-    times = [time for job in jobs for time in (job.started, job.ended) if time is not None]
+    jobs = [each for region in report.regions for each in _jobs(region)]
+    times = [time for _, _, job, _ in jobs for time in (job.started, job.ended) if time is not None]
+    times += [time for *_, stays in jobs for stay in stays for time in (stay.began, stay.ended)]
     latest = max(times, default=0.0)
     return latest + TO_COME * (latest - min(times, default=0.0))
 
 
 def _runs(at: int, region: RegionReport, until: float) -> Iterable[_Run]:
-    for number, state, job in _jobs(region):
-        if job.started is None:
+    for number, state, job, stays in _jobs(region):
+        yield from _executions(at, number, state, stays, until)
+        if job.started is None or stays:
             continue
         end = job.ended
         if end is None:
@@ -163,11 +177,23 @@ def _runs(at: int, region: RegionReport, until: float) -> Iterable[_Run]:
         yield _Run(at, number, state, min(start, end), end, machine)
 
 
-def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job]]:
+def _executions(
+    at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
+) -> Iterable[_Run]:
+    """Every stay of a job in a slot: the last is as the trial is, those before it were lost."""
+    is_over = number is not None and TrialState(state).is_finished
+    for stay in stays:
+        counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
+        how = state if counts else LOST.get(stay.end, LOST[End.FAILED])
+        end = max(until, stay.ended) if stay.end is End.RUNNING else stay.ended
+        yield _Run(at, number, how, min(stay.began, end), end, stay.machine or "unknown machine")
+
+
+def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:
     for trial in region.trials:
-        yield trial.number, trial.state, trial
+        yield trial.number, trial.state, trial, trial.stays
     if region.final_job is not None:
-        yield None, "full training", region.final_job
+        yield None, "full training", region.final_job, region.final_stays
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:

@@ -294,11 +294,15 @@ def timeline_height(rows: int) -> int:
 
 def timeline_note(timeline: Timeline) -> str:
     """What the rows of the whole run's timeline are, and how busy they were."""
-    jobs, rows = _count(len(timeline.bars), "job"), _count(len(timeline.rows), "row")
+    jobs, rows = _count(timeline.jobs, "job"), _count(len(timeline.rows), "row")
     machines = _count(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
-    if timeline.attempts > len(timeline.bars):
-        caption += f" Of {timeline.attempts:,} attempts each job's last is drawn."
+    if timeline.lost:
+        lost = _count(timeline.lost, "execution")
+        caption += f" {lost} failed or were cut off, and are drawn with a dashed edge."
+    if timeline.undrawn:
+        whose = "each job's last is drawn, without"
+        caption += f" Of some jobs {whose} {_count(timeline.undrawn, 'attempt')} before it."
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
     left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""

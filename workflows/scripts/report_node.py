@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,11 +28,12 @@ from trialfleet.workflows.report import (
     render_page,
 )
 from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.job_costs import place_stays, trial_stays
 from trialfleet.workflows.status.job_log import read_executions, read_job, read_removals
 from trialfleet.workflows.status.region_state import final_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.states import Stage, TrialState
-from trialfleet.workflows.status.status import StatusReader, open_run
+from trialfleet.workflows.status.states import Stage
+from trialfleet.workflows.status.status import Look, StatusReader, open_run
 from trialfleet.workflows.status.storage import check_not_emptied, storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -68,7 +69,6 @@ def write_report(folder: RunFolder, finished: datetime | None) -> Report:
 def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -> ReportSource:
     study = frozen.study
     look = StatusReader(folder).look()
-    standing = {region.name: region for region in look.status.regions}
     nodes = overhead(folder, finished or datetime.now(UTC))
     return ReportSource(
         study=study.name,
@@ -78,8 +78,7 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
         report_metric=study.compared_metric,
         report_direction=study.report_direction,
         regions=[
-            _region(folder, frozen, region, standing[region.name], look.unfinished[region.name])
-            for region in graph_of(study).regions
+            _region(folder, frozen, region, look, finished) for region in graph_of(study).regions
         ],
         storage_url=storage_url(folder, study),
         created=frozen.created,
@@ -106,10 +105,12 @@ def _region(
     folder: RunFolder,
     frozen: FrozenStudy,
     region: RegionGraph,
-    status: RegionStatus,
-    unfinished: Mapping[str, TrialState],
+    look: Look,
+    finished: datetime | None,
 ) -> RegionSource:
-    files = folder.region(region.slug)
+    status = next(each for each in look.status.regions if each.slug == region.slug)
+    files, trials = folder.region(region.slug), look.trials[region.name]
+    now = None if finished else datetime.now(UTC).timestamp()
     published = Path(status.published) if status.published else None
     in_force, previous = _other_models(published, frozen.study)
     space = frozen.study.space_of(region.name)
@@ -118,7 +119,7 @@ def _region(
         slug=region.slug,
         study_name=study_name(frozen.study, frozen.run, region.name),
         stage=status.stage,
-        unfinished=unfinished,
+        unfinished=look.unfinished[region.name],
         published=published,
         not_latest=status.not_latest,
         gate=str(status.gate) if status.gate else None,
@@ -133,6 +134,8 @@ def _region(
         in_force=in_force,
         previous=previous,
         data=frozen.study.data_of(region.name),
+        stays={trial.number: trial_stays(files, trial, frozen.study, now) for trial in trials},
+        final_stays=place_stays(files.best, frozen.study, None if files.is_done else now),
     )
 
 

@@ -194,6 +194,7 @@ const STATE_COLORS = {
   failed: "var(--failed)",
   running: "var(--running)",
 };
+const LOST = ["failed attempt", "cut off"]; // executions of a job that was started again
 
 // Machines as groups of rows, jobs as bars over the time of day. A region's own picture shows only
 // its jobs.
@@ -245,6 +246,19 @@ function timelinePicture(data, width, id, place) {
         stroke: "var(--surface)",
         strokeWidth: size > 8 ? 1 : 0.3,
       }),
+      Plot.rect(
+        bars.filter((bar) => LOST.includes(bar.state)),
+        {
+          x1: (bar) => axis.place(bar.from),
+          x2: (bar) => Math.max(axis.place(bar.to), axis.place(bar.from) + axis.domain[1] / 900),
+          y1: (bar) => position.get(bar.row) + 0.1,
+          y2: (bar) => position.get(bar.row) + 0.9,
+          fill: "none",
+          stroke: "var(--failed)",
+          strokeDasharray: "3,2",
+          className: "lost",
+        },
+      ),
       Plot.text(named, {
         y: ({ top, many }) => top + many / 2,
         text: ({ name }) => fitted(name, left - 12),
@@ -328,7 +342,7 @@ function barLines(data, bar) {
   const time = (seconds) => exact(new Date(1000 * (data.start + seconds)));
   return [
     `${oneLine(name, 40)} · ${bar.trial === null ? "full training" : `trial ${bar.trial}`}`,
-    ...(bar.trial === null ? [] : [bar.state]),
+    ...(bar.trial === null && !LOST.includes(bar.state) ? [] : [bar.state]),
     `${time(bar.from)} to ${time(bar.to)} UTC, ${duration(bar.to - bar.from)}`,
     oneLine(data.rows[bar.row], 60),
   ];

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC
 from importlib.resources import files
 from typing import Any
@@ -24,6 +25,7 @@ from tests.unit.report.report_studies import (
     trial,
     tuned_trials,
 )
+from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.report import RegionReport, Report, render_page, summary_table
 from trialfleet.workflows.report import chart_data as drawing
 from trialfleet.workflows.report.chart_data import (
@@ -38,6 +40,7 @@ from trialfleet.workflows.report.scales import Scale, scale_of
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
 from trialfleet.workflows.report.timeline import timeline_of
 from trialfleet.workflows.status import states
+from trialfleet.workflows.status.job_log import Job, Stay
 
 pytestmark = pytest.mark.slow
 
@@ -242,6 +245,48 @@ def test_a_bar_is_the_last_attempt_and_a_running_one_lasts_until_the_report(flee
     assert bars[0].start == tried_twice["started"] + 35
     assert report.finished is not None
     assert bars[1].end == report.finished.timestamp()
+
+
+def test_every_execution_is_drawn_and_those_that_were_lost_are_marked(fleet: Fleet) -> None:
+    trials = ran([trial(DEFAULTS, 0.5), trial(DEFAULTS, None, state=TrialState.RUNNING, at=1)])
+    begin = trials[0].user_attrs["job"]["started"]
+
+    def stay(machine: str, began: float, ended: float, end: End) -> Stay:
+        return Stay(
+            machine=machine,
+            instance=None,
+            began=begin + began,
+            ended=begin + ended,
+            end=end,
+            usd=None,
+        )
+
+    unfinished = {trials[1].user_attrs["node"]: states.TrialState.RUNNING}
+    cut = [stay("b", 0, 5, End.EVICTED), stay("a", 6, 9, End.FAILED), stay("b", 20, 30, End.DONE)]
+    source = replace(
+        fleet.region("A", trials, unfinished=unfinished),
+        stays={0: cut, 1: [stay("a", 20, 25, End.RUNNING)]},
+        final_job=Job(started=begin + 40, attempts=2),
+        final_stays=[stay("a", 40, 50, End.FAILED), stay("a", 60, 70, End.DONE)],
+    )
+    report = fleet.report(source)
+    timeline = timeline_of(report)
+    drawn = [
+        (bar.trial, bar.state, bar.start - begin, timeline.rows[bar.row]) for bar in timeline.bars
+    ]
+    assert sorted(drawn, key=lambda each: each[2:]) == [
+        (0, "cut off", 0, "b"),
+        (0, "failed attempt", 6, "a"),
+        (1, "running", 20, "a"),
+        (0, "complete", 20, "b"),
+        (None, "failed attempt", 40, "a"),
+        (None, "full training", 60, "a"),
+    ]
+    assert report.finished
+    assert [b.end for b in timeline.bars if b.trial == 1] == [report.finished.timestamp()]
+    page = render_page(report)
+    assert "3 jobs on 2 machines" in page
+    assert "3 executions failed or were cut off, and are drawn with a dashed edge." in page
 
 
 def test_trials_whose_jobs_told_nothing_have_no_timeline(tuned: Report) -> None:
