@@ -191,6 +191,8 @@ class RegionReport:
         not_latest: why `latest` is another run's model, if it is.
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
         gate_worse: whether it measured worse than the former one all the same.
+        holdout: how far the full training's validation and test losses are apart, where rows don't
+            explain that.
         best_trial: number of the best trial.
         baseline_trial: number of the trial with the default settings.
         compute_seconds: how long its trials and its full training kept slots busy, in all.
@@ -242,6 +244,7 @@ class RegionReport:
     taught: Mapping[str, float]
     trials: tuple[Trial, ...]
     final_stays: tuple[Stay, ...] = ()
+    holdout: str | None = None
 
     @property
     def finished(self) -> int:

@@ -37,6 +37,7 @@ class RegionSource:
         usd: what its jobs cost; None where their nodes have no price.
         in_force: the model that `latest` means; None where there is none.
         previous: an earlier run's model that measured better; None without any.
+        holdout: how far the full training's losses are apart, where rows don't explain that.
         data: its files.
         stays: the executions of its trials' jobs, those that were lost among them, by the trials'
             numbers; a trial that isn't there is drawn by what the study has of its job.
@@ -61,6 +62,7 @@ class RegionSource:
     usd: float | None = None
     in_force: Path | None = None
     previous: Path | None = None
+    holdout: str | None = None
     data: Sequence[str] = ()
     stays: Mapping[int, Sequence[Stay]] = field(default_factory=dict)
     final_stays: Sequence[Stay] = ()

@@ -46,7 +46,8 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
 
     Time is the region's own, from its first trial's start to its last trial's end. Above the table
     stands which metric it compares; below, what to know of each region whose tuned settings are
-    worse than the default ones, and of best settings at the ends of their ranges.
+    worse than the default ones or whose validation and test losses are far apart, and of best
+    settings at the ends of their ranges.
 
     Args:
         report: of the run.
@@ -112,9 +113,10 @@ def _caption(report: Report) -> Text | None:
     lines = [*worse, report.advice] if worse else []
     if warning := unreported(report.report_metric, report.regions):
         lines.append(warning)
-    caption = Text("\n".join(lines), style="red")
-    if report.edges:
-        caption = Text("\n" if lines else "").join([caption, Text(report.edges, style="yellow")])
+    told = [f"{row.name}: {row.holdout}" for row in report.regions if row.holdout]
+    told += [report.edges] if report.edges else []
+    parts = [Text("\n".join(lines), style="red"), *(Text(line, style="yellow") for line in told)]
+    caption = Text("\n").join([part for part in parts if part])
     return caption if caption else None
 
 

@@ -130,7 +130,7 @@ def _trouble(row: RegionReport) -> str:
         return row.gate
     if row.worse is not None:
         return f"tuned settings are worse than default by {row.report.metric}"
-    return ""
+    return row.holdout or ""
 
 
 def lesson(row: RegionReport) -> str:

@@ -102,6 +102,8 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {region.gate}", "yellow"
     if region.drift:
         yield f": {region.drift}", "yellow"
+    if region.holdout:
+        yield f": {region.holdout}", "yellow"
 
 
 def _alike(

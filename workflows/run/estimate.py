@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean, median
+from typing import Any
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.files import read_record
 from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.run.lookup import FoundRun, runs_here
 from trialfleet.workflows.status.job_costs import noted_job
+from trialfleet.workflows.status.job_log import read_executions
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.study.frozen import CostsBefore, load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -24,36 +27,66 @@ _MOST_RUNS = 5  # the newest that have a complete trial
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The time that a run's trials will take.
+    """The time that a run will take.
 
     Attributes:
-        seconds: of all of them.
+        seconds: of all of it, from its submission to its report.
+        jobs_seconds: of its trials, full trainings and gates alone, so many at a time; the rest is
+            what lies between jobs, and publishing. The same as `seconds` where no run tells that.
         trial_seconds: the median of the trials that it is based on.
-        based_on: how many those are.
+        full_seconds: that of the full trainings; None where there are none to come.
+        gate_seconds: that of the gates; None likewise, or where none was measured.
+        concurrency: so many jobs run at a time.
+        based_on: how many trials it is based on.
+        runs: in how many runs those were.
     """
 
     seconds: float
+    jobs_seconds: float
     trial_seconds: float
+    full_seconds: float | None
+    gate_seconds: float | None
+    concurrency: int
     based_on: int
+    runs: int
 
 
-def estimate(study: str, trials: int, concurrency: int) -> Estimate | None:
-    """Return the time that trials will take; None without a complete trial of the study's before.
+def estimate(study: Study, concurrency: int) -> Estimate | None:
+    """Return the time that a run will take; None without a complete trial of the study's before.
 
     Args:
-        study: its name; its runs are those below `./runs`.
-        trials: how many.
-        concurrency: so many run at a time; with 0 there is no telling.
+        study: resolved; its runs are those below `./runs`.
+        concurrency: so many jobs run at a time; with 0 there is no telling.
     """
-    if not concurrency:
-        return None
-    known = [seconds for run in _runs_before(study) for seconds in _seconds(run.complete)]
+    runs = list(_runs_before(study.name)) if concurrency else []
+    known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
         return None
+    regions = graph_of(study).regions
     each = median(known)
+    full = _median([span for run in runs for span in run.full_seconds], each)
+    gate = _median([span for run in runs for span in run.gate_seconds], None)
+    full = full if study.publishes else None
+    gate = gate if study.gate else None
+    trials = sum(region.trials for region in regions)
+    last = (full or 0.0) + (gate or 0.0)
+    jobs = math.ceil(trials / concurrency) * each + math.ceil(len(regions) / concurrency) * last
+    busy = [part for run in runs if (part := run.busy_part) is not None]
+    whole = (trials * each + len(regions) * last) / (concurrency * median(busy)) if busy else 0.0
     return Estimate(
-        seconds=math.ceil(trials / concurrency) * each, trial_seconds=each, based_on=len(known)
+        seconds=max(jobs, whole),
+        jobs_seconds=jobs,
+        trial_seconds=each,
+        full_seconds=full,
+        gate_seconds=gate,
+        concurrency=concurrency,
+        based_on=len(known),
+        runs=len(runs),
     )
+
+
+def _median(known: list[float], otherwise: float | None) -> float | None:
+    return median(known) if known else otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +146,61 @@ class _RunBefore:
         complete: the trials that completed.
         trials: what its trials cost that are over, as far as that is known.
         fulls: what its full trainings cost.
+        ends: what was noted of the jobs of its full trainings.
+        gates: likewise, of its gates.
     """
 
     folder: RunFolder
     complete: list[StoredTrial]
     trials: list[float]
     fulls: list[float]
+    ends: list[dict[str, Any]]
+    gates: list[dict[str, Any]]
+
+    @property
+    def full_seconds(self) -> list[float]:
+        """How long its full trainings kept slots busy."""
+        return _walls(self.ends)
+
+    @property
+    def gate_seconds(self) -> list[float]:
+        """How long its gates' jobs did."""
+        return _walls(self.gates)
+
+    @property
+    def busy_part(self) -> float | None:
+        """The part of its time in which jobs ran, of as many at a time as ever ran in it.
+
+        The rest is what lies between jobs, and publishing. None where nobody knows: it hasn't
+        ended, or the times of its jobs are nowhere noted.
+        """
+        whole = self._seconds
+        trials = [trial.user_attrs.get("job") or {} for trial in self.complete]
+        spans = [
+            (job["started"], job["ended"])
+            for job in [*trials, *self.ends, *self.gates]
+            if job.get("started") is not None and job.get("ended") is not None
+        ]
+        if whole <= 0 or not spans:
+            return None
+        at_once = max(sum(begin <= start < end for begin, end in spans) for start, _ in spans)
+        busy = sum(end - begin for begin, end in spans)
+        return min(1.0, busy / (max(1, at_once) * whole)) or None
+
+    @property
+    def _seconds(self) -> float:
+        """How long it took without pauses; 0 where it hasn't ended.
+
+        Its DAGMan ends some seconds after its report; that of a run that was stopped is set aside.
+        """
+        try:
+            told = read_record(self.folder.report_data).get("wall_seconds")
+        except InputError:
+            return 0.0
+        if not isinstance(told, int | float):
+            return 0.0
+        spans = read_executions(self.folder.dag_files.log)
+        return max(told, sum(end - begin for begin, end in spans if end and math.isfinite(end)))
 
     @property
     def overhead(self) -> float | None:
@@ -147,12 +229,20 @@ def _read(found: FoundRun, study: str) -> _RunBefore | None:
         return None
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     over = [t.user_attrs.get("job") or {} for t in trials if t.state.is_finished()]
-    fulls = [noted_job(folder.region(region.slug).best) for region in graph_of(its_study).regions]
-    return _RunBefore(folder, complete, _costs(over), _costs(fulls)) if complete else None
+    files = [folder.region(region.slug) for region in graph_of(its_study).regions]
+    fulls = [noted_job(region.best) for region in files]
+    gates = [noted_job(region.gate) for region in files]
+    if not complete:
+        return None
+    return _RunBefore(folder, complete, _costs(over), _costs(fulls), fulls, gates)
 
 
 def _costs(jobs: Iterable[dict[str, float | None]]) -> list[float]:
     return [usd for job in jobs if (usd := job.get("usd")) is not None]
+
+
+def _walls(jobs: Iterable[dict[str, Any]]) -> list[float]:
+    return [seconds for job in jobs if (seconds := job.get("wall_seconds"))]
 
 
 def _seconds(trials: Iterable[StoredTrial]) -> Iterable[float]:

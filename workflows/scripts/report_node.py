@@ -124,6 +124,7 @@ def _region(
         not_latest=status.not_latest,
         gate=str(status.gate) if status.gate else None,
         gate_worse=status.gate is not None and status.gate.is_worse,
+        holdout=status.holdout,
         stopped=status.reason,
         final=final_metrics(files),
         final_job=read_job(files.best.log),

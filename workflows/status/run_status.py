@@ -40,6 +40,8 @@ class RegionStatus:
         spent: which budget in USD pays for no more of its trials, if one doesn't.
         not_latest: why `latest` is another run's model, if it is.
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
+        holdout: how far its full training's validation and test losses are apart, where rows don't
+            explain that.
         drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
             latest.
@@ -68,6 +70,7 @@ class RegionStatus:
     not_latest: str | None = None
     gate: Passed | None = None
     drift: str | None = None
+    holdout: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
     cause: Cause | None = None
 

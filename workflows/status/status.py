@@ -31,6 +31,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import cause_of, why_all_fail
+from trialfleet.workflows.status.holdout import holdout_warning
 from trialfleet.workflows.status.job_costs import region_usd
 from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.region_state import (
@@ -253,6 +254,7 @@ class StatusReader:
             not_latest=not_latest,
             gate=gate_of(files, self._frozen.study),
             drift=noted(files.published, "drift"),
+            holdout=holdout_warning(files, self._frozen.study) if published else None,
             running_trials=running_trials(files, region, queued, self._metric),
             usd=region_usd(files, trials, queued, self._frozen.study),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),

@@ -114,6 +114,7 @@ class Answer:
         advice: what to do first, in words; empty where the command is enough, or nothing is to do.
         command: what to type; empty where there is nothing to type.
         evidence: what says so, a line each.
+        notes: what else is worth to know, a line each.
     """
 
     subject: str
@@ -123,6 +124,7 @@ class Answer:
     advice: str = ""
     command: str = ""
     evidence: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def with_evidence(self, *lines: str) -> Answer:
         """The same with more that says so; each line once."""
@@ -134,7 +136,7 @@ class Answer:
 
     def lines(self) -> list[str]:
         """The answer, and behind it what mends it, a line each."""
-        parts = [f"{self.subject}: {' '.join(self.why.split())}"]
+        parts = [f"{self.subject}: {' '.join(self.why.split())}", *self.notes]
         if self.advice or self.command:
             parts.append(f"next: {': '.join(filter(None, (self.advice, self.command)))}")
         return parts

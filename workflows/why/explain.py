@@ -20,12 +20,14 @@ from trialfleet.workflows.why.facts import RegionFacts, RunFacts
 from trialfleet.workflows.why.instance_rules import why_instance
 from trialfleet.workflows.why.instance_witnesses import instance_facts
 from trialfleet.workflows.why.node_rules import why_node
-from trialfleet.workflows.why.region_rules import why_region
+from trialfleet.workflows.why.region_rules import NOT_IN_FORCE, what_else, why_region
 from trialfleet.workflows.why.run_rules import blocked
 from trialfleet.workflows.why.slots import job_ad, waiting_job
 from trialfleet.workflows.why.subject import Subject, find_subject
 from trialfleet.workflows.why.waiting_rules import waits
 from trialfleet.workflows.why.witnesses import RunWitnesses
+
+_SHOWN_NOTES = 10
 
 
 def why(word: str | None, run: str | None = None) -> Answer:
@@ -66,10 +68,9 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
     run = witnesses.run()
     if run.state not in {RunState.DONE, RunState.FAILED} and (answer := blocked(run)):
         return answer
-    answers = [
-        why_region(run, witnesses.region(graph))
-        for graph in graph_of(witnesses.frozen.study).regions
-    ]
+    regions = [witnesses.region(graph) for graph in graph_of(witnesses.frozen.study).regions]
+    answers = [why_region(run, region) for region in regions]
+    told = [line for pair in zip(regions, answers, strict=True) for line in what_else(*pair)]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
     day = witnesses.frozen.day
@@ -78,12 +79,20 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
         answers.append(answer)
         unwell.append(answer)
     if not unwell:
-        return replace(well[0], why=f"nothing is wrong: the run is {run.state}")
+        why = f"nothing is wrong: the run is {run.state}"
+        first = next((each for each in well if each.kind in NOT_IN_FORCE), well[0])
+        return replace(first, why=why, notes=_first(told))
     alike = [answer for answer in unwell if answer.kind is unwell[0].kind]
     which = f"{len(alike)} of {len(answers)} regions, {unwell[0].subject} among them: "
     why = f"{which if len(answers) > 1 else ''}{unwell[0].why}"
     lines = [answer.lines()[0] for answer in unwell[1:]]
-    return replace(unwell[0], why=why).with_evidence(*lines)
+    return replace(unwell[0], why=why, notes=_first(told)).with_evidence(*lines)
+
+
+def _first(lines: list[str]) -> tuple[str, ...]:
+    """As many lines as a person reads of a run."""
+    more = len(lines) - _SHOWN_NOTES
+    return (*lines[:_SHOWN_NOTES], *([f"… and of {more} more"] if more > 0 else []))
 
 
 # --- days -----------------------------------------------------------------------------------------

@@ -167,6 +167,8 @@ class RegionFacts:
         verdict: the gate's.
         not_latest: why `latest` is another run's model.
         gate: what the gate found of a model that it let pass.
+        gate_worse: whether that measured worse than the model before it.
+        holdout: how far its losses are apart, where rows don't explain that.
         rolled_back: the run that is in force since its model was rolled back; empty: it wasn't.
         script: what the last script of its nodes said, if that was no success.
         queued: of its jobs that wait, the one that waits longest; None if none does.
@@ -191,6 +193,8 @@ class RegionFacts:
     verdict: Mapping[str, Any] = field(default_factory=dict)
     not_latest: str = ""
     gate: str = ""
+    gate_worse: bool = False
+    holdout: str = ""
     published: str = ""
     rolled_back: str = ""
     script: Script | None = None

@@ -30,6 +30,7 @@ _NO_DATA = re.compile(r"isn't there|no such file|not found", re.IGNORECASE)
 _TOO_MANY = re.compile(r"trials failed for good")
 _NO_PUBLISH = re.compile(r"^the model can't be published")
 _UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
+NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.NOT_LATEST}  # a region is well, and its new model isn't used
 
 
 def why_region(run: RunFacts, region: RegionFacts) -> Answer:
@@ -122,7 +123,23 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         ).with_evidence(region.published)
     why = f"its model is published and in force: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
-    return _answer(region, Kind.WELL, Blame.NOBODY, why)
+    return replace(_answer(region, Kind.WELL, Blame.NOBODY, why), notes=_notes(region))
+
+
+def what_else(region: RegionFacts, answer: Answer) -> list[str]:
+    """What a person should know of a region that is well, a line each: of a run, say, that is done.
+
+    Args:
+        region: the region.
+        answer: to why it stands where it stands.
+    """
+    lines = [answer.why] if answer.kind in NOT_IN_FORCE else []
+    lines += [region.gate] if region.gate_worse and answer.kind is Kind.WELL else []
+    return [f"{region.name}: {' '.join(line.split())}" for line in (*lines, *_notes(region))]
+
+
+def _notes(region: RegionFacts) -> tuple[str, ...]:
+    return (region.holdout,) if region.holdout else ()
 
 
 def _kept(run: RunFacts, region: RegionFacts) -> Answer:

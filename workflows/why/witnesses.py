@@ -120,6 +120,8 @@ class RunWitnesses:
             verdict=_json(files.verdict),
             not_latest=status.not_latest or "",
             gate=str(status.gate or ""),
+            gate_worse=bool(status.gate and status.gate.is_worse),
+            holdout=status.holdout or "",
             published=status.published or "",
             rolled_back=_rolled_back(status.published),
             script=last_script(files.scripts_log),

@@ -43,6 +43,27 @@ def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
+def ended(run: Run, job: float, full: float, gate: float, whole: float) -> None:
+    """Put a run there that had four trials, two at a time, then a full training and its gate."""
+    import optuna
+
+    files = RunFolder(run.folder)
+    storage = open_storage(storage_url(files, run.study))
+    study = optuna.create_study(study_name=study_name(run.study, run.run_id, "A"), storage=storage)
+
+    def noted(start: float, seconds: float) -> dict[str, float]:
+        return {"started": start, "ended": start + seconds, "wall_seconds": seconds}
+
+    for number in range(4):
+        notes = {"node": f"A.{number}", "params": {}, "job": noted(100.0 * (number // 2), job)}
+        study.add_trial(optuna.trial.create_trial(value=0.5, user_attrs=notes))
+    region = files.region("A")
+    for place, start, seconds in ((region.best, 300.0, full), (region.gate, 400.0, gate)):
+        place.root.mkdir(exist_ok=True)
+        write_json(place.job, noted(start, seconds))
+    write_json(files.report_data, {"wall_seconds": whole})
+
+
 def planned(make_run: MakeRun, run: str, place: Path, **changes: Any) -> Run:
     return make_run(run=run, out=place / "runs/demo" / run, **{"budget": BUDGET, **changes})
 
@@ -59,6 +80,28 @@ def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_ru
     assert plan_summary(run)["at_once"] == 16
 
 
+def test_the_time_is_the_whole_run_s_with_what_lies_between_its_jobs(
+    here: Path, make_run: MakeRun
+) -> None:
+    pool = PoolCheck(prospects=POOL)
+    kinds: dict[str, Any] = {"publish": "models", "gate": {}}
+    ended(planned(make_run, "r1", here, **kinds), job=10.0, full=20.0, gate=5.0, whole=130.0)
+    second = planned(make_run, "r2", here, budget={"trials": 8, "lanes": 4}, **kinds)
+    # 65 s of jobs in 130 s, two at a time: a quarter of the time that there was
+    found = plan_summary(second, pool)["expected"]
+    assert found["jobs_seconds"] == 4 * 10 + 20 + 5
+    assert found["seconds"] == pytest.approx((8 * 10 + 20 + 5) / (2 * 0.25))
+    text = (
+        "time     about 4 min: 8 trials of 10 s, 1 full training of 20 s, 1 gate of 5.0 s, 2 at a "
+        "time, take 1 min, and 2 min between jobs and for publishing; by 4 trials of 1 earlier run"
+    )
+    assert text in plan_text(second, pool)
+    tuning = planned(make_run, "r3", here, publish="none")
+    assert plan_summary(tuning, pool)["expected"]["full_seconds"] is None
+    never = planned(make_run, "r4", here, publish="models")
+    assert plan_summary(never, pool)["expected"]["gate_seconds"] is None
+
+
 def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: MakeRun) -> None:
     pool = PoolCheck(prospects=POOL)
     first = planned(make_run, "r1", here)
@@ -66,17 +109,23 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
     assert "time  " not in plan_text(first, pool)
     complete(first, [60.0, 90.0, None])
     second = planned(make_run, "r2", here)
-    expected = {"seconds": 240.0, "trial_seconds": 60.0, "based_on": 3}
+    expected = {
+        "seconds": 300.0, "jobs_seconds": 300.0, "trial_seconds": 60.0, "full_seconds": 60.0,
+        "gate_seconds": None, "concurrency": 2, "based_on": 3, "runs": 1,
+    }  # fmt: skip
     assert plan_summary(second, pool)["expected"] == expected
-    text = "about 4 min for the trials: one took 1 min, the median of 3 of earlier runs\n"
+    text = (
+        "about 5 min: 8 trials of 1 min, 1 full training of 1 min, 2 at a time, take 5 min; by 3 "
+        "trials of 1 earlier run\n"
+    )
     assert text in plan_text(second, pool)
     assert plan_summary(second)["expected"] is None  # who knows how many run at once
     own = make_run(run="r3", out=here / "runs/r3", budget=BUDGET)  # in a folder of its own
     complete(own, [60.0] * 2)
-    assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5}
+    assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5, "runs": 2}
     other = make_run(run="r4", out=here / "runs/r4", budget=BUDGET, name="other")
     complete(other, [900.0] * 9)
-    assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5}
+    assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5, "runs": 2}
     (here / "runs/r3/study.yaml").write_text("no run")
     (here / "runs/demo/r1/study.yaml").write_text("no run")
     assert plan_summary(second, pool)["expected"] is None

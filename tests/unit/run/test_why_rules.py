@@ -30,7 +30,7 @@ from trialfleet.workflows.why.facts import (
 )
 from trialfleet.workflows.why.instance_rules import kind_of_leaving, why_instance
 from trialfleet.workflows.why.node_rules import why_node
-from trialfleet.workflows.why.region_rules import why_region
+from trialfleet.workflows.why.region_rules import what_else, why_region
 from trialfleet.workflows.why.waiting_rules import kind_of_refusal, waits
 from trialfleet.workflows.why.witnesses import last_script
 
@@ -133,6 +133,10 @@ def test_what_ended_well() -> None:
     published: dict[str, Any] = {"stage": Stage.PUBLISHED, "published": "/m/A/r1"}
     assert region(**published).kind is Kind.WELL
     assert region(**published, verdict=kept).kind is Kind.GATE_KEPT
+    facts = replace(REGION, **published, verdict=kept)
+    assert what_else(facts, why_region(RUN, facts)) == [
+        "A: the gate kept r0: loss 0.4, champion 0.1"
+    ]
     unmeasured = {**kept, "why": "the gate's job failed: exit code 1"}
     assert region(**published, verdict=unmeasured).kind is Kind.GATE_FAILED
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")

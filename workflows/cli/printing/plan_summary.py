@@ -92,7 +92,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             f"  regions  {len(regions)}: {names}",
             f"  trials   {summary['trials']}, {_then(study)}",
             f"  at once  {_concurrency(study, summary['at_once'], pool_check)}",
-            *([f"  time     {_time(summary['expected'])}"] if summary["expected"] else []),
+            *_time_line(summary),
             *([f"  cost     {_cost_text(summary['cost'])}"] if summary["cost"] else []),
             f"  model    {_model(summary['regions'], has_former=bool(summary['learns_from']))}",
             *(f"  learns   {_lesson(each)}" for each in summary["learns_from"]),
@@ -105,6 +105,12 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             *table_lines({r["name"]: r["table"] for r in regions if "table" in r}),
         ]
     )
+
+
+def _time_line(summary: dict[str, Any]) -> list[str]:
+    if not summary["expected"]:
+        return []
+    return [f"  time     {_time(summary['expected'], summary['trials'], len(summary['regions']))}"]
 
 
 def _gate(study: Study) -> list[str]:
@@ -187,16 +193,41 @@ def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
 
 
 def _expected(study: Study, graph: StudyGraph, pool_check: PoolCheck | None) -> Estimate | None:
-    """How long the trials will take; None where nothing says so."""
+    """How long the run will take; None where nothing says so."""
     found = pool_check.prospects if pool_check else None
     concurrency = min(graph.concurrency, found.concurrency) if found else 0
-    return estimate(study.name, sum(region.trials for region in graph.regions), concurrency)
+    return estimate(study, concurrency)
 
 
-def _time(expected: dict[str, Any]) -> str:
-    one, known = duration(expected["trial_seconds"]), expected["based_on"]
-    whole = duration(expected["seconds"])
-    return f"about {whole} for the trials: one took {one}, the median of {known} of earlier runs"
+def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
+    """How long the run will take, and what that consists of."""
+    full, gate = expected["full_seconds"], expected["gate_seconds"]
+    parts = [_of_time(trials, "trial", expected["trial_seconds"])]
+    parts += [_of_time(regions, "full training", full)] if full is not None else []
+    parts += [_of_time(regions, "gate", gate)] if gate is not None else []
+    jobs, whole = expected["jobs_seconds"], expected["seconds"]
+    rest = (
+        f", and {duration(round(whole) - round(jobs))} between jobs and for publishing"
+        if whole > jobs
+        else ""
+    )
+    known, runs = expected["based_on"], expected["runs"]
+    return (
+        f"about {duration(whole)}: {', '.join(parts)}, {expected['concurrency']} at a time, take "
+        f"{duration(jobs)}{rest}; by {known} trial{_s(known)} of {runs} earlier run{_s(runs)}"
+    )
+
+
+def _of_time(many: int, what: str, seconds: float) -> str:
+    return (
+        f"{many} {what}{_s(many)} of {seconds:.1f} s"
+        if seconds < 10
+        else (f"{many} {what}{_s(many)} of {duration(seconds)}")
+    )
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"
 
 
 def _cost(study: Study) -> dict[str, Any] | None:

@@ -1,0 +1,124 @@
+"""When a person is told that validation and test losses are far apart, and when that is chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.holdout import factor_of_chance, holdout_warning
+
+TABULAR: dict[str, Any] = {
+    "trainer": "tabular",
+    "target": "y",
+    "objective": {"metric": "val_rmse", "direction": "minimize"},
+    "search_space": {"learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True}},
+}
+
+
+@pytest.mark.parametrize("rows", [10, 30, 100, 1000])
+@pytest.mark.parametrize("task", ["regression", "binary"])
+def test_two_parts_that_are_drawn_alike_are_hardly_ever_told(task: str, rows: int) -> None:
+    chance = np.random.default_rng(1)
+    draws = (2000, rows)
+    if task == "regression":  # errors with longer tails than normal ones
+        losses = [chance.standard_t(6, draws) ** 2 for _ in range(2)]
+    else:  # a classifier that is right in nine of ten rows
+        losses = [np.where(chance.random(draws) < 0.9, 0.05, 2.0) for _ in range(2)]
+    first, second = (each.mean(axis=1) for each in losses)
+    told = np.maximum(first / second, second / first) > factor_of_chance(task, rows, rows)
+    assert told.mean() < 0.01
+
+
+@pytest.fixture
+def files(make_run: MakeRun, tmp_path: Path) -> RunFolder:
+    lines = [f"{x * 37 % 101 / 7},{x * 2}" for x in range(200)]
+    (tmp_path / "A.csv").write_text("\n".join(["x,y", *lines]) + "\n")
+    run = make_run(data=str(tmp_path / "A.csv"), publish="models", **TABULAR)
+    return RunFolder(run.folder)
+
+
+def warning(files: RunFolder, **metrics: float) -> str | None:
+    from trialfleet.workflows.study.frozen import load_frozen
+
+    region = files.region("A")
+    region.best.root.mkdir(exist_ok=True)
+    write_json(region.best.result, {"status": "complete", "metrics": metrics})
+    return holdout_warning(region, load_frozen(files.study).study)
+
+
+def test_a_factor_that_rows_don_t_explain_is_told_with_its_usual_cause(files: RunFolder) -> None:
+    assert warning(files, val_rmse=405, test_rmse=500, val_loss=0.1, test_loss=0.15) is None
+    assert warning(files, val_rmse=405, test_rmse=1595) is None, "nothing tells the losses"
+    found = warning(files, val_rmse=405, test_rmse=1595, val_loss=0.1, test_loss=1.55)
+    assert found is not None
+    assert found.startswith("val_rmse 405 and test_rmse 1595 are further apart than ")
+    assert "rows make likely (their losses by a factor of 15.5): as a rule a few test rows" in found
+    other = warning(files, val_rmse=1595, test_rmse=405, val_loss=1.55, test_loss=0.1)
+    assert other is not None
+    assert "a few validation rows unlike the others" in other
+    region = files.region("A")
+    region.gate.losses.mkdir(parents=True)
+    (region.gate.losses / "challenger.txt").write_text("0.1\n" * 20 + "30\n")
+    found = warning(files, val_rmse=405, test_rmse=1595, val_loss=0.1, test_loss=1.55)
+    assert str(found).endswith("one test row makes up 94% of the loss; see whether it is right")
+
+
+def test_status_why_and_the_report_tell_it(files: RunFolder, tmp_path: Path) -> None:
+    region = files.region("A")
+    found = warning(files, val_rmse=405, test_rmse=1595, val_loss=0.1, test_loss=1.55)
+    assert found is not None
+    model = tmp_path / "models" / "demo" / "A" / "r1"
+    model.mkdir(parents=True)
+    write_json(region.published, {"path": str(model)})
+    files.dag_files.submit.touch()
+
+    def said(*words: str) -> str:
+        return " ".join(CliRunner().invoke(main, [*words, str(files.root)]).output.split())
+
+    assert found in said("status")
+    assert found in said("report")
+    assert found in said("why", "A", "--run")
+    assert found in said("why", "--run")
+    page = files.report_page.read_text()
+    assert "Needs attention" in page
+    assert "val_rmse 405 and test_rmse 1595 are further apart" in page
+
+
+def test_why_of_a_run_that_is_done_tells_what_the_gate_kept_out_or_let_pass(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(regions=["A", "B", "C"], publish="models", gate={"tolerance": 10})
+    files = RunFolder(run.folder)
+    files.dag_files.submit.touch()
+    whys = {"A": "loss 12, champion 4: within the tolerance of 10", "B": "loss 9, champion 0.1"}
+    for name in ("A", "B", "C"):
+        model = tmp_path / "models" / "demo" / name / "r1"
+        model.mkdir(parents=True)
+        kept = "kept r0: loss 9, champion 0.1; to change that: trialfleet promote x"
+        record = {"path": str(model)} | ({"not_latest": kept} if name == "B" else {})
+        write_json(files.region(name).published, record)
+        sides = {"champion": ("r0", 4.0), "challenger": ("r1", 12.0 if name == "A" else 3.0)}
+        verdict = {
+            "verdict": "kept" if name == "B" else "promoted",
+            "why": whys.get(name, "loss 3, champion 4"),
+            "metric": "loss",
+            **{side: {"run": r, "metrics": {"loss": v}} for side, (r, v) in sides.items()},
+            "baseline": None,
+            "interval": None,
+        }
+        write_json(files.region(name).verdict, verdict)
+    lines = CliRunner().invoke(main, ["why", "--run", str(run.folder)]).output.splitlines()
+    assert lines[0].endswith("nothing is wrong: the run is done")
+    assert lines[1].startswith("A: the gate let a model pass that measured worse")
+    assert lines[2] == "B: the gate kept r0: loss 9, champion 0.1"
+    assert lines[3].startswith("next: ")
+    assert lines[3].endswith("trialfleet promote r1/B")
+    assert len(lines) == 4
