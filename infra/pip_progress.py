@@ -2,19 +2,22 @@
 
     python infra/pip_progress.py --requirement requirements.lock
 
-On a terminal the line is written over itself; elsewhere there is one every ten packages. What pip
-says on standard error is shown whole, at once.
+On a terminal the line is written over itself, and moves while a large package is loaded. Elsewhere
+there is one every ten packages, and every 15 seconds of such a load. What pip says on standard
+error is shown whole, at once.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +26,9 @@ from typing import IO, TextIO
 
 EVERY = 0.5  # seconds between two looks at the folder of packages
 LINE_EVERY = 10  # packages, where a line stays
+SAID_AGAIN = 15.0  # seconds of one load, where a line stays
+MB = 1_000_000
+_UNITS = {"B": 1, "kB": 1_000, "MB": MB, "GB": 1_000 * MB}
 
 _ARCHIVE = re.compile(
     r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?([A-Za-z0-9_.]+?)-\d\S*"
@@ -75,15 +81,19 @@ class Display:
         self._order: list[str] = []  # of what it installs
         self._now = ""
         self._shown = ""
+        self._said = self._begun
+        self._loaded = 0.0  # bytes of archives that are here, but for the one that comes
+        self._coming = 0.0  # bytes of that one, once it is here
 
     def read(self, line: str) -> None:
         """Take a line of pip's standard output."""
         if found := _ARCHIVE.match(line):
-            self._loading(_plain(found[1]), found[2] or "")
+            self._loading(_plain(found[1]), found[2] or "", comes="Downloading" in line)
         elif found := _THERE.match(line):
             self._seen.setdefault(_plain(found[1]), "")
         elif line.startswith(_INSTALLING):
             self._order = line.removeprefix(_INSTALLING).strip().split(", ")
+            self._loaded, self._coming = self._loaded + self._coming, 0.0
             self.placed(0)
 
     def placed(self, count: int) -> None:
@@ -93,10 +103,25 @@ class Display:
             size = self._seen.get(_plain(name), "")
             self._tell("installing", count + 1, len(self._order), name, size)
 
-    def tick(self) -> None:
-        """Show on a terminal that time passes."""
-        if self._on_terminal and self._now:
-            self._write_over(f"{self._now}, {time.monotonic() - self._begun:.0f} s")
+    def tick(self, here: int = 0) -> None:
+        """Show that time passes.
+
+        Args:
+            here: bytes of the archive that is just loaded.
+        """
+        if not self._now:
+            return
+        if self._on_terminal:
+            self._write_over(self._line(here))
+        elif self._coming and time.monotonic() - self._said >= SAID_AGAIN:
+            self._said = time.monotonic()
+            print(self._line(here), file=self._out, flush=True)
+
+    def _line(self, here: int = 0) -> str:
+        """What is done now, and how much was loaded in how long so far."""
+        loaded = self._loaded + min(here, self._coming or here)
+        so_far = f"{loaded / MB:.0f} MB loaded, " if loaded >= MB else ""
+        return f"{self._now}; {so_far}{time.monotonic() - self._begun:.0f} s"
 
     def pass_on(self, line: str) -> None:
         """Show a line of pip's standard error as it is."""
@@ -109,11 +134,15 @@ class Display:
         if code == 0 and self._order:
             seconds = time.monotonic() - self._begun
             packages = "1 package" if len(self._order) == 1 else f"{len(self._order)} packages"
-            print(f"{packages} installed in {seconds:.0f} s", file=self._out)
+            loaded = self._loaded + self._coming
+            size = f" ({loaded / MB:.0f} MB loaded)" if loaded >= MB else ""
+            print(f"{packages} installed in {seconds:.0f} s{size}", file=self._out)
             self._out.flush()
 
-    def _loading(self, name: str, size: str) -> None:
+    def _loading(self, name: str, size: str, *, comes: bool) -> None:
         self._seen[name] = size
+        self._loaded += self._coming
+        self._coming = _bytes(size) if comes else 0.0
         self._tell("loading", len(self._seen), self._total, name, size)
 
     def _tell(self, what: str, number: int, total: int, name: str, size: str) -> None:
@@ -123,8 +152,9 @@ class Display:
             return
         self._now = now
         if self._on_terminal:
-            self._write_over(now)
+            self._write_over(self._line())
         elif number % LINE_EVERY == 0 or number == 1:
+            self._said = time.monotonic()
             print(now, file=self._out, flush=True)
 
     def _write_over(self, text: str) -> None:
@@ -149,9 +179,16 @@ def watched(command: Sequence[str], packages: Path, display: Display) -> int:
         display: what shows it.
     """
     before = _installed(packages)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with (
+        tempfile.TemporaryDirectory(prefix="trialfleet-pip-") as loads,  # pip loads into TMPDIR
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": loads},
+        ) as process,
+    ):
         assert process.stdout is not None, "it is a pipe"
         assert process.stderr is not None, "it is a pipe"
         try:
@@ -162,7 +199,7 @@ def watched(command: Sequence[str], packages: Path, display: Display) -> int:
                     display.read(line)
                 else:
                     display.placed(len(_installed(packages) - before))
-                    display.tick()
+                    display.tick(_newest_size(Path(loads)))
             code = process.wait()
         except KeyboardInterrupt:  # pip got it, too, and ends by itself
             code = process.wait()
@@ -196,6 +233,23 @@ def _lines(out: IO[str], err: IO[str]) -> Iterator[tuple[str, bool]]:
 
 def _installed(packages: Path) -> set[str]:
     return {path.name for path in packages.glob("*.dist-info")}
+
+
+def _newest_size(loads: Path) -> int:
+    """How many bytes are here of the archive that pip loads: of the file that was written last."""
+    sizes = []
+    for file in loads.glob("pip-unpack-*/*"):
+        try:
+            found = file.stat()
+        except OSError:  # pip has just removed it
+            continue
+        sizes.append((found.st_mtime_ns, found.st_size))
+    return max(sizes, default=(0, 0))[1]
+
+
+def _bytes(size: str) -> float:
+    number, _, unit = size.partition(" ")
+    return float(number) * _UNITS[unit] if unit in _UNITS else 0.0
 
 
 def _plain(name: str) -> str:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 import subprocess
 import sys
+import threading
+import time
 import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,9 +71,13 @@ def test_a_line_says_how_far_it_is_and_errors_are_whole(
     if out.isatty():
         assert "\n" not in printed
         shown = [text.strip() for text in printed.split("\r")]
-        assert "loading 1 of 97: one (90 kB)" in shown
-        assert "loading 2 of 97: two-b (190.4 MB)" in shown
-        assert "installing 2 of 2: two-b (190.4 MB)" in shown
+        for part in (
+            "loading 1 of 97: one (90 kB); ",
+            "loading 2 of 97: two-b (190.4 MB); ",
+            "installing 2 of 2: two-b (190.4 MB); 190 MB loaded, ",
+        ):
+            assert any(text.startswith(part) for text in shown), shown
+        assert all(text.endswith(" s") for text in shown if text), "no part comes and goes"
         assert shown[-1] == ""
     else:
         assert printed.splitlines() == [
@@ -109,6 +120,39 @@ def test_what_pip_itself_prints_is_understood(tmp_path: Path) -> None:
     failed = subprocess.run(gone, capture_output=True, text=True, check=False)
     assert failed.returncode == 1
     assert "ERROR: No matching distribution found for no-such-package-of-ours" in failed.stderr
+
+
+@pytest.mark.slow
+def test_the_line_moves_while_a_large_package_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = wheel(tmp_path, "mine_large")
+    with zipfile.ZipFile(large, "a") as archive:
+        archive.writestr("mine_large.bin", os.urandom(6_000_000))
+
+    class Slow(SimpleHTTPRequestHandler):
+        def copyfile(self, source: Any, outputfile: Any) -> None:
+            while part := source.read(1_000_000):
+                outputfile.write(part)
+                time.sleep(0.7)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Slow, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    out = Terminal()
+    command = [
+        sys.executable, "-u", "-m", "pip", "install", "--progress-bar", "off", "--no-cache-dir",
+        "--no-index", "--no-deps", "--target", str(tmp_path / "there"),
+        "--find-links", f"http://127.0.0.1:{server.server_port}/", "mine-large",
+    ]  # fmt: skip
+    assert watched(command, tmp_path, Display(out)) == 0
+    server.shutdown()
+    found = [*map(int, re.findall(r"(\d+) MB loaded, ", out.getvalue()))]
+    assert len({*found}) >= 3, out.getvalue()
+    assert sorted(found) == found, "it never goes back"
+    assert out.getvalue().splitlines()[-1].endswith("s (6 MB loaded)")
 
 
 # setuptools minds pip where a test of this process has imported distutils, as torch does

@@ -68,6 +68,17 @@ def planned(make_run: MakeRun, run: str, place: Path, **changes: Any) -> Run:
     return make_run(run=run, out=place / "runs/demo" / run, **{"budget": BUDGET, **changes})
 
 
+def test_a_plan_says_where_its_run_lies_and_of_what_folder_that_is_told(
+    here: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = planned(make_run, "r1", here)
+    text = plan_text(run)
+    assert f" in runs/demo/r1, below {here}, where the command was given\n" in text
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    assert "where the command was given" not in plan_text(run)
+
+
 def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_run: MakeRun) -> None:
     run = planned(make_run, "r1", here, regions=["A", "B", "C"], parallel_regions=2)
     size = "each on 1 cpu(s), 100MB"

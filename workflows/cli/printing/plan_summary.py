@@ -97,7 +97,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             f"  model    {_model(summary['regions'], has_former=bool(summary['learns_from']))}",
             *(f"  learns   {_lesson(each)}" for each in summary["learns_from"]),
             f"  graph    {summary['dag_nodes']} DAG nodes (jobs and their steps)",
-            f"  files    {summary['files']} in {here}",
+            f"  files    {summary['files']} in {here}{_below(run.folder)}",
             *_gate(study),
             *(f"  note     {note}" for note in _warnings(run)),
             *(_labelled(*note.split(": ", 1)) for note in run.notes),
@@ -105,6 +105,12 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             *table_lines({r["name"]: r["table"] for r in regions if "table" in r}),
         ]
     )
+
+
+def _below(folder: Path) -> str:
+    """What the path of a run's folder is relative to, where nobody chose another place."""
+    here = Path.cwd()
+    return f", below {here}, where the command was given" if folder.is_relative_to(here) else ""
 
 
 def _time_line(summary: dict[str, Any]) -> list[str]:
