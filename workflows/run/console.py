@@ -204,13 +204,25 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
 
 def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    names = ["region", "state", "", "trials", "failed", "running", "step", "queued"]
+    names = [
+        "region",
+        "state",
+        "",
+        "trials",
+        "failed",
+        "stopped early",
+        "running",
+        "step",
+        "queued",
+    ]
     names += [f"best {status.metric}", "USD", "time left"]
     hidden = {names.index("USD")} if all(region.usd is None for region in status.regions) else set()
     if not bars:
         hidden.add(names.index(""))
     if status.ended:  # the bars have nothing left to say
         hidden |= {names.index("")} | ({names.index("step")} if not _any_step(status) else set())
+    if not any(region.stopped_early for region in status.regions):
+        hidden.add(names.index("stopped early"))
     for place, name in enumerate(names):
         if place not in hidden:
             table.add_column(name, justify="right" if place >= names.index("trials") else "left")
@@ -234,6 +246,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         ProgressBar(total=region.budget, completed=region.finished, width=16),
         f"{region.finished}/{region.budget}",
         Text(_count(region.failed), "red" if region.failed else ""),
+        _count(region.stopped_early),
         _count(region.running),
         _steps(region),
         _count(region.queued),
@@ -331,5 +344,6 @@ def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
 def _region_line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f", best {metric} {region.best:.5g}"
     failed = f", {region.failed} failed" if region.failed else ""
+    stopped = f", {region.stopped_early} stopped early" if region.stopped_early else ""
     trials = f"{region.finished}/{region.budget} trials"
-    return f"{region.name}: {region.stage}: {trials}{failed}{best}"
+    return f"{region.name}: {region.stage}: {trials}{failed}{stopped}{best}"
