@@ -5,8 +5,11 @@ no psutil but /proc, no boto3 but `trialfleet.instance_aws`, no scikit-learn for
 """
 
 HELPER = "trial.py"  # goes with every trial
+COURIER = "courier.py"  # goes with the trials of a study with early stopping
 # The contract's files in a trial's folder; the helper, which travels alone, has them once more.
 TRIAL, RESULT, PROGRESS = "trial.json", "result.json", "progress.jsonl"
+# Those of early stopping: the order, and the reports as they came; the courier has them once more.
+STOP, REPORTS = "stop.json", "reports.jsonl"
 CHECKPOINT, MODEL = "checkpoint", "model"
 KERNELS = "kernels"  # a folder that goes with the reference trainer where there is a GPU, but for
 NOT_ON_NODES = ("__pycache__",)

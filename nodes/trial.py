@@ -21,6 +21,12 @@ One that may be moved to another machine at any moment and goes on where it was:
             t.yield_node()
     t.complete(loss=model.loss)
 
+One that may be told to stop early, where the study has early stopping::
+
+    t.report(model.step, loss=model.loss)
+    if t.should_stop():
+        t.stop(loss=model.loss)
+
 One that is asked, where the study has a gate, how good published models are on today's data::
 
     if t.mode == "evaluate":
@@ -37,6 +43,7 @@ Everything lies beside `trial.json`, whose path is in $TRIALFLEET_TRIAL:
     trial.json       what to train, read by start()
     result.json      written by complete() and reject()
     progress.jsonl   a line per report()
+    stop.json        more than an empty file once the trial is to stop: should_stop()
     checkpoint/      complete.json says which of the folders a/ and b/ is whole, with its checksums
     model/           what the trainer leaves in mode "final"
     losses/          written by evaluated() in mode "evaluate": NAME.txt, a number per line
@@ -203,6 +210,19 @@ class Trial:
         """Leave with the exit code that means: checkpointed, start me again, here or elsewhere."""
         sys.exit(EXIT_CHECKPOINTED)
 
+    # Whether to go on
+
+    def should_stop(self) -> bool:
+        """Tell whether the study has told this trial to stop: save what is worth it, and `stop()`.
+
+        The trial's reports say that it won't become the region's best. A trial that goes on is
+        ended by its job after a while (the study's `early_stopping.grace_seconds`).
+        """
+        try:
+            return (self._folder / "stop.json").stat().st_size > 0
+        except OSError:
+            return False
+
     # What to tell
 
     def report(self, step: int, **metrics: float) -> None:
@@ -255,6 +275,17 @@ class Trial:
             self.reject(f"the objective {self.metric} is {float(metrics[self.metric])}")
         finite = {name: value for name, value in values.items() if value is not None}
         self._write_result("complete", metrics=finite)
+        sys.exit(0)
+
+    def stop(self, **metrics: float) -> NoReturn:
+        """Say that the trial stopped early, because it was told to, and leave with 0.
+
+        Args:
+            metrics: as for `complete`, of the moment; the objective need not be among them.
+        """
+        values = _finite_or_none(metrics)
+        finite = {name: value for name, value in values.items() if value is not None}
+        self._write_result("stopped", metrics=finite)
         sys.exit(0)
 
     def reject(self, why: str) -> NoReturn:

@@ -36,11 +36,11 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
-from trialfleet.optimizer.stored_trials import FAILURES, is_repeat
+from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, is_repeat
 from trialfleet.optimizer.trial_execution import TrialExecution, store_reports
 
 # the attributes that a tell writes
-TELL_KEYS = ("metrics", "seconds", "device", "attempts", "error", "job")
+TELL_KEYS = ("metrics", "seconds", "device", "attempts", "error", "job", STOPPED)
 
 
 class RegionStudy:
@@ -134,6 +134,48 @@ class RegionStudy:
         value = self._settings.objective_value(node, metrics)
         attributes = {"metrics": dict(metrics), "seconds": seconds, "device": device}
         self._tell(node, TrialState.COMPLETE, value, attributes, execution)
+
+    def tell_stopped(
+        self,
+        node: str,
+        *,
+        predicted: float,
+        order: Mapping[str, Any],
+        metrics: Mapping[str, float],
+        seconds: float | None,
+        device: str | None,
+        **execution: Unpack[TrialExecution],
+    ) -> None:
+        """Store that `node` was stopped early; a trial that was told already stays as it is.
+
+        It is PRUNED, as Optuna calls it, with the predicted result as its value: the sampler
+        learns from that, and nothing that looks for a best trial ever finds it.
+
+        Args:
+            node: the DAG node that ran it.
+            predicted: what its result would have been.
+            order: what it was told, and why.
+            metrics: what it said when it stopped; the study's own need not be among them.
+            seconds: training time.
+            device: what it ran on.
+            execution: how it ran.
+
+        Raises:
+            OptimizerError: the node was never asked, or the storage can't be used.
+        """
+        said = {"metrics": dict(metrics), "seconds": seconds, "device": device}
+        attributes = {STOPPED: dict(order), **said}
+        self._tell(node, TrialState.PRUNED, predicted, attributes, execution)
+
+    def is_running(self, node: str) -> bool:
+        """Whether `node` was asked and not told.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+        """
+        with self._storage_errors():
+            trial = self._find(node)
+            return trial is not None and not trial.state.is_finished()
 
     def tell_failed(
         self,

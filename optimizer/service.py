@@ -58,6 +58,12 @@ class Handler(Protocol):
     def idle(self) -> bool:
         """Do one piece of background work; returns whether there may be more."""
 
+    def due(self) -> bool:
+        """Whether background work has come up that no request brought; asked every second."""
+
+    def is_watching(self) -> bool:
+        """Whether to stay although nobody has asked anything for long."""
+
 
 def serve(
     folder: Path,
@@ -222,6 +228,7 @@ class _Loop:
         elif self._may_work and not heard:
             self._may_work = self._work()
         elif not heard:
+            self._may_work = self._is_due()
             return not self._is_over()
         return True
 
@@ -238,6 +245,8 @@ class _Loop:
         """Return whether to end: without requests for too long, or without a socket to be found."""
         idle = time.monotonic() - self._last_request
         if self._idle_timeout is not None and idle >= self._idle_timeout:
+            if self._handler.is_watching():
+                return False
             log.info("no request for %.0f s: ending", idle)
             return True
         try:
@@ -330,6 +339,13 @@ class _Loop:
         try:
             return self._handler.idle()
         except Exception:  # background work is never needed
+            log.exception("background work")
+            return False
+
+    def _is_due(self) -> bool:
+        try:
+            return self._handler.due()
+        except Exception:
             log.exception("background work")
             return False
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TABLES = (12, "v3.2.0.a")  # the versions in Optuna's version_info and alembic_version
 LOCK_WAIT_SECONDS = 60
 FAILURES = "failures"  # the attribute that keeps why attempts at a trial failed, by their number
+STOPPED = "stopped"  # the attribute of a trial that was stopped early: what it was told, and why
 
 _NOT_FINITE = {"INF_POS": math.inf, "INF_NEG": -math.inf, "NAN": math.nan}
 
@@ -120,7 +121,13 @@ class StoredTrial:
 
 def is_repeat(trial: FrozenTrial | StoredTrial) -> bool:
     """Tell a trial that the database made twice from one that was given up, which says why."""
-    return trial.state == TrialState.PRUNED and "error" not in trial.user_attrs
+    has_reason = any(trial.user_attrs.get(key) for key in ("error", STOPPED))
+    return trial.state == TrialState.PRUNED and not has_reason
+
+
+def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
+    """Whether a trial was told to stop early; its value is the predicted one then."""
+    return trial.state == TrialState.PRUNED and bool(trial.user_attrs.get(STOPPED))
 
 
 def reader_of_file(path: Path) -> Reader:

@@ -139,9 +139,12 @@ def train(
     torch.manual_seed(t.seed)
     network = Network(data.columns, chosen).to(device)
     with closing(steps_of(t, chosen, network, data, team)) as steps:
-        Training(t, chosen, network, data, steps, team).fit()
+        training = Training(t, chosen, network, data, steps, team)
+        training.fit()
     if not team.first:
         sys.exit(0)
+    if training.stopped:
+        t.stop(**evaluate(network, data.validation, data, "val_"))
     if t.mode == "final":
         save_model(t.model, network, data, chosen)
     metrics = evaluate(network, data.validation, data, "val_")
@@ -219,6 +222,7 @@ class Training:
         self.steps_per_epoch = math.ceil(len(data.train) / chosen.batch_size)
         self.progress = TrainingProgress()
         self.best_weights: dict[str, Tensor] = copy_weights(network)
+        self.stopped = False  # early, because the study said so
 
     def fit(self) -> None:
         """Train until the validation rows no longer gain, and leave the best epoch's weights."""
@@ -226,6 +230,10 @@ class Training:
         while not self.progress.over(self.settings):
             self.finish_epoch()
             self.evaluate_epoch()
+            if self.team.of_first(float(self.trial.should_stop())):
+                self.stopped = True
+                self.save()
+                break
         self.network.load_state_dict(self.best_weights)
 
     def finish_epoch(self) -> None:

@@ -79,7 +79,7 @@ class OptunaHistory:
         largest = max(map(abs, values))
         scale = 1.0 if largest < HUGE else largest
         for trial, point in zip(history, points, strict=True):
-            if trial.state == TrialState.PRUNED:
+            if trial.state == TrialState.PRUNED and not trial.values:
                 continue
             if trial.state == TrialState.RUNNING:
                 self.add_pending(point)

@@ -8,7 +8,8 @@ How a history becomes what the model is told:
 
 COMPLETE   its value
 FAIL       the worst value seen: a point that was left out would be proposed again
-PRUNED     nothing: it was given up through no fault of its parameters
+PRUNED     the value that was predicted when it was stopped early; without one
+           nothing: it was given up through no fault of its parameters
 RUNNING    pending: it is taken to come out as the model predicts
 """
 
@@ -119,8 +120,13 @@ def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     So many are asked from the design, finished or not; and the model waits for half of their
     results, since with many lanes the first results would otherwise steer all further trials.
     """
-    complete = sum(trial.state == TrialState.COMPLETE for trial in history)
+    complete = sum(_has_result(trial) for trial in history)
     return len(history) < startup_trials or complete < results_awaited(startup_trials)
+
+
+def _has_result(trial: FrozenTrial) -> bool:
+    """Whether it has a value, measured or predicted."""
+    return trial.state in {TrialState.COMPLETE, TrialState.PRUNED} and bool(trial.values)
 
 
 def _by_own(
@@ -141,7 +147,7 @@ def _by_own(
     for trial, point in zip(history, points, strict=True):
         if trial.state == TrialState.RUNNING:
             pending.append(domain.encode(point))
-        elif trial.state != TrialState.PRUNED:
+        elif trial.state != TrialState.PRUNED or trial.values:
             known.append(trial)
             rows.append(domain.encode(point))
     values = np.array(losses(known, maximize=direction == "maximize"))

@@ -55,6 +55,12 @@ JOB = (
         "Memory that the trial uses. Memory that its processes share counts once where HTCondor "
         "measures that.",
     ),
+    Attribute(
+        "LimitDirectoryAccess",
+        "text",
+        "HTCondor's own: what a job may reach on the access point. A trial of a study with early "
+        "stopping has it: its own folder, and what is sent to it.",
+    ),
 )
 
 # Of the job that starts a study's days, where systemd does not.

@@ -39,6 +39,8 @@ def main() -> None:
             weights[i] += t.params["learning_rate"] * velocity[i]
         if step % 100 == 99:
             t.report(step + 1, val_error=error(weights, validation))
+            if t.should_stop():  # the study has early stopping, and this won't be the best
+                t.stop(val_error=error(weights, validation))
         if t.should_checkpoint():  # every few minutes, or because the machine is wanted back
             with t.checkpoint() as folder:
                 state = [step + 1, weights, velocity]

@@ -36,6 +36,7 @@ TITLES = {
     "CategoricalParameter": "A parameter of type categorical",
     "Budget": "budget",
     "Trainer": "trainer",
+    "EarlyStopping": "early_stopping",
     "Gate": "gate",
     "Keep": "keep",
     "Export": "export",

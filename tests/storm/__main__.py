@@ -55,6 +55,7 @@ def main() -> None:
         trials=arguments.trials,
         mean=arguments.mean,
         clocks=arguments.clocks,
+        stopping=arguments.stopping,
     )
     ground: Ground = LabGround(folder, settings) if arguments.lab else Embedded(folder, settings)
     storm = Storm(folder, settings, ground, _say)
@@ -106,6 +107,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=6, help="of each region")
     parser.add_argument("--mean", type=float, default=1.5, help="seconds between two events")
     parser.add_argument("--clocks", type=float, default=0.02, help="share of events that set it")
+    parser.add_argument("--stopping", action="store_true", help="with early stopping")
     parser.add_argument("--folder", type=Path, help="a new folder, not under /tmp")
     parser.add_argument(
         "--matrix", action="store_true", help="kill each kind once in each phase of a region"
@@ -149,6 +151,7 @@ def _rows(storm: Storm) -> list[tuple[str, str]]:
     recovery = "-" if storm.recovery is None else f"{storm.recovery:.1f} s"
     return [
         *((FAULTS[name], str(getattr(audit, name))) for name in Audit.FAULTS),
+        *([("trials stopped early", str(audit.stopped))] if storm.settings.stopping else []),
         ("runs, regions, trials", f"{audit.runs}, {audit.regions}, {audit.trials}"),
         ("trainings that ran for them", str(audit.trainings)),
         ("trainings that they needed", str(audit.trials + audit.regions)),

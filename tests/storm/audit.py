@@ -29,6 +29,7 @@ class Audit:
         persons: how often a person was needed.
         evidence: each finding in words.
         trials: how many were told.
+        stopped: how many of them were stopped early.
         trainings: how many ran for them and for the full trainings; the rest is repeated work.
         mends: what the supervisor mended, by fault.
     """
@@ -41,6 +42,7 @@ class Audit:
     persons: int = 0
     evidence: list[str] = field(default_factory=list)
     trials: int = 0
+    stopped: int = 0
     regions: int = 0
     runs: int = 0
     trainings: int = 0
@@ -86,9 +88,13 @@ class Audit:
     def _add_region(self, run: Run, region: str) -> None:
         records = run.trials(region)
         where, budget = f"{run.folder} {region}", run.study.budget_of(region).trials
-        self.trials += sum(record.state == "complete" for record in records)
+        self.trials += sum(record.state in {"complete", "stopped early"} for record in records)
+        self.stopped += sum(record.state == "stopped early" for record in records)
         for record in records:
-            if record.state != "complete":
+            if record.state == "stopped early":
+                if record.predicted is None or record.value is not None:
+                    self._note("wrong", f"{where}: {record.node} was stopped: {record}")
+            elif record.state != "complete":
                 self._note("lost", f"{where}: {record.node} is {record.state}: {record.error}")
             elif not _follows(record.value, record.params["x"]):
                 self._note("wrong", f"{where}: {record.node}: {record.value} of {record.params}")

@@ -30,7 +30,14 @@ RATES = {"master": 0.2}  # of a kind's deaths; a master's takes the whole pool w
 
 
 def study(settings: Settings) -> dict[str, Any]:
-    """Return a study whose loss is known, with trials of a second."""
+    """Return a study whose loss is known, with trials of a second; of six with early stopping."""
+    return {
+        **_plain(settings),
+        **(_STOPPING if settings.stopping else {}),
+    }
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
     return {
         "name": "storm",
         "regions": [f"R{number:03}" for number in range(settings.regions)],
@@ -47,6 +54,18 @@ def study(settings: Settings) -> dict[str, Any]:
         "accelerator": "cpu",
         "retries": 5,
     }
+
+
+_STOPPING: dict[str, Any] = {
+    "search_space": {
+        "x": {"type": "float", "low": 0.0, "high": 1.0},
+        "curve": 1,
+        "steps": 24,
+        "seconds": 0.25,
+        "save_every": 1,
+    },
+    "early_stopping": {"min_steps": 3, "startup_trials": 2, "grace_seconds": 5},
+}
 
 
 class Embedded:

@@ -23,6 +23,7 @@ class Settings:
         trials: of each region.
         mean: seconds between two events on average.
         clocks: the share of events that set the clock.
+        stopping: whether trials are stopped early.
     """
 
     kills: int
@@ -31,6 +32,7 @@ class Settings:
     trials: int
     mean: float
     clocks: float
+    stopping: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,16 @@ def test_no_clock_that_is_set_leaves_a_run_stuck() -> None:
     assert events.get("clock") or any("clock" in event for event in left_out)
 
 
+@pytest.mark.pool
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_no_crash_loses_a_trial_that_is_stopped_early() -> None:
+    size = ("--regions", "3", "--trials", "8", "--mean", "6")
+    found = storm("--stopping", "--kills", "15", "--seed", "5", *size)
+    assert isinstance(found["stopped"], int)
+    assert found["stopped"] > 0
+
+
 @pytest.mark.fleet
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)

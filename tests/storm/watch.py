@@ -17,7 +17,7 @@ from trialfleet.workflows.dagman.health import RUNNING, faults, is_dagman
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.plan.folder import RunFolder
 
-TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL')"
+TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL', 'PRUNED')"
 
 
 @dataclass(frozen=True, kw_only=True)

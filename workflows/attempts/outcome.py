@@ -26,6 +26,7 @@ _BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's own words behind a 
 _TAIL = 300  # characters of an error that are worth keeping
 _LAST_BYTES = 8192  # of standard error that are looked at
 _LARGEST_RESULT = 1_000_000  # bytes; hundreds of metrics are a hundredth of it
+_LARGEST_ORDER = 100_000  # bytes; ours has some 200, and its trial could write another
 _LONGEST_NAME = 100  # characters of a metric's name
 
 
@@ -62,6 +63,23 @@ class Unpaid:
     error: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly:
+    """The trial was told to stop, and is over without a result of its own.
+
+    Attributes:
+        order: what it was told, as `stop.json` has it.
+        metrics: what it said when it stopped.
+        seconds: how long it trained, if it said so.
+        device: what it trained on, if it said so.
+    """
+
+    order: dict[str, Any]
+    metrics: dict[str, float]
+    seconds: float | None
+    device: str | None
+
+
 def outcome_of(
     folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
 ) -> Complete | Failed | Unpaid:
@@ -86,6 +104,34 @@ def outcome_of(
     error = f"{how}: {words}" if words else how
     by_machine = not never_began and node_faults.in_words(words)
     return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
+
+
+def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
+    """Return what a trial was told that is to stop, with what it left; None of any other."""
+    order = read_order(folder.stop)
+    if order is None:
+        return None
+    try:
+        result = load_result(folder.result)
+    except ValueError:
+        result = {"metrics": {}}
+    return StoppedEarly(
+        order=order,
+        metrics=finite_metrics(result["metrics"], metric),
+        seconds=_at_least_zero(_number(result.get("seconds"))),
+        device=one_line(result["device"]) if result.get("device") else None,
+    )
+
+
+def read_order(stop: Path) -> dict[str, Any] | None:
+    """Return the order to stop early in a file; None where there is none."""
+    try:
+        with stop.open("rb") as file:
+            order = json.loads(file.read(_LARGEST_ORDER) or b"null")
+    except (OSError, ValueError, RecursionError):
+        return None
+    usable = isinstance(order, dict) and _number(order.get("predicted")) is not None
+    return order if usable else None
 
 
 class _NoResultError(ValueError):

@@ -107,6 +107,16 @@ class TrialFolder:
         return self.root / nodes.PROGRESS
 
     @cached_property
+    def reports(self) -> Path:
+        """The trial's progress as it comes while it runs, in a study with early stopping."""
+        return self.root / nodes.REPORTS
+
+    @cached_property
+    def stop(self) -> Path:
+        """The order to stop early, in a study with early stopping; empty until there is one."""
+        return self.root / nodes.STOP
+
+    @cached_property
     def checkpoint(self) -> Path:
         """The folder of the trial's last checkpoint; empty at the start."""
         return self.root / nodes.CHECKPOINT

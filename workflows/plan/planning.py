@@ -50,6 +50,7 @@ _SANDBOX = (
     *CONTRACT,
 )
 _GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
+_STOPPING_SANDBOX = (nodes.COURIER, nodes.STOP)  # … in one with early stopping
 _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
 
 
@@ -181,7 +182,8 @@ def _node_file(name: str) -> Path:
 
 
 def _own_names(study: Study) -> tuple[str, ...]:
-    return (*_SANDBOX, *_GATE_SANDBOX) if study.gate else _SANDBOX
+    gate = _GATE_SANDBOX if study.gate else ()
+    return (*_SANDBOX, *gate, *(_STOPPING_SANDBOX if study.early_stopping else ()))
 
 
 def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> None:
@@ -226,7 +228,8 @@ def _write_beside(
             write_atomic(RunFolder(beside).aws, text, mode=0o600)
         if former:
             write_atomic(RunFolder(beside).former, former_as_text(former))
-        _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
+        ours = [nodes.HELPER, *([nodes.COURIER] if frozen.study.early_stopping else [])]
+        _copy_code(beside / folder.code.name, [*code, *map(_node_file, ours)])
         _make_trial_folders(RunFolder(beside), graph)
         if frozen.study.notify:
             RunFolder(beside).alerts.mkdir(mode=0o700)

@@ -28,6 +28,7 @@ PYTHONS = ("python3", "python")  # words of a command that mean the study's Pyth
 
 def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
     """Every text file of the run by its path relative to the folder. Touches no file system."""
+    stopping = frozen.study.early_stopping
     texts = {
         folder.study: dump_frozen(frozen),
         folder.dag: _study_dag(folder, frozen, graph),
@@ -48,6 +49,7 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
             "run/start.j2",
             command=command_of(frozen.study),
             python_folder=_path_of(frozen.study.python),
+            grace_seconds=stopping.grace_seconds if stopping else None,
         ),
     }
     for region in graph.regions:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
 from trialfleet.files import write_atomic, write_json
-from trialfleet.render import render_template
+from trialfleet.render import needs_escape, render_template
 from trialfleet.workflows.costs.cost import PRICED_BY
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -55,9 +56,30 @@ def write_trial(
     place.root.mkdir(parents=True, exist_ok=True)
     place.submit.unlink(missing_ok=True)
     _empty(place, order.mode)
+    if _is_stoppable(study, order):
+        write_atomic(place.reports, "")
+        place.stop.touch()  # an order that is there stays
     data = _data(study, folder, order.region)
     write_json(place.trial_json, _contract(run, study, order, [sandbox_name(d) for d in data]))
     write_atomic(place.submit, submit_text(run, study, folder, place, order))
+
+
+def _is_stoppable(study: Study, order: TrialOrder) -> bool:
+    """Whether a trial may be told to stop early."""
+    return study.early_stopping is not None and order.mode == "tune"
+
+
+def _reach(folder: RunFolder, place: TrialFolder, data: Sequence[str]) -> str | None:
+    """What of the access point a trial may reach by chirp, as HTCondor's list of prefixes.
+
+    Its own folder; and what is sent to it, or HTCondor could not send it any more. None where a
+    name can't stand in such a list.
+    """
+    files = [os.path.realpath(path) for path in (str(folder.start), *data)]
+    folders = [os.path.realpath(path) for path in (place.root, folder.code)]
+    if any(needs_escape(path) or {",", "*"} & set(path) for path in (*files, *folders)):
+        return None
+    return ",".join([*folders, *(f"{path}*" for path in files)])
 
 
 def _empty(place: TrialFolder, mode: Mode) -> None:
@@ -112,6 +134,8 @@ def submit_text(
         trial=order.trial,
         mode=order.mode,
         left=_LEFT[order.mode],
+        stoppable=_is_stoppable(study, order),
+        reach=_reach(folder, place, files),
         models=list(order.models.values()),
         accelerator=study.accelerator,
         resources=study.resources,

@@ -30,6 +30,8 @@ class Trial(Job):
         state: where it stands, as `states.TrialState` has it.
         baseline: whether it ran the default settings.
         objective: the objective's value; None unless complete.
+        predicted: what the objective would have been, of a trial that was stopped early.
+        stopped: the numbers of the order to stop: at which `step` of `max_steps`, and why.
         metrics: all finite metrics of its result.
         params: its settings, without constants and inactive parameters.
         seconds: what its training took, by the trainer's own word.
@@ -44,6 +46,8 @@ class Trial(Job):
     state: TrialState
     baseline: bool
     objective: float | None
+    predicted: float | None
+    stopped: Mapping[str, float]
     metrics: Mapping[str, float]
     params: Mapping[str, Any]
     seconds: float | None
@@ -56,6 +60,14 @@ class Trial(Job):
     def compute_seconds(self) -> float | None:
         """How long it kept a slot busy: HTCondor's word, else the trainer's."""
         return self.seconds if self.wall_seconds is None else self.wall_seconds
+
+    @property
+    def saved_seconds(self) -> float:
+        """How long it would have gone on if it had not been stopped early, by its own pace."""
+        step, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
+        if self.predicted is None or step <= 0:
+            return 0.0
+        return (self.compute_seconds or 0.0) * max(end / step - 1, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +187,7 @@ class RegionReport:
         budget_trials: how many trials it may spend.
         complete: how many completed.
         failed: how many failed for good.
+        stopped_early: how many were told to stop, as they would not have been the best.
         running: how many were running.
         objective: best against default by the objective.
         report: best trial against default by the report metric, both as tuning ran them.
@@ -217,6 +230,7 @@ class RegionReport:
     budget_trials: int
     complete: int
     failed: int
+    stopped_early: int
     running: int
     objective: Comparison
     report: Comparison

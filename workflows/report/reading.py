@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.optimizer.stored_trials import is_repeat
+from trialfleet.optimizer.stored_trials import is_repeat, is_stopped_early
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
@@ -136,6 +136,7 @@ def _region(
         budget_trials=region.budget_trials,
         complete=counts[TrialState.COMPLETE],
         failed=counts[TrialState.FAILED],
+        stopped_early=counts[TrialState.STOPPED_EARLY],
         running=counts[TrialState.RUNNING],
         objective=objective,
         report=report,
@@ -187,7 +188,12 @@ def _trial(
     trial: FrozenTrial, unfinished: Mapping[str, TrialState], stays: Sequence[Stay]
 ) -> Trial:
     notes: dict[str, Any] = clean(trial.user_attrs)
-    state = trial_state(trial.state.name, str(notes.get("node", "")), unfinished)
+    state = trial_state(
+        trial.state.name,
+        str(notes.get("node", "")),
+        unfinished,
+        stopped_early=is_stopped_early(trial),
+    )
     value = trial.values[0] if trial.values else None
     return Trial(
         number=trial.number,
@@ -195,6 +201,8 @@ def _trial(
         state=state,
         baseline=notes.get("baseline") is True,
         objective=value if state == "complete" and is_finite(value) else None,
+        predicted=value if state == "stopped early" and is_finite(value) else None,
+        stopped=_finite(notes.get("stopped")),
         metrics=_finite(notes.get("metrics")),
         params=_mapping(notes.get("params", clean(trial.params))),
         seconds=_number(notes.get("seconds")),

@@ -193,8 +193,25 @@ def _comparison(item: Comparison) -> tuple[str, Cell]:
 def _trial_counts(row: RegionReport) -> str:
     parts = [f"{row.complete} completed"]
     parts += [f"{row.failed} failed"] if row.failed else []
+    parts += [f"{row.stopped_early} stopped early"] if row.stopped_early else []
     parts += [f"{row.running} running"] if row.running else []
     return f"{', '.join(parts)}, of {row.budget_trials}"
+
+
+def early_stopping_note(report: Report) -> str:
+    """What early stopping gave; empty where no trial was stopped."""
+    stopped = sum(row.stopped_early for row in report.regions)
+    if not stopped:
+        return ""
+    trials = [trial for row in report.regions for trial in row.trials]
+    saved = sum(trial.saved_seconds for trial in trials)
+    used = sum(trial.compute_seconds or 0.0 for trial in trials)
+    words = f"{stopped:,} of {len(trials):,} trials were stopped early"
+    if not saved:
+        return f"{words}."
+    part = round(100 * saved / (saved + used))
+    time = f"some {f.duration(saved)} of compute, {part} % of what all trials would have taken"
+    return f"{words}, which saved {time}."
 
 
 def _time(row: RegionReport) -> str:

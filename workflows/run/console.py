@@ -207,7 +207,17 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
 
 def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    names = ["region", "state", "", "trials", "failed", "running", "step", "queued"]
+    names = [
+        "region",
+        "state",
+        "",
+        "trials",
+        "failed",
+        "stopped early",
+        "running",
+        "step",
+        "queued",
+    ]
     names += [f"best {status.metric}", "USD", "time left"]
     names += ["why"]
     hidden = {names.index("USD")} if all(region.usd is None for region in status.regions) else set()
@@ -218,6 +228,8 @@ def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> T
     if status.ended:  # these have nothing left to say
         hidden |= {names.index(name) for name in ("", "running", "queued", "time left")}
         hidden |= set() if _any_step(status) else {names.index("step")}
+    if not any(region.stopped_early for region in status.regions):
+        hidden.add(names.index("stopped early"))
     for place, name in enumerate(names):
         if place not in hidden:
             is_number = names.index("trials") <= place < names.index("why")
@@ -242,6 +254,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         ProgressBar(total=region.budget, completed=region.finished, width=16),
         f"{region.finished}/{region.budget}",
         Text(_count(region.failed), "red" if region.failed else ""),
+        _count(region.stopped_early),
         _count(region.running),
         _steps(region),
         _count(region.queued),
@@ -349,5 +362,6 @@ def _region_line(region: RegionStatus, metric: str) -> str:
     failed = f", {region.failed} failed" if region.failed else ""
     if region.stage is Stage.FAILED and region.cause and not region.failed:
         failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"
+    stopped = f", {region.stopped_early} stopped early" if region.stopped_early else ""
     trials = f"{region.finished}/{region.budget} trials"
-    return f"{region.name}: {region.stage}: {trials}{failed}{best}"
+    return f"{region.name}: {region.stage}: {trials}{failed}{stopped}{best}"

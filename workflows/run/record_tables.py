@@ -48,7 +48,7 @@ def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[
     seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
     others = {name: value for name, value in trial.metrics.items() if name != metric}
     return {
-        metric: value_text(trial.value, decimals),
+        metric: value_text(trial.value, decimals) or _predicted(trial.predicted, decimals),
         "region": trial.region,
         "trial": str(trial.trial),
         "state": trial.state,
@@ -60,6 +60,10 @@ def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[
         "metrics": _settings(others),
         "error": trial.error or "",
     }
+
+
+def _predicted(value: float | None, decimals: int | None) -> str:
+    return "" if value is None else f"~{value_text(value, decimals)}"
 
 
 def best_table(best: list[BestSettings], metric: str) -> Table:

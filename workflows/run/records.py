@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.optimizer.stored_trials import is_stopped_early
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.causes import failed_attempts
 from trialfleet.workflows.status.job_log import Job, job_fields
@@ -24,6 +25,7 @@ class TrialRecord(Job):
     Attributes:
         state: where it stands, as `TrialState` has it.
         value: the objective's metric, of a complete trial.
+        predicted: what it would have been, of a trial that was stopped early.
         params: what the trial was given, constants left out.
         metrics: all that it reported.
         seconds: the time that its training took, by the trainer's own word.
@@ -36,6 +38,7 @@ class TrialRecord(Job):
     node: str
     state: TrialState
     value: float | None
+    predicted: float | None
     params: dict[str, Any]
     metrics: dict[str, float]
     seconds: float | None
@@ -75,8 +78,11 @@ def record_of(region: str, trial: StoredTrial, unfinished: Mapping[str, TrialSta
         region=region,
         trial=trial.number,
         node=attributes["node"],
-        state=trial_state(trial.state.name, attributes["node"], unfinished),
+        state=trial_state(
+            trial.state.name, attributes["node"], unfinished, stopped_early=is_stopped_early(trial)
+        ),
         value=trial.value if trial.state.name == "COMPLETE" else None,
+        predicted=trial.value if is_stopped_early(trial) else None,
         params=attributes["params"],
         metrics=attributes.get("metrics", {}),
         seconds=attributes.get("seconds"),

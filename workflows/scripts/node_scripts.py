@@ -32,6 +32,7 @@ from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.scripts.region_studies import RegionStudies
@@ -62,6 +63,7 @@ class NodeScripts:
         self._studies = RegionStudies(folder, frozen)
         self._ownership = ownership_of(frozen, folder, self._studies.storage)
         self._owner: Owner | None = None  # as last seen
+        self._stopping = EarlyStopping(self._studies)
         self._warm = not self._model_leads()  # what no trial follows need not be loaded
         trials, self._final = TrialScripts(self._studies), FinalScripts(self._studies)
         gate = GateScripts(self._studies)
@@ -100,12 +102,25 @@ class NodeScripts:
             return Reply(EXITS["defer"], f"waits for room on the disk: {error}")
 
     def idle(self) -> bool:
-        """Get ready for the next ask: load the model's code, then suggest ahead for one region."""
+        """Get ready for the next ask, then look at the reports of trials, a region at a time.
+
+        To get ready: load the model's code, suggest ahead for one region.
+        """
         if not self._warm:
             warm_up(self._frozen.study.sampler)
             self._warm = True
             return True
-        return self._studies.ask_ahead()
+        if self._studies.ask_ahead():
+            return True
+        return self._stopping.due() and not self._other_owner() and self._stopping.look()
+
+    def due(self) -> bool:
+        """Whether it is time to look at the trials' reports."""
+        return self._stopping.due()
+
+    def is_watching(self) -> bool:
+        """Whether trials report: they may have to be told to stop."""
+        return self._stopping.is_watching()
 
     def _model_leads(self) -> bool:
         study = self._frozen.study

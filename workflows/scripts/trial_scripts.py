@@ -10,8 +10,17 @@ from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.giving_up import GAVE_UP, why_give_up
 from trialfleet.workflows.attempts.job_record import execution_of
-from trialfleet.workflows.attempts.outcome import JOB_REMOVED, Complete, Unpaid
+from trialfleet.workflows.attempts.outcome import (
+    EXIT_UNTRAINABLE,
+    JOB_REMOVED,
+    Complete,
+    Failed,
+    StoppedEarly,
+    Unpaid,
+    told_to_stop,
+)
 from trialfleet.workflows.attempts.retries import Attempts
+from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.budgets import Budgets
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
@@ -30,6 +39,9 @@ class TrialScripts:
     def ask(self, slug: str, node: str) -> Reply:
         """Choose a trial's parameters and write its files."""
         study = self._studies.of(slug)
+        place = self._folder.region(slug).trial(node)
+        if self._was_told(slug, node, place):  # and its job was lost
+            return Reply(EXITS["skip"], f"{node}: stopped early")
         if over := self._studies.over():
             study.give_up(node, reason=over)  # it was asked before, and its job is lost
             return Reply(EXITS["skip"], f"{node}: skipped: {over}")
@@ -42,7 +54,6 @@ class TrialScripts:
             return self._studies.stop(slug, answer.reason)
         if not study.stopped():
             self._studies.go_on(slug)
-        place = self._folder.region(slug).trial(node)
         avoid = node_faults.to_avoid(self._study, study.failures(node))
         self._studies.write(slug, node, place, answer, "tune", avoid)
         return Reply(EXITS["done"], f"{node}: trial {answer.number}: {answer.params}")
@@ -54,13 +65,15 @@ class TrialScripts:
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
         place = self._folder.region(slug).trial(node)
-        outcome = self._studies.outcome_of(place, int(return_code))
-        failed = not isinstance(outcome, Complete)
+        outcome = self._outcome_of(place, int(return_code))
+        failed = not isinstance(outcome, Complete | StoppedEarly)
         execution = execution_of(place, self._study, int(retry) + 1, failed=failed)
         if isinstance(outcome, Unpaid):
             return self._give_up(slug, node, outcome, execution)
         if isinstance(outcome, Complete):
             return self._tell_complete(slug, node, outcome, execution)
+        if isinstance(outcome, StoppedEarly):
+            return self._tell_stopped(slug, node, outcome, execution)
         study = self._studies.of(slug)
         if over := self._never_began(int(return_code), execution):
             study.give_up(node, reason=over, **execution)
@@ -80,6 +93,24 @@ class TrialScripts:
         if not is_last:
             return attempts.try_again(node, outcome, noted)
         return Reply(EXITS["done"], f"{node}: failed for good: {outcome.error}")
+
+    def _outcome_of(
+        self, place: TrialFolder, code: int
+    ) -> Complete | Failed | Unpaid | StoppedEarly:
+        """What became of an attempt. One that was told to stop is over however it left.
+
+        A result counts all the same: it came to its end before it heard. So do parameters that
+        can't be trained.
+        """
+        outcome = self._studies.outcome_of(place, code)
+        if not isinstance(outcome, Failed) or code == EXIT_UNTRAINABLE:
+            return outcome
+        return self._told_to_stop(place) or outcome
+
+    def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
+        if self._study.early_stopping is None:
+            return None
+        return told_to_stop(place, self._study.objective.metric)
 
     def _never_began(self, return_code: int, execution: TrialExecution) -> str | None:
         """Why a trial is given up whose job was removed while it waited, if nothing begins now."""
@@ -122,3 +153,31 @@ class TrialScripts:
         )
         metric = self._study.objective.metric
         return Reply(EXITS["done"], f"{node}: {metric} = {outcome.metrics[metric]:.6g}")
+
+    def _was_told(self, slug: str, node: str, place: TrialFolder) -> bool:
+        """Tell the study of a trial that has an order to stop, whatever became of its job."""
+        outcome = self._told_to_stop(place)
+        if outcome is None or not self._studies.of(slug).is_running(node):
+            return False
+        self._tell_stopped(slug, node, outcome, execution_of(place, self._study, 1, failed=False))
+        return True
+
+    def _tell_stopped(
+        self, slug: str, node: str, outcome: StoppedEarly, execution: TrialExecution
+    ) -> Reply:
+        order = outcome.order
+        self._studies.of(slug).tell_stopped(
+            node,
+            predicted=float(order["predicted"]),
+            order=order,
+            metrics=outcome.metrics,
+            seconds=outcome.seconds,
+            device=outcome.device,
+            **execution,
+        )
+        metric = self._study.objective.metric
+        return Reply(
+            EXITS["done"],
+            f"{node}: stopped early at step {order.get('step')}: "
+            f"{metric} = {order['predicted']:.6g} predicted",
+        )

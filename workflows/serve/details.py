@@ -13,7 +13,7 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json
-from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.daily.overview import DayView, overview
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
@@ -25,7 +25,7 @@ from trialfleet.workflows.serve import charts, strip, views
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.runs import Runs, key_of
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.states import trial_state
+from trialfleet.workflows.status.states import TrialState, trial_state
 
 _LOG_BYTES = 32_768  # of the end of a log
 _SHOWN_RUNS = 30
@@ -181,12 +181,13 @@ def _row(
     attributes = trial.user_attrs
     node = str(attributes.get("node", ""))
     unfinished = snapshot.look.unfinished.get(region.name, {})
-    state = trial_state(trial.state.name, node, unfinished)
+    state = trial_state(trial.state.name, node, unfinished, stopped_early=is_stopped_early(trial))
     job = attributes.get("job") or {}
     running = next((each for each in region.running_trials if each.node == node), None)
     marks = ["best"] if trial.number == region.best_trial else []
     marks += ["default settings"] if attributes.get("baseline") is True else []
     value = number(trial.value) if trial.value is not None else ""
+    value = f"{value} predicted" if state is TrialState.STOPPED_EARLY else value
     if running and running.step is not None:
         value = f"step {running.step}"
         value += f": {number(running.value)}" if running.value is not None else ""

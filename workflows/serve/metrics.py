@@ -23,7 +23,7 @@ from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import RunState, Stage
 
 _NODE_STATES = ("well", "sick", "draining")
-_FINISHED = ("complete", "failed", "pruned")
+_FINISHED = ("complete", "failed", "pruned", "stopped early")
 _UNDER_WAY = ("running", "queued", "held")
 
 
@@ -133,6 +133,7 @@ def _counts(region: RegionStatus, words: tuple[str, ...]) -> Iterator[tuple[str,
         "complete": region.done,
         "failed": region.failed,
         "pruned": region.pruned,
+        "stopped early": region.stopped_early,
         "running": region.running,
         "queued": region.queued,
         "held": region.on_hold,

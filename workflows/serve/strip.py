@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trialfleet.files import read_json
-from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.causes import failed_attempts
@@ -28,6 +28,7 @@ LANE = 6  # units of a lane's height, the gap below it included
 _SHOWN = {
     TrialState.COMPLETE: "complete",
     TrialState.FAILED: "failed",
+    TrialState.STOPPED_EARLY: "complete",
     TrialState.PRUNED: "failed",
     TrialState.RUNNING: "running",
     TrialState.HELD: "failed",
@@ -193,7 +194,10 @@ def _jobs_of(
     if lane is None:
         return ()
     unfinished = snapshot.look.unfinished.get(region.name, {})
-    kind = _SHOWN.get(trial_state(trial.state.name, node, unfinished), "waiting")
+    kind = _SHOWN.get(
+        trial_state(trial.state.name, node, unfinished, stopped_early=is_stopped_early(trial)),
+        "waiting",
+    )
     if kind == "waiting" and snapshot.look.status.ended and _last_failure(trial):
         kind = "failed"  # the run ended after an attempt that nobody made again
     title = f"trial {trial.number}: {kind}"

@@ -210,8 +210,9 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
     under_way = [f"{region.running} running"] if region.running else []
     under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
     under_way += [f"{region.failed} failed"] if region.failed else []
+    under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
     scale = 100 / region.budget
-    shares = (region.done, region.failed + region.pruned, region.running)
+    shares = (region.done + region.stopped_early, region.failed + region.pruned, region.running)
     in_force = was_rolled_back(Path(region.published)) if region.published else None
     return Tile(
         name=region.name,

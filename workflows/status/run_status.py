@@ -24,6 +24,7 @@ class RegionStatus:
         phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: trials that completed.
         failed: trials that failed for good.
+        stopped_early: trials that were told to stop, as they would not have been the best.
         pruned: trials that were given up through no fault of their own.
         running: trials whose job runs now.
         running_trials: how far each has come, and the full training where that runs.
@@ -55,6 +56,7 @@ class RegionStatus:
     done: int
     failed: int
     pruned: int
+    stopped_early: int
     running: int
     queued: int
     on_hold: int
@@ -77,7 +79,7 @@ class RegionStatus:
     @property
     def finished(self) -> int:
         """Trials that are over, whatever became of them."""
-        return self.done + self.failed + self.pruned
+        return self.done + self.failed + self.pruned + self.stopped_early
 
 
 @dataclass(frozen=True, kw_only=True)

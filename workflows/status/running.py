@@ -1,8 +1,9 @@
 """The trials that run now, and how far each has come.
 
 While a job runs, its `progress.jsonl` is where it executes: HTCondor brings it when the job ends.
-On the access point's own machine, as in the embedded pool, it is read there. Elsewhere `trial.py`
-has HTCondor carry the last report in the job's ad, which comes with the news of what a job uses.
+On the access point's own machine, as in the embedded pool, it is read there. Elsewhere, with early
+stopping, the trial's courier brings the reports into its folder. Without it `trial.py` has HTCondor
+carry the last report in the job's ad, which comes with the news of what a job uses.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def running_trials(
 def _running_trial(
     node: str, place: TrialFolder, ad: Mapping[str, Any], metric: str
 ) -> RunningTrial:
-    step, value = _report_here(place, metric) or _report_in(ad)
+    here = _report_here(place, metric) or last_report(place.reports, metric)
+    step, value = here or _report_in(ad)
     started = ad.get("JobCurrentStartExecutingDate")
     return RunningTrial(
         node=node,

@@ -99,6 +99,7 @@ class TrialState(StrEnum):
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not tried again
+    STOPPED_EARLY = "stopped early"  # its reports said that it would not be its region's best
     PRUNED = "pruned"  # given up through no fault of its own
     RUNNING = "running"
     QUEUED = "queued"  # its job waits for a slot, or for its lane's next turn
@@ -109,9 +110,15 @@ class TrialState(StrEnum):
     @property
     def is_finished(self) -> bool:
         """Whether the trial is over, whatever became of it."""
-        return self in {TrialState.COMPLETE, TrialState.FAILED, TrialState.PRUNED}
+        return self in _FINISHED
 
 
+_FINISHED = {
+    TrialState.COMPLETE,
+    TrialState.FAILED,
+    TrialState.STOPPED_EARLY,
+    TrialState.PRUNED,
+}
 _OF_OPTUNA = {
     "COMPLETE": TrialState.COMPLETE,
     "FAIL": TrialState.FAILED,
@@ -119,14 +126,19 @@ _OF_OPTUNA = {
 }
 
 
-def trial_state(optuna: str, node: str, unfinished: Mapping[str, TrialState]) -> TrialState:
+def trial_state(
+    optuna: str, node: str, unfinished: Mapping[str, TrialState], *, stopped_early: bool = False
+) -> TrialState:
     """Return the word for a trial.
 
     Args:
         optuna: the name of its state in the study.
         node: the DAG node that runs it.
         unfinished: what `unfinished_state` says of the region's nodes.
+        stopped_early: whether it was told to stop, as `is_stopped_early` says.
     """
+    if stopped_early:
+        return TrialState.STOPPED_EARLY
     return _OF_OPTUNA.get(optuna) or unfinished.get(node, TrialState.QUEUED)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
-from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
 from trialfleet.workflows.dagman.health import faults
@@ -219,10 +219,11 @@ class StatusReader:
         files = self._folder.region(region.slug)
         complete = [t for t in trials if t.state is StoredState.COMPLETE]
         failed = sum(t.state is StoredState.FAIL for t in trials)
-        pruned = sum(t.state is StoredState.PRUNED for t in trials)
+        stopped_early = sum(map(is_stopped_early, trials))
+        pruned = sum(t.state is StoredState.PRUNED for t in trials) - stopped_early
         count = Counter(unfinished.values())
         best = self._best(complete)
-        phase = phase_of(files, region, queued, len(complete) + failed + pruned)
+        phase = phase_of(files, region, queued, len(complete) + failed + pruned + stopped_early)
         published = noted(files.published, "path")
         not_latest = why_not_latest(files.published)
         is_tuning = state is RunState.RUNNING and phase == "trials"
@@ -238,6 +239,7 @@ class StatusReader:
             done=len(complete),
             failed=failed,
             pruned=pruned,
+            stopped_early=stopped_early,
             running=count[TrialState.RUNNING],
             queued=count[TrialState.QUEUED],
             on_hold=count[TrialState.HELD],

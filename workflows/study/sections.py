@@ -163,6 +163,41 @@ class Gate(Section):
     )
 
 
+class EarlyStopping(Section):
+    """When a trial that won't become its region's best is told to stop; docs/early-stopping.md."""
+
+    min_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Steps, as the trainer reports them, before a trial may be told (default: a "
+        "twentieth of max_steps).",
+    )
+    max_steps: int | None = Field(
+        None,
+        ge=2,
+        description="The step at which a training ends (default: the last that a complete trial "
+        "of the region reported).",
+    )
+    startup_trials: int = Field(
+        4, ge=2, description="Trials of a region that complete before any is told."
+    )
+    confidence: float = Field(
+        0.95,
+        ge=0.5,
+        lt=1,
+        description="How sure it has to be that a trial ends behind the region's best.",
+    )
+    max_stopped: float = Field(
+        0.9, gt=0, le=1, description="Of a region's trials no greater part than this is told."
+    )
+    grace_seconds: int = Field(
+        120,
+        ge=1,
+        le=86_400,
+        description="A trainer that goes on for so long after it was told gets SIGTERM.",
+    )
+
+
 class Trainer(Section):
     """The program of a trial: any command that keeps the trial's contract."""
 

@@ -50,6 +50,7 @@ from trialfleet.workflows.study.paths import (
 from trialfleet.workflows.study.regions import Regions
 from trialfleet.workflows.study.sections import (
     Budget,
+    EarlyStopping,
     Gate,
     Objective,
     Region,
@@ -160,6 +161,11 @@ class Study(Section):
         max_length=10,
         description="Studies by name, or runs, whose results the sampler learns from; [] for none "
         "(default: the newest run of this study, where there is one).",
+    )
+    early_stopping: EarlyStopping | None = Field(
+        None,
+        description="Tells trials to stop whose reports say that they won't become their region's "
+        "best; {} takes the defaults.",
     )
     gate: Gate | None = Field(
         None,

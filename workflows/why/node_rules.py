@@ -47,6 +47,9 @@ def _answer(
 def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
     if node.state is TrialState.COMPLETE:
         return _answer(node, Kind.WELL, Blame.NOBODY, "its trial is complete")
+    if node.state is TrialState.STOPPED_EARLY:
+        why = "its trial was stopped early: its reports said that it would not be the best"
+        return _answer(node, Kind.WELL, Blame.NOBODY, why)
     if node.state is TrialState.PRUNED:
         kind = Kind.DEADLINE if "deadline" in node.error else Kind.MONEY
         blame = Blame.PERSON if kind is Kind.DEADLINE else Blame.MONEY

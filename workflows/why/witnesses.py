@@ -18,7 +18,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import read_json, read_record
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.pool.connection import connect
-from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
+from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial, is_stopped_early
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
@@ -181,7 +181,12 @@ class RunWitnesses:
         place: TrialFolder,
     ) -> TrialState | None:
         if trial is not None:
-            return trial_state(trial.state.name, node, self.look.unfinished[graph.name])
+            return trial_state(
+                trial.state.name,
+                node,
+                self.look.unfinished[graph.name],
+                stopped_early=is_stopped_early(trial),
+            )
         if ad is not None:
             is_running = bool(self._queued and node in self._queued.running)
             return TrialState.RUNNING if is_running else TrialState.QUEUED

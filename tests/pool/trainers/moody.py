@@ -86,8 +86,14 @@ if mood == "shares":  # 40 MB that four processes see: never 160
 for step in range(done, params.get("steps", 1)):
     time.sleep(params.get("seconds", 0.2))
     done = step + 1
+    metrics = {}
+    if "curve" in params:  # it falls towards the result, and may be cut short
+        metrics = {"loss": (params["x"] - 0.3) ** 2 + 1 / done - 1 / params["steps"]}
     with Path("progress.jsonl").open("a") as progress:
-        progress.write(json.dumps({"step": done, "metrics": {}, "time": time.time()}) + "\n")
+        progress.write(json.dumps({"step": done, "metrics": metrics, "time": time.time()}) + "\n")
+    if Path("stop.json").exists() and Path("stop.json").stat().st_size:
+        Path("result.json").write_text(json.dumps({"status": "stopped", "metrics": metrics}))
+        sys.exit(0)
     if params.get("save_every") and done % params["save_every"] == 0:
         save(done)
         if params.get("upload"):

@@ -152,6 +152,19 @@ def test_another_metric_that_is_not_finite_is_left_out(sandbox: Path) -> None:
     assert result(sandbox)["metrics"] == {"loss": 1.0}
 
 
+def test_a_trial_that_is_told_to_stop_leaves_with_what_it_has(sandbox: Path) -> None:
+    t = trial.start()
+    assert not t.should_stop()  # the study has no early stopping
+    (sandbox / "stop.json").touch()
+    assert not t.should_stop()  # nobody was told yet
+    (sandbox / "stop.json").write_text('{"predicted": 0.9}')
+    assert t.should_stop()
+    with pytest.raises(SystemExit) as left:
+        t.stop(auc=0.5, loss=math.nan)
+    assert left.value.code == 0
+    assert (result(sandbox)["status"], result(sandbox)["metrics"]) == ("stopped", {"auc": 0.5})
+
+
 def test_reject_says_why_and_exits_64(sandbox: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         trial.start().reject("too wide")

@@ -64,6 +64,12 @@ class Notes:
             return True
         return False
 
+    def due(self):
+        return False
+
+    def is_watching(self):
+        return (folder / "watching").exists()
+
 def make():
     with open(folder / "made", "a") as made:
         made.write(f"{os.getpid()}\\n")

@@ -127,6 +127,19 @@ def test_without_a_better_epoch_it_stops_and_keeps_the_best(
     assert read_result(sandbox)["metrics"]["val_auc"] == max(scores)
 
 
+def test_a_trial_that_is_told_to_stop_saves_and_leaves_after_the_epoch(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_order(sandbox, params={"epochs": 50, "patience": 50})
+    (sandbox / "stop.json").write_text('{"predicted": 0.5}')
+    assert run_here(sandbox, monkeypatch) == 0
+    (line,) = progress(sandbox)
+    found = read_result(sandbox)
+    assert found["status"] == "stopped"
+    assert found["metrics"]["val_auc"] == line["metrics"]["val_auc"]
+    assert json.loads((sandbox / "checkpoint" / "complete.json").read_text())["folder"]
+
+
 def test_a_loss_that_is_not_finite_is_rejected(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

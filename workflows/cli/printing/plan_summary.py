@@ -11,6 +11,7 @@ from typing import Any
 from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
+from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.plan.folder import RunFolder
@@ -37,6 +38,11 @@ _EVALUATE = re.compile(r"\bevaluate\b")
 _NO_EVALUATE = (
     "no file of the trainer mentions mode evaluate, in which the gate has it measure models: as "
     "it is, no new model would take the place of one in force (docs/gate.md)"
+)
+_REPORTS = re.compile(r"\breport\b|progress\.jsonl")
+_NO_REPORTS = (
+    "no file of the trainer mentions report() or progress.jsonl: a trial that never reports is "
+    "never stopped early (docs/early-stopping.md)"
 )
 _SHARED_ROWS = (
     "rows are split by chance: where days share rows, the model in force has trained on some of "
@@ -99,6 +105,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             f"  graph    {summary['dag_nodes']} DAG nodes (jobs and their steps)",
             f"  files    {summary['files']} in {here}{_below(run.folder)}",
             *_gate(study),
+            *_early_stopping(study),
             *(f"  note     {note}" for note in _warnings(run)),
             *(_labelled(*note.split(": ", 1)) for note in run.notes),
             *(_labelled("pool", line) for line in (pool_check.lines() if pool_check else ())),
@@ -127,11 +134,24 @@ def _gate(study: Study) -> list[str]:
     return [f"  gate     each new model against the one in force, by {rule.metric}{allowed}"]
 
 
+def _early_stopping(study: Study) -> list[str]:
+    if (rule := study.early_stopping) is None:
+        return []
+    least = f"step {rule.min_steps}" if rule.min_steps else f"{FLOOR:.0%} of its steps"
+    sure, most = f"{rule.confidence:.0%}", f"{rule.max_stopped:.0%}"
+    words = (
+        f"a trial early that is {sure} sure to end behind its region's best: from {least} on, once "
+        f"{rule.startup_trials} trials are complete; at most {most} of a region's"
+    )
+    return [f"  stops    {words}"]
+
+
 def _warnings(run: Run) -> list[str]:
     """What the trainer seems not to know, and what a person may not expect."""
     found = [_NO_MODEL] if run.study.publishes and _never_mentions(run, _MODEL) else []
     found += [_NO_PRICE] if _is_unpriced(run.study) else []
     found += [_SHARED_ROWS] if shares_rows_with_champion(run.study) else []
+    found += [_NO_REPORTS] if run.study.early_stopping and _never_mentions(run, _REPORTS) else []
     return found + ([_NO_EVALUATE] if run.study.gate and _never_mentions(run, _EVALUATE) else [])
 
 

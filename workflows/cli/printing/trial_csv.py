@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 # What every trial has, in this order; its parameters follow, then its metrics.
 COLUMNS = (
-    "region", "trial", "node", "state", "value", "attempts", "seconds", "started", "ended",
-    "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb", "machine", "slot", "usd",
-    "lost_usd", "error",
+    "region", "trial", "node", "state", "value", "predicted", "attempts", "seconds", "started",
+    "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb", "machine", "slot",
+    "usd", "lost_usd", "error",
 )  # fmt: skip
 
 

@@ -214,12 +214,14 @@ def test_flat_and_extreme_results_are_no_trouble(values: list[float]) -> None:
 
 
 def test_trials_that_were_given_up_tell_the_model_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was stopped early tells it what was predicted."""
     space = make({"x": {"type": "float", "low": 0, "high": 1}})
     history = [
         trial(space, {"x": 0.1}, TrialState.COMPLETE, 1.0),
         trial(space, {"x": 0.2}, TrialState.PRUNED),
         trial(space, {"x": 0.3}, TrialState.FAIL),
         trial(space, {"x": 0.4}, TrialState.RUNNING),
+        trial(space, {"x": 0.5}, TrialState.PRUNED, 0.7),
     ]
     seen: list[Any] = []
 
@@ -232,7 +234,7 @@ def test_trials_that_were_given_up_tell_the_model_nothing(monkeypatch: pytest.Mo
     real = proposal.proposals
     monkeypatch.setattr(proposal, "proposals", proposals)
     ask(space, history, startup_trials=1)
-    assert seen == [[[0.1], [0.3]], [1.0, 1.0], [[0.4]]]
+    assert seen == [[[0.1], [0.3], [0.5]], [1.0, 1.0, 0.7], [[0.4]]]
 
 
 def test_suggestions_stay_inside_the_space_and_keep_their_types() -> None:

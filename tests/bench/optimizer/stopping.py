@@ -1,0 +1,347 @@
+"""What early stopping saves and what it costs: `python -m tests.bench.optimizer.stopping`.
+
+Learning curves are replayed: a table has the loss of each of a region's settings after each epoch,
+and what a training that comes to its end is told as. So many settings are drawn, lanes train them,
+an epoch of all lanes at a time, and a rule says after each epoch who is to stop. What counts is
+
+The rule's constants were chosen on draws below 100 of `--first`.
+
+regret     how much worse the best complete trial is than the best of those drawn, in units of the
+           distance between the best and the median: 0 is what no stopping gets
+epochs     that were trained, as part of all
+missed     in how many draws the regret is more than 0.05
+behind     in how many draws it is more than 0.05 above that of 1-Epoch: one epoch of all, then the
+           three best of them to their ends (Egele et al. 2024, arXiv 2404.04111, the baseline that
+           rules fail to beat)
+
+The families are synthetic; `--table FILE.npz` replays others: arrays `curves` [regions, settings,
+epochs], NaN from where a training failed, and `results` [regions, settings], smaller being better;
+`settings` [settings, parameters] if it has them, scaled to about one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+
+from tests.bench.optimizer.kronecker import KroneckerModel, SettingsCurve
+from trialfleet.optimizer.stopping.curves import Curve, CurveModel
+from trialfleet.optimizer.stopping.policy import Complete, Predictor, Rule, to_stop
+
+Array = NDArray[np.float64]
+MakeModel = Callable[[list[Curve], float], Predictor]
+
+EPOCHS = 50
+BEHIND = 0.05
+ONE_EPOCH = "1-Epoch"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The learning curves of one region.
+
+    Attributes:
+        curves: the loss of each setting after each epoch, [settings, epochs].
+        results: what each came to.
+        settings: what made them, [settings, parameters], scaled to about one; no parameter where
+            they are by chance.
+    """
+
+    curves: Array
+    results: Array
+    settings: Array
+
+    def drawn(self, count: int, rng: np.random.Generator) -> Table:
+        """So many of its settings, in the order in which they are tried."""
+        chosen = rng.permutation(len(self.curves))[:count]
+        return Table(self.curves[chosen], self.results[chosen], self.settings[chosen])
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a rule made of a draw: who came to the end, and how many epochs were trained."""
+
+    complete: list[int]
+    epochs: int
+
+
+# -- families
+
+
+def power_laws(rng: np.random.Generator, count: int, noise: float = 0.004) -> Table:
+    """Asymptote, amplitude and exponent by chance; few settings are good."""
+    end = 0.1 + 0.5 * rng.beta(1.5, 2.5, count)
+    fall = rng.uniform(0.3, 0.9, count)
+    power = rng.uniform(0.3, 1.5, count)
+    t = np.arange(1, EPOCHS + 1)
+    curves = end[:, None] + fall[:, None] * t ** -power[:, None]
+    return _noisy(curves, noise, rng)
+
+
+def noisy(rng: np.random.Generator, count: int) -> Table:
+    """The same where an epoch's loss says little."""
+    return power_laws(rng, count, noise=0.04)
+
+
+def crossing(rng: np.random.Generator, count: int) -> Table:
+    """The faster a setting learns, the worse it ends: learning rates."""
+    speed = rng.uniform(0, 1, count)
+    end = 0.15 + 0.25 * speed**2 + 0.2 * rng.beta(1, 3, count)
+    tau = 2 + 18 * (1 - speed)
+    t = np.arange(EPOCHS)
+    curves = end[:, None] + 0.6 * np.exp(-t / tau[:, None])
+    return _noisy(curves, 0.004, rng)
+
+
+def late(rng: np.random.Generator, count: int) -> Table:
+    """Every fourth setting learns nothing for a while, and then more than the others."""
+    table = power_laws(rng, count)
+    t = np.arange(1, EPOCHS + 1)
+    begin = rng.uniform(5, 35, count)[:, None]
+    level = rng.uniform(0.6, 0.8, count)[:, None]
+    low = rng.uniform(0.05, 0.3, count)[:, None]
+    bloom = low + (level - low) / (1 + np.exp((t - begin) / 2))
+    is_late = rng.random(count) < 0.25
+    return _noisy(np.where(is_late[:, None], bloom, table.curves), 0.004, rng)
+
+
+def overfitting(rng: np.random.Generator, count: int) -> Table:
+    """The loss rises again, and the best epoch's weights are what counts."""
+    table = power_laws(rng, count)
+    t = np.arange(1, EPOCHS + 1)
+    turn = rng.uniform(5, 60, count)[:, None]
+    rise = rng.uniform(0.001, 0.01, count)[:, None] * np.maximum(t - turn, 0)
+    curves = _noisy(table.curves + rise, 0.002, rng).curves
+    return Table(curves, curves.min(axis=1), table.settings)
+
+
+def _noisy(curves: Array, noise: float, rng: np.random.Generator) -> Table:
+    curves = curves + noise * rng.standard_normal(curves.shape)
+    return Table(curves, curves[:, -1], np.zeros((len(curves), 0)))
+
+
+FAMILIES: dict[str, Callable[[np.random.Generator, int], Table]] = {
+    "power": power_laws,
+    "noisy": noisy,
+    "crossing": crossing,
+    "late": late,
+    "overfit": overfitting,
+}
+
+
+# -- rules
+
+
+class Stopper:
+    """Says who is to stop. The table is for what trials have reported, and nothing else."""
+
+    def begin(self, number: int) -> None:
+        """A trial begins."""
+
+    def end(self, number: int, *, stopped: bool) -> None:
+        """A trial is over."""
+
+    def stops(self, running: dict[int, int]) -> set[int]:
+        """Return who is to stop, of the trials that run and the epochs that each has trained."""
+        raise NotImplementedError
+
+
+class Ours(Stopper):
+    """Our rule, with a model of curves."""
+
+    def __init__(self, table: Table, rule: Rule, model: MakeModel = CurveModel) -> None:
+        self._table, self._rule, self._make = table, rule, model
+        self._model: tuple[int, Predictor] | None = None
+        self._begun = self._stopped = 0
+        self._complete: list[Complete] = []
+
+    def begin(self, number: int) -> None:
+        del number
+        self._begun += 1
+
+    def end(self, number: int, *, stopped: bool) -> None:
+        self._stopped += stopped
+        if not stopped:
+            curve = self._curve(number, self._table.curves.shape[1])
+            self._complete.append(Complete(curve, float(self._table.results[number])))
+
+    def stops(self, running: dict[int, int]) -> set[int]:
+        curves = {str(number): self._curve(number, n) for number, n in running.items()}
+        found = to_stop(
+            self._rule,
+            curves,
+            self._complete,
+            begun=self._begun,
+            stopped=self._stopped,
+            model=self._made,
+        )
+        return {int(name) for name in found}
+
+    def _made(self, complete: list[Curve], end: float) -> Predictor:
+        """The model of so many complete curves, made once."""
+        if self._model is None or self._model[0] != len(complete):
+            self._model = len(complete), self._make(complete, end)
+        return self._model[1]
+
+    def _curve(self, number: int, epochs: int) -> Curve:
+        losses, settings = self._table.curves[number, :epochs], self._table.settings[number]
+        return SettingsCurve(np.arange(1.0, epochs + 1), losses, settings)
+
+
+class OptunaPruner(Stopper):
+    """One of Optuna's pruners."""
+
+    def __init__(self, table: Table, pruner: optuna.pruners.BasePruner) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._table = table
+        self._study = optuna.create_study(pruner=pruner)
+        self._trials: dict[int, optuna.Trial] = {}
+
+    def begin(self, number: int) -> None:
+        self._trials[number] = self._study.ask()
+
+    def end(self, number: int, *, stopped: bool) -> None:
+        state = optuna.trial.TrialState.PRUNED if stopped else None
+        value = None if stopped else float(self._table.results[number])
+        self._study.tell(self._trials.pop(number), value, state=state)
+
+    def stops(self, running: dict[int, int]) -> set[int]:
+        for number, epochs in running.items():
+            self._trials[number].report(float(self._table.curves[number, epochs - 1]), epochs)
+        return {number for number in running if self._trials[number].should_prune()}
+
+
+RULES: dict[str, Callable[[Table], Stopper]] = {
+    "ours": lambda table: Ours(table, Rule(max_steps=table.curves.shape[1])),
+    "kronecker": lambda table: Ours(table, Rule(max_steps=table.curves.shape[1]), KroneckerModel),
+    "median": lambda table: OptunaPruner(table, optuna.pruners.MedianPruner(n_startup_trials=4)),
+    "ASHA": lambda table: OptunaPruner(
+        table, optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
+    ),
+}
+
+
+def replayed(table: Table, stopper: Stopper, lanes: int) -> Replay:
+    """Train a table's settings in their order, as a rule lets them."""
+    waiting = list(range(len(table.curves)))
+    running: dict[int, int] = {}
+    complete, trained = [], 0
+    while waiting or running:
+        while waiting and len(running) < lanes:
+            running[waiting[0]] = 0
+            stopper.begin(waiting.pop(0))
+        running = {number: epochs + 1 for number, epochs in running.items()}
+        trained += len(running)
+        for number in [n for n, epochs in running.items() if epochs == table.curves.shape[1]]:
+            del running[number]
+            complete.append(number)
+            stopper.end(number, stopped=False)
+        for number in stopper.stops(running):
+            del running[number]
+            stopper.end(number, stopped=True)
+    return Replay(complete, trained)
+
+
+def one_epoch(table: Table, finalists: int = 3) -> Replay:
+    """One epoch of all, then the best of them to their ends."""
+    count, epochs = table.curves.shape
+    best = np.argsort(table.curves[:, 0], kind="stable")[:finalists]
+    return Replay([int(number) for number in best], count + len(best) * (epochs - 1))
+
+
+# -- what came of it
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a rule made of one draw: see the module."""
+
+    regret: float
+    epochs: float
+
+
+def scores(table: Table, lanes: int, rules: Iterable[str] = RULES) -> dict[str, Score]:
+    """Return what each rule made of a draw, and 1-Epoch."""
+    found = {name: replayed(table, RULES[name](table), lanes) for name in rules}
+    found[ONE_EPOCH] = one_epoch(table)
+    best, median = table.results.min(), float(np.median(table.results))
+    return {
+        name: Score(
+            float((table.results[replay.complete].min() - best) / (median - best)),
+            replay.epochs / table.curves.size,
+        )
+        for name, replay in found.items()
+    }
+
+
+def report(family: str, drawn: Sequence[dict[str, Score]]) -> str:
+    """Return a line for each rule."""
+    lines = []
+    for name in drawn[0]:
+        regrets = np.array([each[name].regret for each in drawn])
+        behind = np.mean([each[name].regret > each[ONE_EPOCH].regret + BEHIND for each in drawn])
+        epochs = np.mean([each[name].epochs for each in drawn])
+        missed = np.mean(regrets > BEHIND)
+        lines.append(
+            f"{family:10} {name:9} {regrets.mean():8.3f} {np.quantile(regrets, 0.9):8.3f} "
+            f"{missed:8.0%} {epochs:8.2f} {behind:8.0%}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run what the arguments say, and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--seeds", type=int, default=20, help="draws of each family")
+    parser.add_argument("--first", type=int, default=100, help="seed; below it lie the rule's own")
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--table", type=Path, help="curves of your own instead of the families")
+    given = parser.parse_args()
+    print(
+        f"{'family':10} {'rule':9} {'regret':>8} {'its 90 %':>8} {'missed':>8} {'epochs':>8} "
+        f"{'behind':>8}"
+    )
+    for family, tables in _tables(given):
+        drawn = []
+        for seed, table in enumerate(tables):
+            draw = table.drawn(given.trials, np.random.default_rng(seed))
+            drawn.append(scores(draw, given.lanes))
+            print(f"\r{family} {seed + 1}", end="", file=sys.stderr)
+        print("\r", end="", file=sys.stderr)
+        print(report(family, drawn), flush=True)
+    return 0
+
+
+def _tables(given: argparse.Namespace) -> list[tuple[str, list[Table]]]:
+    if given.table:
+        arrays = np.load(given.table)
+        pairs = zip(arrays["curves"], arrays["results"], strict=True)
+        whole = [(np.isfinite(curves).all(axis=1), curves, results) for curves, results in pairs]
+        without = np.zeros((arrays["curves"].shape[1], 0))
+        points = arrays.get("settings", without)
+        return [(given.table.stem, [Table(c[kept], r[kept], points[kept]) for kept, c, r in whole])]
+    return [
+        (
+            name,
+            [
+                FAMILIES[name](np.random.default_rng([seed, 1]), given.trials)
+                for seed in range(given.first, given.first + given.seeds)
+            ],
+        )
+        for name in given.families
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Trials that are told to stop early, on a real pool: by chirp, whatever their trainers are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeRun
+from tests.pool.watching import WaitFor, processes_with
+from trialfleet import Run, RunState
+from trialfleet.workflows.plan.folder import RunFolder
+
+TRAINERS = Path(__file__).parent / "trainers"
+BAD = 0.6  # a larger x waits until it is told to stop
+SETTINGS = {"min_steps": 4, "max_steps": 30, "startup_trials": 2, "grace_seconds": 3}
+
+
+def curves(
+    make_run: MakeRun,
+    mood: str = "listens",
+    *,
+    trainer: str = "curve.py",
+    program: str = "python3",
+    **changes: Any,
+) -> Run:
+    study: dict[str, Any] = {
+        "trainer": {"command": [program, trainer], "files": [str(TRAINERS / trainer)]},
+        "budget": {"trials": 8, "lanes": 4},
+        "early_stopping": SETTINGS,
+    }
+    return make_run({"mood": mood, **changes.pop("params", {})}, **(study | changes))
+
+
+def assert_bad_ones_were_stopped(run: Run) -> None:
+    """Each trial is told once; those that wait for it were told to stop, and nothing else was."""
+    trials = run.trials("A")
+    assert [trial.trial for trial in trials] == list(range(8))
+    for trial in trials:
+        right = (trial.params["x"] - 0.3) ** 2 + 1 / 30
+        assert trial.attempts == 1
+        if trial.params["x"] > BAD:
+            assert trial.state == "stopped early"
+            assert trial.value is None
+            assert trial.predicted == pytest.approx(right, abs=0.1)
+        else:
+            assert trial.state == "complete"
+            assert trial.value == pytest.approx(right, abs=1e-4)  # awk has six digits
+            assert trial.predicted is None
+    states = [trial.state.value for trial in trials]
+    assert states.count("stopped early") >= 2
+    (best,) = run.best()
+    assert best.value == min(trial.value for trial in trials if trial.value is not None)
+    (region,) = run.status().regions
+    assert (region.stopped_early, region.pruned) == (states.count("stopped early"), 0)
+    assert region.finished == 8
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_trial_that_would_not_be_the_best_is_told_and_leaves(make_run: MakeRun) -> None:
+    run = curves(make_run)
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert_bad_ones_were_stopped(run)
+    stopped = next(trial for trial in run.trials("A") if trial.state == "stopped early")
+    assert stopped.metrics["loss"] == pytest.approx((stopped.params["x"] - 0.3) ** 2 + 1 / 20)
+    report = json.loads((run.folder / "report.json").read_text())
+    assert report["regions"][0]["stopped_early"] >= 2
+    assert "stopped early, which saved some" in run.report.read_text()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("pool")
+def test_a_shell_trainer_reads_one_file(make_run: MakeRun) -> None:
+    run = curves(make_run, trainer="curve.sh", program="sh")
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert_bad_ones_were_stopped(run)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("pool")
+@pytest.mark.parametrize("mood", ["deaf", "saves"])
+def test_a_trainer_that_does_not_listen_is_ended_by_its_job(make_run: MakeRun, mood: str) -> None:
+    """One that takes the end of its job for an eviction, and saves, doesn't begin again."""
+    run = curves(make_run, mood)
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert_bad_ones_were_stopped(run)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("pool")
+def test_a_trainer_that_never_reports_is_never_stopped(make_run: MakeRun) -> None:
+    run = curves(make_run, "silent")
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert {trial.state for trial in run.trials()} == {"complete"}
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("pool")
+def test_a_service_killed_after_its_decision_loses_nothing(
+    make_run: MakeRun, wait_for: WaitFor
+) -> None:
+    run = curves(make_run, "deaf", early_stopping={**SETTINGS, "grace_seconds": 10})
+    run.submit()
+    wait_for(lambda: orders(run))
+    for process in processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder)):
+        with suppress(ProcessLookupError):  # a script's client, that has ended
+            os.kill(process.pid, signal.SIGKILL)
+    told = orders(run)
+    assert run.wait().state is RunState.DONE
+    assert_bad_ones_were_stopped(run)
+    assert told.items() <= orders(run).items()  # what was decided stays so
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("pool")
+def test_a_run_that_is_stopped_after_a_decision_goes_on(
+    make_run: MakeRun, wait_for: WaitFor
+) -> None:
+    """The job of a trial that was told is removed before it leaves: it is not trained again."""
+    run = curves(make_run, "deaf", early_stopping={**SETTINGS, "grace_seconds": 3600})
+    run.submit()
+    wait_for(lambda: orders(run))
+    run.stop()
+    told = orders(run)
+    for place in told:
+        begun = (place / "log").read_text().count("Job executing on host")
+        assert begun == 1
+    run.resume()
+    wait_for(lambda: all(trial_of(run, place) == "stopped early" for place in told))
+    for place in told:
+        assert (place / "log").read_text().count("Job executing on host") == 1
+    run.stop()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("pool")
+def test_a_trial_reaches_its_own_folder_and_no_other_file(make_run: MakeRun, work: Path) -> None:
+    """Its data comes all the same, behind whatever link."""
+    (work / "there").mkdir()
+    (work / "there" / "A.csv").write_text("1\n")
+    (work / "data").symlink_to(work / "there")
+    (work / "secret").write_text("nobody's business")
+    files = f"trial.json {work}/secret ../../../../study.yaml /etc/passwd"
+    run = curves(
+        make_run,
+        "curious",
+        params={"files": files},
+        data="data/{region}.csv",
+        budget={"trials": 1, "lanes": 1},
+        retries=0,
+    )
+    run.submit()
+    run.wait()
+    (trial,) = run.trials()
+    trial_json, *others = (trial.error or "").split("; ")
+    assert "trial.json:" in trial_json
+    assert trial_json.endswith("bytes")
+    assert len(others) == 3
+    assert all("chirp's error" in other for other in others)
+
+
+def orders(run: Run) -> dict[Path, str]:
+    """What trials were told, by their folders."""
+    trials = RunFolder(run.folder).region("A").trials
+    found = {path.parent: path.read_text() for path in trials.glob("*/stop.json")}
+    return {place: text for place, text in found.items() if text}
+
+
+def trial_of(run: Run, place: Path) -> str:
+    return next(trial.state for trial in run.trials("A") if trial.node == place.name)

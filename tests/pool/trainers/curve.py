@@ -1,0 +1,76 @@
+"""A trainer for tests whose curve is (x - 0.3)² + 1/step, and which waits where x is bad.
+
+A trial with x > 0.6 stays at step WAITS_AT until it is told to stop, and fails if it isn't: so a
+test of early stopping never depends on who is faster. `mood` says how it listens:
+
+listens, deaf    looks, or never looks, whether it is to stop
+saves            answers SIGTERM by a checkpoint, and never looks
+silent           never reports, and never waits
+curious          says which of the access point's `files` it can read, and fails
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+STEPS, WAITS_AT, WAIT_SECONDS = 30, 20, 150.0
+
+order = json.loads(Path(os.environ["TRIALFLEET_TRIAL"]).read_text())
+params = order["params"]
+mood, x = params.get("mood", "listens"), params["x"]
+begun = time.monotonic()
+
+
+def reached(*names: str) -> str:
+    """Which of some files of the access point chirp gives."""
+    chirps = import_module("courier").Chirp
+    found = []
+    for name in names:
+        chirp = chirps(Path(os.environ["_CONDOR_CHIRP_CONFIG"]))
+        try:
+            found.append(f"{name}: {len(chirp.fetch(name))} bytes")
+        except OSError as error:
+            found.append(f"{name}: {error}")
+        chirp.close()
+    return "; ".join(found)
+
+
+def told() -> bool:
+    return mood == "listens" and Path("stop.json").stat().st_size > 0
+
+
+def leave(status: str, loss: float) -> None:
+    result = {"schema": 1, "status": status, "metrics": {"loss": loss}, "seconds": 1.0}
+    Path("result.json").write_text(json.dumps(result))
+    sys.exit(0)
+
+
+def save(*_: object) -> None:
+    Path("checkpoint/state").write_text("saved")
+    sys.exit(85)
+
+
+if mood == "curious":
+    sys.exit(reached(*params["files"].split()))
+if mood == "saves":
+    signal.signal(signal.SIGTERM, save)
+print(f"pid {os.getpid()}", flush=True)
+for step in range(1, STEPS + 1):
+    loss = (x - 0.3) ** 2 + 1 / step
+    if mood != "silent":
+        with Path("progress.jsonl").open("a") as progress:
+            progress.write(json.dumps({"step": step, "metrics": {"loss": loss}}) + "\n")
+    while x > 0.6 and step == WAITS_AT and mood != "silent" and order["mode"] == "tune":
+        if told():
+            leave("stopped", loss)
+        if time.monotonic() - begun > WAIT_SECONDS:
+            sys.exit("nobody told it to stop")
+        time.sleep(0.1)
+    time.sleep(params.get("seconds", 0.02))
+if order["mode"] == "final":
+    Path("model/weights").write_text(str(x))
+leave("complete", loss)

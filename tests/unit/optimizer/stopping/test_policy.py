@@ -1,0 +1,94 @@
+"""Which trials are told to stop. Smaller is better."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trialfleet.optimizer.stopping.curves import Curve
+from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, curve_of, to_stop
+
+END = 40
+T = np.arange(1.0, END + 1)
+RULE = Rule(startup_trials=3)
+GOOD = [0.1, 0.15, 0.2, 0.25]
+
+
+def falling(end: float, reports: int = END) -> Curve:
+    return Curve(T[:reports], end + 0.5 / T[:reports])
+
+
+def complete(*ends: float) -> list[Complete]:
+    return [Complete(falling(end), end + 0.5 / END) for end in ends]
+
+
+def told(running: dict[str, Curve], rule: Rule = RULE, **more: Any) -> dict[str, Decision]:
+    known: dict[str, Any] = {"complete": complete(*GOOD), "begun": 20, "stopped": 0} | more
+    return to_stop(rule, running, known.pop("complete"), **known)
+
+
+def test_one_that_ends_behind_the_best_is_told_and_why() -> None:
+    decision = told({"bad": falling(0.6, 10)})["bad"]
+    assert (decision.step, decision.max_steps) == (10, END)
+    assert decision.loss == pytest.approx(0.6 + 0.5 / END, abs=0.02)
+    assert decision.best == pytest.approx(0.1 + 0.5 / END)
+    assert decision.chance < 0.05
+
+
+@pytest.mark.parametrize(
+    ("curve", "rule", "more", "why"),
+    [
+        (falling(0.08, 10), RULE, {}, "it will be the best"),
+        (falling(0.6, 1), RULE, {}, "it has hardly reported"),
+        (falling(0.6, 10), Rule(startup_trials=3, min_steps=11), {}, "min_steps"),
+        (falling(0.6, 10), Rule(startup_trials=5), {}, "startup_trials"),
+        (falling(0.6, END), RULE, {}, "it is at its end"),
+        (falling(0.6, 10), RULE, {"begun": 10, "stopped": 9}, "max_stopped"),
+        (falling(0.6, 10), Rule(max_stopped=0.5), {"begun": 8, "stopped": 4}, "max_stopped"),
+        (falling(0.6, 10), RULE, {"complete": []}, "nothing to compare with"),
+    ],
+)
+def test_who_is_never_told(curve: Curve, rule: Rule, more: dict[str, Any], why: str) -> None:
+    assert told({"one": curve}, rule, **more) == {}, why
+
+
+def test_one_that_was_better_than_the_best_is_not_told_though_it_has_got_worse() -> None:
+    worse = Curve(T[:10], np.array([0.05, *np.linspace(0.5, 0.9, 9)]))
+    assert told({"one": worse}) == {}
+
+
+@pytest.mark.parametrize(("running", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 3), (9, 5)])
+def test_never_two_thirds_of_what_runs_at_once_the_worst_first(running: int, most: int) -> None:
+    bad = {f"n{i}": falling(0.5 + i / 20, 10) for i in range(running)}
+    found = told(bad, begun=100)
+    assert len(found) == most
+    assert set(found) == set(sorted(bad, key=lambda name: -bad[name].losses[-1])[:most])
+
+
+def test_the_end_is_where_complete_trials_ended_unless_the_study_says_so() -> None:
+    assert told({"bad": falling(0.6, 10)})["bad"].max_steps == END
+    longer = Rule(startup_trials=3, max_steps=80)
+    assert told({"bad": falling(0.6, 10)}, longer)["bad"].max_steps == 80
+
+
+def test_where_the_best_epoch_counts_a_curve_that_rises_again_is_as_good_as_its_best() -> None:
+    """Its last values would have it told; it is as good as it was."""
+    rise = np.maximum(T - 8, 0) * 0.02
+    known = [Complete(Curve(T, falling(end).losses + rise), end + 0.5 / 8) for end in GOOD]
+    near = Curve(T[:15], falling(0.101, 15).losses + rise[:15])
+    assert told({"near": near}, complete=known) == {}
+    last = [Complete(each.curve, float(each.curve.losses[-1])) for each in known]
+    far = Curve(T[:15], falling(2.0, 15).losses + rise[:15])
+    assert set(told({"far": far}, complete=last)) == {"far"}
+
+
+def test_a_curve_is_turned_round_and_gaps_are_left_out() -> None:
+    curve = curve_of({3: 0.9, 1: 0.5, 2: math.nan}, sign=-1.0)
+    assert curve is not None
+    assert curve.steps.tolist() == [1.0, 3.0]
+    assert curve.losses.tolist() == [-0.5, -0.9]
+    assert curve_of({1: math.inf}, sign=1.0) is None
+    assert curve_of({}, sign=1.0) is None

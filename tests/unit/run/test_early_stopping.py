@@ -1,0 +1,305 @@
+"""The service's looks at trials' reports, and what becomes of trials that were told to stop."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import MakeRun
+from trialfleet import Run
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.report import render_page
+from trialfleet.workflows.scripts import early_stopping
+from trialfleet.workflows.scripts.early_stopping import AWAY_SECONDS, SECONDS, STAY_SECONDS
+from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.scripts.report_node import read_report
+
+STEPS = 20
+
+
+class Service:
+    """A run's service and its clock, the jobs played by the test."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.folder = RunFolder(run.folder)
+        self.now = 0.0
+        self.restart()
+        self.files = self.folder.region("A")
+        self.files.scripts_log.touch()  # the client's own log: the region has begun
+
+    def restart(self) -> None:
+        self.handler = NodeScripts(self.folder)
+        self.handler._stopping._clock = lambda: self.now
+        self.handler._stopping._last_report = -STAY_SECONDS
+
+    def call(self, *words: str) -> Reply:
+        return self.handler.handle(list(words))
+
+    def ask(self, node: str) -> TrialFolder:
+        assert self.call("ask", "A", node).exit_code == EXITS["done"]
+        return self.files.trial(node)
+
+    def tell(self, node: str, code: int = 0) -> Reply:
+        return self.call("tell", "A", node, str(code), "0", "3", "0")
+
+    def complete(self, node: str, end: float) -> None:
+        place = self.ask(node)
+        report(place.progress, end)
+        result = {"status": "complete", "metrics": {"loss": end + 1 / STEPS}}
+        place.result.write_text(json.dumps(result))
+        assert self.tell(node).exit_code == EXITS["done"]
+
+    def look(self) -> None:
+        """Let the service do what is due, a while later."""
+        self.now += SECONDS + 0.1
+        while self.handler.idle():
+            pass
+
+    def state(self, node: str) -> str:
+        return next(trial.state.value for trial in self.run.trials() if trial.node == node)
+
+
+def report(path: Path, end: float, steps: int = STEPS) -> None:
+    lines = [
+        json.dumps({"step": step, "metrics": {"loss": end + 1 / step}}) + "\n"
+        for step in range(1, steps + 1)
+    ]
+    path.write_text("".join(lines))
+
+
+@pytest.fixture
+def service(make_run: MakeRun) -> Service:
+    """Three trials are complete; the best has 0.1 and a bit."""
+    run = make_run(
+        budget={"trials": 8, "lanes": 2}, early_stopping={"startup_trials": 3, "min_steps": 3}
+    )
+    made = Service(run)
+    for number, end in enumerate((0.1, 0.15, 0.2), start=1):
+        made.complete(f"A.l1.t0{number}", end)
+    return made
+
+
+def test_a_trial_whose_reports_are_bad_gets_an_order(service: Service) -> None:
+    bad, good, silent = (service.ask(f"A.l2.t0{i}") for i in (1, 2, 3))
+    assert [place.stop.read_text() for place in (bad, good, silent)] == ["", "", ""]
+    service.look()
+    assert not service.handler.is_watching()
+    report(bad.reports, 0.8, 8)
+    report(good.reports, 0.05, 8)
+    service.look()
+    order = json.loads(bad.stop.read_text())
+    assert (order["step"], order["max_steps"]) == (8, STEPS)
+    assert order["predicted"] == pytest.approx(0.8 + 1 / STEPS, abs=0.05)
+    assert order["best"] == pytest.approx(0.1 + 1 / STEPS)
+    assert [place.stop.read_text() for place in (good, silent)] == ["", ""]
+    assert service.handler.is_watching()
+    service.now += STAY_SECONDS
+    assert not service.handler.is_watching()
+
+
+def test_what_was_not_told_is_looked_at_again_though_it_reports_nothing_new(
+    service: Service,
+) -> None:
+    """Of two only one is told at once; and a result of another may show that a trial is behind."""
+    places = [service.ask("A.l2.t01"), service.ask("A.l2.t02")]
+    for place in places:
+        report(place.reports, 0.8, 8)
+    service.look()
+    assert sum(bool(place.stop.read_text()) for place in places) == 1
+    service.look()
+    assert all(place.stop.read_text() for place in places)
+    near = service.ask("A.l2.t03")
+    report(near.reports, 0.05, 8)
+    service.look()
+    assert not near.stop.read_text()
+    service.complete("A.l1.t04", -0.5)
+    service.look()
+    assert near.stop.read_text()
+
+
+def test_a_disk_that_is_full_puts_a_decision_off(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = service.ask("A.l2.t01")
+    report(place.reports, 0.8, 8)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(early_stopping, "write_json", full)
+        with pytest.raises(OSError, match="No space"):
+            service.look()
+    service.look()
+    assert not place.stop.read_text()  # not so soon
+    service.now += AWAY_SECONDS
+    service.look()
+    assert place.stop.read_text()
+
+
+@pytest.mark.parametrize("text", ["}{", "[1]", '{"predicted": "x"}', '{"predicted": 1e999}', "{}"])
+def test_what_is_no_order_stops_nobody(service: Service, text: str) -> None:
+    """A trial could write one itself."""
+    place = service.ask("A.l2.t01")
+    place.stop.write_text(text)
+    assert service.tell("A.l2.t01", 1).exit_code == EXITS["retry"]
+
+
+def test_a_look_is_due_now_and_then_and_costs_nothing_without_news(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = service.ask("A.l2.t01")
+    report(bad.reports, 0.05, 8)
+    service.look()
+    assert not service.handler.due()
+    service.now += SECONDS + 0.1
+    assert service.handler.due()
+
+    def never(*_: object) -> None:
+        raise AssertionError("nothing is new")
+
+    monkeypatch.setattr(service.handler._stopping, "_decide", never)
+    service.look()
+
+
+@pytest.mark.parametrize("code", [0, 1, -9, -15, 85])
+def test_however_a_trial_leaves_that_was_told_it_is_stopped_early(
+    service: Service, code: int
+) -> None:
+    place = service.ask("A.l2.t01")
+    report(place.reports, 0.8, 8)
+    service.look()
+    report(place.progress, 0.8, 9)
+    reply = service.tell("A.l2.t01", code)
+    assert reply.exit_code == EXITS["done"]
+    assert "stopped early at step 8: loss = 0.8" in reply.message
+    (trial,) = [trial for trial in service.run.trials() if trial.node == "A.l2.t01"]
+    assert (trial.state, trial.value, trial.error) == ("stopped early", None, None)
+    assert trial.predicted == json.loads(place.stop.read_text())["predicted"]
+    assert service.call("ask", "A", "A.l2.t01").exit_code == EXITS["skip"]
+    assert service.tell("A.l2.t01", code).exit_code == EXITS["done"]  # again: nothing changes
+    assert len(service.run.trials()) == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "result", "state"),
+    [
+        (0, {"status": "complete", "metrics": {"loss": 0.7}}, "complete"),
+        (0, {"status": "stopped", "metrics": {"loss": 0.9, "acc": 0.5}}, "stopped early"),
+        (64, {"status": "failed", "error": "diverged"}, "failed"),
+    ],
+)
+def test_what_a_trial_says_that_was_told(
+    service: Service, code: int, result: dict[str, object], state: str
+) -> None:
+    """A result counts: it came to its end before it heard."""
+    place = service.ask("A.l2.t01")
+    report(place.reports, 0.8, 8)
+    service.look()
+    place.result.write_text(json.dumps(result))
+    service.tell("A.l2.t01", code)
+    assert service.state("A.l2.t01") == state
+    (trial,) = [trial for trial in service.run.trials() if trial.node == "A.l2.t01"]
+    assert trial.metrics == result.get("metrics", {})
+
+
+def test_a_trial_that_says_stopped_and_was_not_told_has_failed(service: Service) -> None:
+    place = service.ask("A.l2.t01")
+    place.result.write_text(json.dumps({"status": "stopped", "metrics": {"loss": 0.9}}))
+    service.tell("A.l2.t01")
+    assert service.state("A.l2.t01") == "failed"
+
+
+def test_a_decision_outlives_the_service_and_the_job(service: Service) -> None:
+    """The service is killed, the job is lost with its DAGMan: nobody trains it again."""
+    place = service.ask("A.l2.t01")
+    report(place.reports, 0.8, 8)
+    service.look()
+    order = place.stop.read_text()
+    service.restart()
+    service.look()
+    assert place.stop.read_text() == order
+    reply = service.call("ask", "A", "A.l2.t01")
+    assert (reply.exit_code, service.state("A.l2.t01")) == (EXITS["skip"], "stopped early")
+
+
+def test_an_attempt_that_failed_before_any_decision_begins_with_no_reports(
+    service: Service,
+) -> None:
+    place = service.ask("A.l2.t01")
+    report(place.reports, 0.8, 1)  # too few to decide
+    service.look()
+    assert service.tell("A.l2.t01", 1).exit_code == EXITS["retry"]
+    service.ask("A.l2.t01")
+    assert (place.reports.read_text(), place.stop.read_text()) == ("", "")
+
+
+def test_the_best_is_never_one_that_was_stopped(service: Service) -> None:
+    """Even if its predicted value were better than any result."""
+    place = service.ask("A.l2.t01")
+    order = {"schema": 1, "step": 8, "max_steps": STEPS, "predicted": -5.0}
+    place.stop.write_text(json.dumps(order))
+    service.tell("A.l2.t01")
+    (best,) = service.run.best()
+    assert best.value == pytest.approx(0.1 + 1 / STEPS)
+    (region,) = service.run.status().regions
+    assert region.best == pytest.approx(0.1 + 1 / STEPS)
+    assert (region.done, region.stopped_early, region.pruned) == (3, 1, 0)
+
+
+def test_the_sampler_learns_the_predicted_value_in_any_process(make_run: MakeRun) -> None:
+    """The next point depends on it, and is the same after a restart."""
+    proposed = {}
+    for name, predicted in (("a", 0.9), ("b", 0.9), ("c", -0.5)):
+        run = make_run(
+            run=name,
+            budget={"trials": 8, "lanes": 1, "startup_trials": 4},
+            early_stopping={"startup_trials": 3},
+        )
+        service = Service(run)
+        for number, end in enumerate((0.1, 0.15, 0.2, 0.3), start=1):
+            service.complete(f"A.l1.t0{number}", end)
+        place = service.ask("A.l1.t05")
+        place.stop.write_text(json.dumps({"step": 8, "max_steps": STEPS, "predicted": predicted}))
+        service.tell("A.l1.t05")
+        if name == "b":
+            service.restart()
+        service.ask("A.l1.t06")
+        proposed[name] = run.trials()[-1].params["x"]
+    assert proposed["a"] == proposed["b"]
+    assert proposed["a"] != proposed["c"]
+
+
+def test_every_view_says_stopped_early(service: Service) -> None:
+    place = service.ask("A.l2.t01")
+    report(place.reports, 0.8, 8)
+    service.look()
+    service.tell("A.l2.t01", -15)
+    folder = str(service.folder.root)
+    cli = CliRunner()
+    assert "stopped early" in cli.invoke(main, ["status", folder]).output
+    table = cli.invoke(main, ["trials", folder], terminal_width=200).output
+    assert "stopped early" in table
+    assert "~0.8" in table
+    rows = cli.invoke(main, ["trials", folder, "--csv"]).output
+    assert ",stopped early,," in rows
+    page = render_page(read_report(service.folder))
+    assert "stopped early" in page
+
+
+def test_without_the_key_nothing_of_it_is_there(make_run: MakeRun) -> None:
+    service = Service(make_run())
+    place = service.ask("A.l1.t01")
+    assert not place.stop.exists()
+    assert "want_io_proxy" not in place.submit.read_text()
+    assert "courier" not in service.folder.start.read_text()
+    assert not (service.folder.code / "courier.py").exists()
+    assert not service.handler.due()
