@@ -8,5 +8,6 @@ HELPER = "trial.py"  # goes with every trial
 # The contract's files in a trial's folder; the helper, which travels alone, has them once more.
 TRIAL, RESULT, PROGRESS = "trial.json", "result.json", "progress.jsonl"
 CHECKPOINT, MODEL = "checkpoint", "model"
+GANG, CHIRP = "gang", "chirp.py"  # go with trials that are gangs; the folder is there at both ends
 KERNELS = "kernels"  # a folder that goes with the reference trainer where there is a GPU, but for
 NOT_ON_NODES = ("__pycache__",)

@@ -7,6 +7,7 @@ from typing import Any
 
 from trialfleet.files import write_json
 from trialfleet.optimizer.trial_execution import TrialExecution
+from trialfleet.workflows.gang.records import ranks_and_generation
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.status.job_log import read_job, read_stays
 from trialfleet.workflows.status.progress import read_reports
@@ -42,4 +43,5 @@ def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
     """The job as plain data, and each of its executions; nothing where it had none."""
     job = read_job(place.log, study.usd_per_hour, failed=failed)
     stays = read_stays(place.log, study.usd_per_hour, failed=failed)
-    return {**asdict(job), "stays": [asdict(stay) for stay in stays]} if job else {}
+    gang = ranks_and_generation(place)
+    return {**asdict(job), **gang, "stays": [asdict(stay) for stay in stays]} if job else {}

@@ -43,11 +43,13 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
             "submit/report.sub.j2", run=frozen.run, root=folder.root
         ),
         **_fleet_submit(folder, frozen),
-        folder.client: _client(folder),
+        **_gang_submit(folder, frozen),
+        folder.client: _client(folder, frozen.study),
         folder.start: render_template(
             "run/start.j2",
             command=command_of(frozen.study),
             python_folder=_path_of(frozen.study.python),
+            agent_python=(frozen.study.python or PYTHONS[0]) if frozen.study.is_gang else None,
         ),
     }
     for region in graph.regions:
@@ -88,6 +90,14 @@ def _fleet_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
     }
 
 
+def _gang_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
+    if not frozen.study.is_gang:
+        return {}
+    return {
+        folder.gang_submit: render_template("submit/gang.sub.j2", run=frozen.run, root=folder.root)
+    }
+
+
 def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
     files = folder.region(region.slug)
     return render_template(
@@ -110,15 +120,17 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         publish=region.publish,
         tuned=region.tuned,
         publishes=region.publishes,
+        gang=frozen.study.is_gang,
     )
 
 
-def _client(folder: RunFolder) -> str:
+def _client(folder: RunFolder, study: Study) -> str:
     return render_template(
         "run/client.j2",
         python=sys.executable,
         folder=folder.root,
         client=resources.files("trialfleet.optimizer") / "client.py",
+        gang=study.is_gang,
         start=[
             sys.executable,
             "-I",

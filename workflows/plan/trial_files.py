@@ -15,9 +15,11 @@ from trialfleet.workflows.costs.cost import PRICED_BY
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.study.paths import sandbox_name
+from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
+MOST_STARTS = 1000  # a gang's job that got a slot so often, and lost it, is given up
 AVOID_SECONDS = 120  # so long a job waits for another machine than those where it failed before
 Mode = Literal["tune", "final", "evaluate"]
 _LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, beside what all leave
@@ -31,6 +33,7 @@ class TrialOrder:
         models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
             they are: champion, challenger.
         avoid: machines that its job is not to run on while others may take it.
+        alone: it is one job also where the study's trials are gangs.
         until: a job that has not begun by then does not begin any more.
     """
 
@@ -42,6 +45,7 @@ class TrialOrder:
     params: dict[str, Any]
     models: dict[str, str] = field(default_factory=dict)
     avoid: tuple[str, ...] = ()
+    alone: bool = False
     until: datetime | None = None
 
 
@@ -55,6 +59,8 @@ def write_trial(
     place.root.mkdir(parents=True, exist_ok=True)
     place.submit.unlink(missing_ok=True)
     _empty(place, order.mode)
+    if gang := _gang_of(study, order):
+        _empty_gang(place, gang)
     data = _data(study, folder, order.region)
     write_json(place.trial_json, _contract(run, study, order, [sandbox_name(d) for d in data]))
     write_atomic(place.submit, submit_text(run, study, folder, place, order))
@@ -67,6 +73,21 @@ def _empty(place: TrialFolder, mode: Mode) -> None:
         shutil.rmtree(made, ignore_errors=True)
     for name in (place.checkpoint.name, *_LEFT[mode]):
         (place.root / name).mkdir()
+
+
+def _empty_gang(place: TrialFolder, gang: Gang) -> None:
+    """Forget the former attempt's generations, and where its ranks' output went."""
+    shutil.rmtree(place.gang, ignore_errors=True)
+    place.gang.mkdir()
+    for stream in (place.out, place.err):
+        stream.unlink(missing_ok=True)
+        for proc in range(gang.max):
+            place.of_proc(stream, proc).unlink(missing_ok=True)
+
+
+def _gang_of(study: Study, order: TrialOrder) -> Gang | None:
+    """How many slots train together, where it is more than a job by itself."""
+    return None if order.alone or order.mode == "evaluate" else study.resources.nodes
 
 
 def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dict[str, Any]:
@@ -125,6 +146,8 @@ def submit_text(
         files=files,
         avoid=order.avoid,
         avoid_seconds=AVOID_SECONDS,
+        gang=_gang_of(study, order),
+        most_starts=MOST_STARTS,
         until=math.ceil(order.until.timestamp()) if order.until else None,
         urls=[d for d in data if d.startswith(URL_PREFIXES)],
     )

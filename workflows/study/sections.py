@@ -10,6 +10,7 @@ from trialfleet.optimizer.space import Entry
 from trialfleet.sections import Section, Size, refuse
 from trialfleet.workflows.study.checks import (
     MOST_CORES,
+    MOST_RANKS,
     Command,
     DataPlaces,
     Expression,
@@ -175,6 +176,19 @@ class Trainer(Section):
     )
 
 
+class Gang(Section):
+    """How many slots train one model together, a rank in each; docs/gangs.md."""
+
+    min: int = Field(ge=1, le=MOST_RANKS, description="It begins, and goes on, with so many.")
+    max: int = Field(ge=1, le=MOST_RANKS, description="So many it asks for.")
+
+    @model_validator(mode="after")
+    def _min_is_not_above_max(self) -> Self:
+        if self.min > self.max:
+            refuse("Gang", [(("min",), f"must be at most max, which is {self.max}", self.min)])
+        return self
+
+
 class Resources(Section):
     """What one trial asks of a slot."""
 
@@ -186,6 +200,11 @@ class Resources(Section):
         "2GB", description="Disk space for its files. A trial that uses more has failed likewise."
     )
     gpus: Gpus = Field(1, description="With accelerator: gpu. 0.5 or 1/2: two trials share a GPU.")
+    nodes: Gang | None = Field(
+        None,
+        description="Train each model over several slots, all of this size: a gang of jobs "
+        "(default: in one slot).",
+    )
     requirements: Expression | None = Field(
         None,
         description='A ClassAd expression, such as OpSysAndVer == "Debian13" && Memory >= 64000.',

@@ -217,6 +217,24 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
+    def _gangs_have_a_trainer_of_their_own(self) -> Self:
+        if not self.is_gang:
+            return self
+        if self.trainer == "tabular":
+            text = "the reference trainer trains in one slot; leave nodes out"
+            refuse("Study", [(("resources", "nodes"), text, {})])
+        if self.fleet:
+            text = (
+                "machines of a gang must reach each other, which those of a fleet can't yet; "
+                "leave nodes or fleet out"
+            )
+            refuse("Study", [(("resources", "nodes"), text, {})])
+        if self.resources.trials_per_gpu > 1:
+            text = "must be a whole number with nodes: a rank has its GPUs for itself"
+            refuse("Study", [(("resources", "gpus"), text, self.resources.gpus)])
+        return self
+
+    @model_validator(mode="after")
     def _only_our_sampler_learns(self) -> Self:
         if self.learn_from and self.sampler != OWN:
             text = f"is for sampler: {OWN}; {self.sampler} begins anew in every run"
@@ -234,6 +252,11 @@ class Study(Section):
     def publishes(self) -> bool:
         """Whether the best settings are trained in full and published."""
         return self.publish != NO_MODELS
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether each of its trainings is spread over several slots."""
+        return self.resources.nodes is not None
 
     @property
     def shares(self) -> int | None:
