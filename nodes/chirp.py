@@ -5,8 +5,9 @@ $_CONDOR_CHIRP_CONFIG names. Paths are relative to the job's folder on the acces
 travels alone, like `trial.py`.
 
     with Chirp.of_this_job() as chirp:
-        chirp.set_attribute("ChirpTrialfleetStep", "3")
+        starts = chirp.attribute("NumShadowStarts")
         text = chirp.read("roster.json")
+        chirp.write("step", b"3")
         chirp.put(Path("state.tar"), "state.part")
         chirp.rename("state.part", "state.tar")
 """
@@ -92,14 +93,6 @@ class Chirp:
         if self._socket is not None:
             self._socket.close()
         self._socket, self._received = None, b""
-
-    def set_attribute(self, name: str, expression: str) -> None:
-        """Set an attribute of the job's ad, which the schedd's queue shows within milliseconds.
-
-        Raises:
-            OSError: it could not be set.
-        """
-        self._ask(f"set_job_attr {_word(name)} {_word(expression)}")
 
     def attribute(self, name: str) -> str:
         """Return an attribute of the job's ad as a ClassAd expression, as its shadow has it.

@@ -31,17 +31,8 @@ One that is asked, where the study has a gate, how good published models are on 
 
 Of several processes that train together, each may start and restore; only rank 0, by $RANK or
 $LOCAL_RANK, cuts the progress to what the checkpoint had. Rank 0 alone should write: in a gang
-(`resources.nodes`), what others write is lost, and each checkpoint is brought to the access point
-as soon as its block has ended::
-
-    t = trial.start()
-    torch.distributed.init_process_group("gloo")  # finds rank, world and address by itself
-    ...
-    if t.rank == 0 and t.should_checkpoint():
-        with t.checkpoint() as folder:
-            torch.save(state, folder / "state")
-        if t.interrupted:
-            t.yield_node()
+(`resources.nodes`) what others write is lost, and each checkpoint is brought to the access point
+as soon as its block has ended. `trialfleet init --example ddp` is such a trainer.
 
 Everything lies beside `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
@@ -371,9 +362,11 @@ class _News:
 def _ranks() -> tuple[int, int, str | None]:
     """Return rank, world and rendezvous, as torchrun and a gang's agent tell them."""
     given = os.environ
-    rank = int(given.get("RANK", given.get("LOCAL_RANK", "0")))
+    rank, world = given.get("RANK", given.get("LOCAL_RANK", "0")), given.get("WORLD_SIZE", "1")
     host, port = given.get("MASTER_ADDR"), given.get("MASTER_PORT")
-    return rank, int(given.get("WORLD_SIZE", "1")), f"tcp://{host}:{port}" if port else None
+    if not rank.isdecimal() or not world.isdecimal():
+        return 0, 1, None  # somebody else's variables
+    return int(rank), int(world), f"tcp://{host}:{port}" if port else None
 
 
 def _hand_over() -> None:

@@ -14,14 +14,13 @@ Outside of a gang's job, as where a trainer is tried by hand, it runs the comman
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +29,13 @@ if TYPE_CHECKING or __package__ != "gang":
     from trialfleet.nodes.gang import member, network, packages, workers
     from trialfleet.nodes.gang.member import Member
     from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package
+    from trialfleet.nodes.gang.roster import Roster
 else:  # travelling alone, in a job's sandbox
     from chirp import Chirp
     from gang import member, network, packages, workers
     from gang.member import Member
     from gang.packages import CHECKPOINT, RESULT, Package
+    from gang.roster import Roster
 
 EXIT_CHECKPOINTED, EXIT_NO_GANG = 85, 86
 EXIT_REJECTED = 64
@@ -48,38 +49,6 @@ REMOTE = "gang"  # the folder on the access point
 GANG = "TRIALFLEET_GANG"  # in the job's environment: its cluster and proc
 WORKERS = "TRIALFLEET_WORKERS"  # there: how many workers each job has
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
-
-
-@dataclass(frozen=True)
-class Roster:
-    """What the keeper decided; `trialfleet.workflows.gang.roster` tells what it means."""
-
-    generation: int
-    state: str
-    members: list[list[Any]]  # proc, token, host, port; in the order of ranks
-    start: str | None
-    kill: bool
-    short: bool
-    code: int
-
-    @staticmethod
-    def of(text: bytes | None, cluster: int) -> Roster | None:
-        """Return what a file holds; None where there is none for this submission of the job."""
-        try:
-            plain = json.loads(text or b"null")
-            if not plain or plain["cluster"] != cluster:
-                return None
-            return Roster(
-                generation=plain["generation"],
-                state=plain["state"],
-                members=plain["members"],
-                start=plain["start"],
-                kill=plain["kill"],
-                short=plain["short"],
-                code=plain["code"] or 0,
-            )
-        except (ValueError, LookupError, TypeError):
-            return None
 
 
 class Agent:

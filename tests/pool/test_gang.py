@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.conftest import MakeRun
+from tests.pool.watching import processes_with
 from trialfleet import Run, RunState
 from trialfleet.nodes import trial
 from trialfleet.nodes.gang import agent
@@ -25,6 +26,7 @@ from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
 from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.why.explain import why
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -150,12 +152,12 @@ def test_a_disturbed_gang_comes_to_the_same(
     before = own.roster
     assert before is not None
     disturb(own)
-    wait_for(lambda: own.trains(before.generation + 1, ranks=3))
-    assert own.roster is not None
-    assert own.roster.start is not None, "it goes on from a checkpoint"
     assert own.run.wait().state is RunState.DONE
     assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
     assert own.steps() == sorted(set(own.steps()))
+    assert own.roster is not None
+    assert own.roster.generation > before.generation
+    assert own.roster.start is not None, "it went on from a checkpoint"
     (record,) = own.run.trials()
     assert record.attempts == 1
 
@@ -175,3 +177,106 @@ def test_a_gang_goes_on_without_a_frozen_rank_and_takes_it_in_again(
     wait_for(lambda: own.trains(3, ranks=3))
     assert own.run.wait().state is RunState.DONE
     assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
+
+
+def keepers(gang: GangRun) -> list[psutil.Process]:
+    return processes_with("trialfleet.workflows.gang.keeper", str(gang.run.folder))
+
+
+@pytest.mark.thorough
+def test_keeper_and_service_are_killed_while_a_gang_forms_and_while_it_trains(
+    make_gang: MakeGang, wait_for: WaitFor, work: Path
+) -> None:
+    own = make_gang(steps=1500)
+    own.run.submit()
+    wait_for(lambda: own.roster is not None)
+    service = ("workflows.scripts.node_scripts", str(own.run.folder))
+    for process in [*keepers(own), *processes_with(*service)]:
+        process.kill()
+    wait_for(lambda: own.trains() and own.has_saved())
+    for process in [*keepers(own), *processes_with(*service)]:
+        process.kill()
+    kill_rank(own)  # nobody forms the next generation before the keeper is back
+    assert own.run.wait().state is RunState.DONE
+    assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
+    (record,) = own.run.trials()
+    assert record.attempts == 1
+    assert record.generations is not None
+    assert record.generations >= 2
+
+
+TRAINER_OF_ANY_KIND = """\
+[ "$WORLD_SIZE" = 2 ] || exit 3
+[ -s checkpoint/words ] || {{ echo "$RANK of $WORLD_SIZE" >checkpoint/words; exit 85; }}
+[ {faulty} = 0 ] || [ "$RANK" = 0 ] || {{ echo "rank 1 has a fault" >&2; exit 7; }}
+[ {faulty} = 0 ] || sleep 60
+cp checkpoint/words model/words
+echo '{{"status": "complete", "metrics": {{"val_error": 0.5}}}}' >result.json
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("faulty", [False, True])
+def test_ranks_of_any_language_meet_by_their_environment(
+    make_gang: MakeGang, work: Path, faulty: bool
+) -> None:
+    script = work / "train.sh"
+    script.write_text(TRAINER_OF_ANY_KIND.format(faulty=int(faulty)))
+    own = make_gang(
+        steps=1,
+        trainer={"command": ["sh", script.name], "files": [str(script)]},
+        resources={"nodes": {"min": 2, "max": 2}, "memory": "100MB", "disk": "20MB"},
+        retries=0,
+        publish="models",
+    )
+    own.run.submit()
+    status = own.run.wait()
+    (region,) = status.regions
+    if faulty:
+        assert status.state is RunState.FAILED
+        assert region.cause is not None
+        assert region.cause.error == "exit code 7: rank 1 has a fault"
+        assert Path(region.cause.log).read_text().splitlines()[-1] == "rank 1 has a fault"
+    else:
+        assert status.state is RunState.DONE, status
+        assert (Path(region.published or "") / "words").read_text() == "0 of 2\n"
+
+
+@pytest.mark.thorough
+def test_gangs_that_have_half_of_their_slots_do_not_wait_for_each_other(
+    make_gang: MakeGang, work: Path
+) -> None:
+    script = work / "train.sh"
+    script.write_text(TRAINER_OF_ANY_KIND.format(faulty=0))
+    names = [f"r{number}" for number in range(5)]
+    own = make_gang(
+        steps=1,
+        regions=names,
+        data=[],
+        trainer={"command": ["sh", script.name], "files": [str(script)]},
+        resources={"nodes": {"min": 2, "max": 2}, "memory": "100MB", "disk": "20MB"},
+    )
+    own.run.submit()
+    assert own.run.wait().state is RunState.DONE
+    assert [record.attempts for record in own.run.trials()] == [1] * 5
+
+
+def test_a_gang_that_lacks_slots_says_so_and_ends_when_it_is_removed(
+    make_gang: MakeGang, wait_for: WaitFor
+) -> None:
+    own = make_gang(
+        steps=1,
+        resources={"nodes": {"min": 5, "max": 5}, "memory": "100MB", "disk": "20MB"},
+        trainer={"command": ["sleep", "60"]},
+    )
+    own.run.submit()
+
+    def says() -> bool:
+        answer = why(NODE, str(own.run.folder))
+        return "its gang has " in answer.why and "trains with 5 or more" in answer.why
+
+    wait_for(says)
+    (region,) = own.run.status().regions
+    assert region.running == 1, "one trial, whatever the number of its jobs"
+    own.run.stop()
+    assert own.run.wait().state is RunState.STOPPED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from trialfleet.workflows.gang.roster import RUN, Roster
+from trialfleet.workflows.gang.roster import DONE, RUN, Roster
 from trialfleet.workflows.plan.folder import TrialFolder
 
 
@@ -14,6 +14,24 @@ def read_roster(place: TrialFolder) -> Roster | None:
         return Roster.of_json(json.loads(place.roster.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
+    """Return how far a gang is, and whether it lacks slots; nothing of a trial that is none.
+
+    Args:
+        place: the trial's folder.
+        slots: how many of its jobs have one.
+        least: how many it needs.
+    """
+    roster = read_roster(place)
+    if roster is None or roster.state == DONE:
+        return "", False
+    if roster.state == RUN:
+        return f"{len(roster.members)} rank(s) train, in generation {roster.generation}", False
+    if slots < least:
+        return f"its gang has {slots} slot(s), and trains with {least} or more", True
+    return f"its ranks get ready for generation {roster.generation}", False
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:

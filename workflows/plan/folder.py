@@ -323,6 +323,11 @@ class RunFolder:
         return self.root / "gang.lock"
 
     @cached_property
+    def gang_log(self) -> Path:
+        """What became of its gangs, generation by generation."""
+        return self.root / "gang.log"
+
+    @cached_property
     def publish_submit(self) -> Path:
         """The submit file that publishes a region's model, the same for all."""
         return self.root / "publish.sub"

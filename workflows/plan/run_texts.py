@@ -130,7 +130,7 @@ def _client(folder: RunFolder, study: Study) -> str:
         python=sys.executable,
         folder=folder.root,
         client=resources.files("trialfleet.optimizer") / "client.py",
-        gang=study.is_gang,
+        gang_log=folder.gang_log if study.is_gang else None,
         start=[
             sys.executable,
             "-I",

@@ -204,9 +204,11 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
 
 def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    names = ["region", "state", "", "trials", "failed", "running", "step", "queued"]
+    names = ["region", "state", "", "trials", "failed", "running", "ranks", "step", "queued"]
     names += [f"best {status.metric}", "USD", "time left"]
     hidden = {names.index("USD")} if all(region.usd is None for region in status.regions) else set()
+    if not any(_ranks(region) for region in status.regions):
+        hidden.add(names.index("ranks"))
     if not bars:
         hidden.add(names.index(""))
     if status.ended:  # the bars have nothing left to say
@@ -235,6 +237,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         f"{region.finished}/{region.budget}",
         Text(_count(region.failed), "red" if region.failed else ""),
         _count(region.running),
+        _ranks(region),
         _steps(region),
         _count(region.queued),
         value_text(region.best, decimals),
@@ -257,6 +260,13 @@ def _steps(region: RegionStatus) -> str:
     steps = [str(trial.step) for trial in region.running_trials if trial.step is not None]
     more = " …" if len(steps) > _SHOWN_STEPS else ""
     return " ".join(steps[:_SHOWN_STEPS]) + more
+
+
+def _ranks(region: RegionStatus) -> str:
+    """How many ranks each of its gangs has that trains, and behind a "g" its generation."""
+    gangs = [each for each in region.running_trials if each.generation is not None]
+    more = " …" if len(gangs) > _SHOWN_STEPS else ""
+    return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
 
 
 def _count(number: int) -> str:

@@ -51,6 +51,8 @@ class Job:
         usd: what its time in slots cost, over all attempts, in USD; None if a price isn't known.
         lost_usd: the part of that which was paid for attempts that failed, and for executions that
             were cut off, whatever a checkpoint saved of them.
+        ranks: of a gang, how many trained last; who keeps its roster knows, not the log.
+        generations: of a gang, how often its ranks began to train.
     """
 
     started: float | None = None
@@ -64,6 +66,8 @@ class Job:
     attempts: int = 0
     usd: float | None = None
     lost_usd: float | None = None
+    ranks: int | None = None
+    generations: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 # What every trial has, in this order; its parameters follow, then its metrics.
 COLUMNS = (
     "region", "trial", "node", "state", "value", "attempts", "seconds", "started", "ended",
-    "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb", "machine", "slot", "usd",
-    "lost_usd", "error",
+    "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb", "machine", "slot", "ranks",
+    "generations", "usd", "lost_usd", "error",
 )  # fmt: skip
 
 
