@@ -6,8 +6,8 @@ stays while generations come and go, and leaves with
 
     0 or 1     the training is over, well or not
     85         its machine is wanted back: HTCondor starts the job again elsewhere
-    86         too few of the gang have a slot: the job waits in the queue, so that another gang
-               that lacks slots as well may have this one
+    86         too few of the gang have a slot, or this machine is at fault: the job waits in the
+               queue, so that another gang that lacks slots as well may have this one
 
 Outside of a gang's job, as where a trainer is tried by hand, it runs the command as a world of one.
 """
@@ -43,6 +43,7 @@ TICK = 0.2  # seconds between two looks at the roster
 BEAT = 3.0  # between two signs of life
 PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
 LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
+ANSWER_SECONDS = 4.0  # so long the keeper may take to answer that a rank leaves
 BEGIN_SECONDS = 10.0  # so long a checkpoint is tried to be fetched
 STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
 REMOTE = "gang"  # the folder on the access point
@@ -125,7 +126,7 @@ class Agent:
         """Get ready for a generation, once the former has ended here."""
         if roster.generation <= self._me.generation:
             return
-        self._end_workers(roster)
+        self._end_workers(kill=roster.kill)
         result_waits = self._rank == 0 and self._me.phase == member.FINISHED
         if not self._is_busy() and not result_waits:
             self._rank = None
@@ -205,7 +206,9 @@ class Agent:
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
             self._become(member.LEAVING, self._me.generation)
         if roster and roster.state == "form" and roster.generation > self._me.generation:
-            self._end_workers(roster)
+            self._end_workers(kill=roster.kill)
+        elif time.monotonic() >= by - LEAVE_SECONDS + ANSWER_SECONDS:  # nobody keeps the gang
+            self._end_workers(kill=self._rank != 0)
         if time.monotonic() >= by:
             self._kill()
             return EXIT_CHECKPOINTED
@@ -217,9 +220,9 @@ class Agent:
     def _is_busy(self) -> bool:
         return bool(self._workers) or self._to_deliver is not None
 
-    def _end_workers(self, roster: Roster) -> None:
+    def _end_workers(self, *, kill: bool) -> None:
         """Have rank 0 save and end; the others are needed until it has, and then are killed."""
-        if roster.kill:
+        if kill:
             self._kill()
         elif self._rank == 0 and self._workers and not self._is_told_to_save:
             workers.send(self._workers[0], signal.SIGTERM)
@@ -366,7 +369,12 @@ def main() -> None:
         return
     cluster, proc = map(int, job.split("."))
     per_job = int(os.environ.get(WORKERS, "1"))
-    sys.exit(Agent(command, cluster, proc, per_job, Chirp.of_this_job()).run())
+    try:
+        code = Agent(command, cluster, proc, per_job, Chirp.of_this_job()).run()
+    except OSError as error:  # of this machine, a full disk, say
+        print(f"gang: {error}", file=sys.stderr)
+        code = EXIT_NO_GANG
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.conftest import MakeRun
-from tests.pool.watching import processes_with
+from tests.pool.watching import dagmans, processes_with
 from trialfleet import Run, RunState
 from trialfleet.nodes import trial
 from trialfleet.nodes.gang import agent
@@ -280,3 +280,34 @@ def test_a_gang_that_lacks_slots_says_so_and_ends_when_it_is_removed(
     assert region.running == 1, "one trial, whatever the number of its jobs"
     own.run.stop()
     assert own.run.wait().state is RunState.STOPPED
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("daemon", ["condor_dagman", "condor_schedd"])
+def test_htcondors_daemons_are_killed_while_a_gang_trains(
+    make_gang: MakeGang, wait_for: WaitFor, work: Path, daemon: str
+) -> None:
+    own = make_gang(steps=2500)
+    own.run.submit()
+    wait_for(lambda: own.trains() and own.has_saved())
+    found = dagmans(own.run) if daemon == "condor_dagman" else processes_with(daemon)
+    for process in found:
+        process.kill()
+    assert own.run.wait().state is RunState.DONE
+    assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
+    (record,) = own.run.trials()
+    assert record.attempts == 1
+
+
+@pytest.mark.thorough
+def test_a_gang_that_runs_too_long_has_failed_for_good(make_gang: MakeGang) -> None:
+    own = make_gang(
+        steps=1,
+        trainer={"command": ["sleep", "600"], "minutes": 0.15},
+        resources={"nodes": {"min": 2, "max": 2}, "memory": "100MB", "disk": "20MB"},
+    )
+    own.run.submit()
+    assert own.run.wait().state is RunState.FAILED
+    (record,) = own.run.trials()
+    assert record.attempts == 1
+    assert "over its time: ran for more than 0.15 min" in (record.error or "")

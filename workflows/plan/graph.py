@@ -123,7 +123,7 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
         priority=study.region_table[name].priority,
         publishes=study.publishes,
         gated=study.gate is not None,
-        gangs=study.is_gang,
+        gangs=study.nodes_of(name) is not None,
     )
 
 

@@ -153,7 +153,7 @@ def _trainer_files(study: Study) -> list[Path]:
 
 def _helpers(study: Study) -> list[Path]:
     """What goes with every trial beside the trainer's files."""
-    own = (nodes.HELPER, nodes.CHIRP, nodes.GANG) if study.is_gang else (nodes.HELPER,)
+    own = (nodes.HELPER, nodes.CHIRP, nodes.GANG) if study.has_gangs else (nodes.HELPER,)
     return [*map(_node_file, own)]
 
 
@@ -188,7 +188,7 @@ def _node_file(name: str) -> Path:
 
 def _own_names(study: Study) -> tuple[str, ...]:
     gate = _GATE_SANDBOX if study.gate else ()
-    gang = (nodes.GANG, nodes.CHIRP) if study.is_gang else ()
+    gang = (nodes.GANG, nodes.CHIRP) if study.has_gangs else ()
     return (*_SANDBOX, *gate, *gang)
 
 

@@ -49,7 +49,7 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
             "run/start.j2",
             command=command_of(frozen.study),
             python_folder=_path_of(frozen.study.python),
-            agent_python=(frozen.study.python or PYTHONS[0]) if frozen.study.is_gang else None,
+            agent_python=(frozen.study.python or PYTHONS[0]) if frozen.study.has_gangs else None,
         ),
     }
     for region in graph.regions:
@@ -91,7 +91,7 @@ def _fleet_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
 
 
 def _gang_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
-    if not frozen.study.is_gang:
+    if not frozen.study.has_gangs:
         return {}
     return {
         folder.gang_submit: render_template("submit/gang.sub.j2", run=frozen.run, root=folder.root)
@@ -120,7 +120,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         publish=region.publish,
         tuned=region.tuned,
         publishes=region.publishes,
-        gang=frozen.study.is_gang,
+        gang=region.gangs,
     )
 
 
@@ -130,7 +130,7 @@ def _client(folder: RunFolder, study: Study) -> str:
         python=sys.executable,
         folder=folder.root,
         client=resources.files("trialfleet.optimizer") / "client.py",
-        gang_log=folder.gang_log if study.is_gang else None,
+        gang_log=folder.gang_log if study.has_gangs else None,
         start=[
             sys.executable,
             "-I",

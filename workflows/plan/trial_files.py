@@ -87,7 +87,8 @@ def _empty_gang(place: TrialFolder, gang: Gang) -> None:
 
 def _gang_of(study: Study, order: TrialOrder) -> Gang | None:
     """How many slots train together, where it is more than a job by itself."""
-    return None if order.alone or order.mode == "evaluate" else study.resources.nodes
+    alone = order.alone or order.mode == "evaluate"
+    return None if alone else study.nodes_of(order.region)
 
 
 def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dict[str, Any]:

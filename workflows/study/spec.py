@@ -50,6 +50,7 @@ from trialfleet.workflows.study.paths import (
 from trialfleet.workflows.study.regions import Regions
 from trialfleet.workflows.study.sections import (
     Budget,
+    Gang,
     Gate,
     Objective,
     Region,
@@ -57,6 +58,7 @@ from trialfleet.workflows.study.sections import (
     Resources,
     S3Keys,
     Trainer,
+    refuse_gangs,
 )
 from trialfleet.workflows.study.table_options import TableOptions
 
@@ -218,20 +220,8 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _gangs_have_a_trainer_of_their_own(self) -> Self:
-        if not self.is_gang:
-            return self
-        if self.trainer == "tabular":
-            text = "the reference trainer trains in one slot; leave nodes out"
-            refuse("Study", [(("resources", "nodes"), text, {})])
-        if self.fleet:
-            text = (
-                "machines of a gang must reach each other, which those of a fleet can't yet; "
-                "leave nodes or fleet out"
-            )
-            refuse("Study", [(("resources", "nodes"), text, {})])
-        if self.resources.trials_per_gpu > 1:
-            text = "must be a whole number with nodes: a rank has its GPUs for itself"
-            refuse("Study", [(("resources", "gpus"), text, self.resources.gpus)])
+        if self.has_gangs:
+            refuse_gangs(self.resources, tabular=self.trainer == "tabular", fleet=bool(self.fleet))
         return self
 
     @model_validator(mode="after")
@@ -254,9 +244,14 @@ class Study(Section):
         return self.publish != NO_MODELS
 
     @property
-    def is_gang(self) -> bool:
-        """Whether each of its trainings is spread over several slots."""
-        return self.resources.nodes is not None
+    def has_gangs(self) -> bool:
+        """Whether trainings of a region, or of all, are spread over several slots."""
+        own = self.regions.values() if isinstance(self.regions, dict) else ()
+        return any([self.resources.nodes, *(region.nodes for region in own if region)])
+
+    def nodes_of(self, region: str) -> Gang | None:
+        """How many slots a training of a region is spread over; None: it has one."""
+        return self.region(region).nodes or self.resources.nodes
 
     @property
     def shares(self) -> int | None:

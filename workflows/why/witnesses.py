@@ -147,7 +147,7 @@ class RunWitnesses:
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
         ad = self._ad(node)
         life = last_life(place.log)
-        gang, lacks_slots = self._gang(node, place)
+        gang, lacks_slots = self._gang(graph, node, place)
         return NodeFacts(
             node=node,
             state=self._state(graph, node, trial, ad, place),
@@ -166,8 +166,8 @@ class RunWitnesses:
             lacks_slots=lacks_slots,
         )
 
-    def _gang(self, node: str, place: TrialFolder) -> tuple[str, bool]:
-        size = self.frozen.study.resources.nodes
+    def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:
+        size = self.frozen.study.nodes_of(graph.name)
         if size is None or self._queued is None or node not in self._queued.running:
             return "", False
         slots = sum(ad["TrialfleetNode"] == node for ad in self._queued.running_ads)

@@ -63,7 +63,7 @@ def result_of(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
     modules = {"PYTHONPATH": str(Path(trial.__file__).parent)}
     environment = {**os.environ, **modules, "PATH": python, "TRIALFLEET_TRIAL": "trial.json"}
     command = study.trainer.command  # type: ignore[union-attr]
-    if study.is_gang:  # a world of one
+    if study.has_gangs:  # a world of one
         command = ["python3", "-m", "gang.agent", *command]
     done = subprocess.run(command, cwd=box, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -59,6 +59,15 @@ def test_a_trial_and_a_full_training_are_gangs_and_nothing_else_is(place: Path) 
     assert "SERVICE A.keeper gang.sub" in text
 
 
+def test_one_region_may_have_gangs_and_another_none(place: Path) -> None:
+    study, run = planned(place, regions={"A": NODES, "B": {}}, resources={})
+    assert [region.gangs for region in graph_of(study).regions] == [True, False]
+    assert attempt(study, run).submit.read_text().endswith("queue 4\n")
+    assert attempt(study, run, region="B").submit.read_text().endswith("\nqueue\n")
+    assert "keeper" not in run.region("B").dag.read_text()
+    assert "each on 1 to 4 slots" in plan_text(Run(run.root))
+
+
 def test_what_a_rank_needs_travels_with_it(place: Path) -> None:
     study, run = planned(place)
     sent = attempt(study, run).submit.read_text()

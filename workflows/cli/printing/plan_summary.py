@@ -177,8 +177,9 @@ def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
     """How many trials run at a time, by the study and by the pool as it stands."""
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
-    if nodes := study.resources.nodes:
-        size = f"{nodes.min} to {nodes.max} slots of {size}"
+    if gangs := [nodes for name in study.region_table if (nodes := study.nodes_of(name))]:
+        least = min(nodes.min for nodes in gangs) if len(gangs) == len(study.region_table) else 1
+        size = f"{least} to {max(nodes.max for nodes in gangs)} slots of {size}"
     text = f"up to {lanes} trial(s), each on {size}"
     found = pool_check.prospects if pool_check else None
     if found is None or not found.slots:
@@ -191,8 +192,8 @@ def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
 
 def _at_a_time(study: Study, jobs: int) -> int:
     """How many trials a pool runs at a time that runs so many jobs."""
-    nodes = study.resources.nodes
-    return jobs // nodes.min if nodes else jobs
+    nodes = (study.nodes_of(name) for name in study.region_table)
+    return jobs // max(each.min if each else 1 for each in nodes)
 
 
 def _expected(study: Study, graph: StudyGraph, pool_check: PoolCheck | None) -> Estimate | None:
