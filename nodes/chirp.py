@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,13 +129,11 @@ class Chirp:
         Raises:
             OSError: it is missing, or could not be copied.
         """
-        opened = self._open(remote, "r")
-        with local.open("wb") as file:
+        with self._opened(remote, "r") as opened, local.open("wb") as file:
             while block := b"".join(self._data(self._ask(f"read {opened} {_BLOCK}"))):
                 file.write(block)
                 if meanwhile:
                     meanwhile()
-        self._ask(f"close {opened}")
 
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
         """Copy a file of this machine to the access point, over one of that name.
@@ -149,14 +148,12 @@ class Chirp:
         Raises:
             OSError: it could not be copied.
         """
-        opened = self._open(remote, "wct")
-        with local.open("rb") as file:
+        with self._opened(remote, "wct") as opened, local.open("rb") as file:
             while block := file.read(_BLOCK):
                 self._write(opened, block)
                 if meanwhile:
                     meanwhile()
-        self._ask(f"fsync {opened}")
-        self._ask(f"close {opened}")
+            self._ask(f"fsync {opened}")
 
     def write(self, remote: str, content: bytes) -> None:
         """Make a small file on the access point hold `content`, whoever reads it meanwhile.
@@ -187,10 +184,17 @@ class Chirp:
 
     # Inside
 
-    def _open(self, remote: str, flags: str) -> int:
-        opened = self._ask(f"open {_word(remote)} {flags} {_MODE}")
-        self._line()  # what `stat` would say of it
-        return opened
+    @contextmanager
+    def _opened(self, remote: str, flags: str) -> Iterator[int]:
+        """Open a file there; a failure drops the connection, and with it the open file."""
+        try:
+            opened = self._ask(f"open {_word(remote)} {flags} {_MODE}")
+            self._line()  # what `stat` would say of it
+            yield opened
+            self._ask(f"close {opened}")
+        except OSError:
+            self.close()
+            raise
 
     def _write(self, opened: int, block: bytes) -> None:
         """Write all of a block: one exchange, so that the starter serves others in between."""

@@ -44,6 +44,7 @@ BEAT = 3.0  # between two signs of life
 PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
 LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
 ANSWER_SECONDS = 4.0  # so long the keeper may take to answer that a rank leaves
+DELIVER_SECONDS = 2.0  # between two attempts to deliver what a worker left
 BEGIN_SECONDS = 10.0  # so long a checkpoint is tried to be fetched
 STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
 REMOTE = "gang"  # the folder on the access point
@@ -83,6 +84,7 @@ class Agent:
         self._rank: int | None = None  # of this machine in the generation that it trains in
         self._saves = 0  # checkpoints of that generation
         self._to_deliver: str | None = None  # what a worker left, while it isn't delivered
+        self._deliver_at = 0.0
         self._alone_since: float | None = None
         self._stopped_since: float | None = None
         self._leave_at: float | None = None
@@ -261,6 +263,7 @@ class Agent:
         else:
             self._to_deliver = RESULT if code == EXIT_REJECTED else None
             phase = member.FAILED
+        self._deliver_at = 0.0
         self._deliver()
         if self._leave_at is None or phase == member.FINISHED:
             self._become(phase, self._me.generation, code=code, ended=time.time())
@@ -304,9 +307,12 @@ class Agent:
         self._said, self._said_at = self._me, now
 
     def _deliver(self) -> None:
-        """Bring what a worker left to the access point; what fails is tried in the next turn."""
-        if self._to_deliver and self._send(self._to_deliver):
+        """Bring what a worker left to the access point; what fails is tried again soon."""
+        if self._to_deliver is None or time.monotonic() < self._deliver_at:
+            return
+        if self._send(self._to_deliver):
             self._to_deliver = None
+        self._deliver_at = time.monotonic() + DELIVER_SECONDS
 
     def _send(self, kind: str) -> bool:
         state = packages.state_of(self._sandbox)

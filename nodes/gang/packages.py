@@ -17,8 +17,12 @@ CHECKPOINT, RESULT = "checkpoint", "result"  # kinds
 _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 # The contract's names in a sandbox; `trialfleet.nodes` has them once more.
 _IN_CHECKPOINT = ("checkpoint", "progress.jsonl")
-_IN_RESULT = ("result.json", "progress.jsonl")
-_MODEL = "model"
+IN_RESULT = ("result.json", "progress.jsonl")
+MODEL = "model"  # in a result of a full training
+
+
+class DamagedPackageError(OSError):
+    """A package is damaged, or holds what doesn't belong into one."""
 
 
 class Package(NamedTuple):
@@ -53,9 +57,9 @@ def package_of(name: str) -> Package | None:
 
 def pack(kind: str, sandbox: Path, to: Path) -> None:
     """Make a package of what lies in a sandbox."""
-    names = [*(_IN_CHECKPOINT if kind == CHECKPOINT else _IN_RESULT)]
+    names = [*(_IN_CHECKPOINT if kind == CHECKPOINT else IN_RESULT)]
     if kind == RESULT and _mode(sandbox) == "final":
-        names.append(_MODEL)
+        names.append(MODEL)
     with tarfile.open(to, "w") as tar:
         for name in names:
             if (sandbox / name).exists():
@@ -88,32 +92,11 @@ def unpack(package: Path, into: Path) -> None:
     """Put what a package holds into a folder, over what is there.
 
     Raises:
-        OSError: it is damaged, or holds what doesn't belong into a package.
+        DamagedPackageError: it can't be used.
+        OSError: it could not be read, or there is no room.
     """
     try:
-        with tarfile.open(package) as tar:
+        with tarfile.open(package, "r:") as tar:
             tar.extractall(into, filter="data")
     except tarfile.TarError as error:
-        raise OSError(f"{package}: {error}") from error
-
-
-def take_result(package: Path, place: Path) -> None:
-    """Put a result to its trial, on the access point; done again, it changes nothing.
-
-    Raises:
-        OSError: it is damaged, or there is no room.
-    """
-    beside = package.with_name(f".{package.name}.unpacked")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
-    try:
-        unpack(package, beside)
-        # The model's folder stands where the trial is to leave one.
-        if (beside / _MODEL).is_dir() and (place / _MODEL).is_dir():
-            shutil.rmtree(place / _MODEL)
-            (beside / _MODEL).replace(place / _MODEL)
-        for name in _IN_RESULT:
-            if (beside / name).is_file():
-                (beside / name).replace(place / name)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        raise DamagedPackageError(f"{package.name}: {error}") from error

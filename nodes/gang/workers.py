@@ -132,6 +132,8 @@ def _leave_agent() -> None:
 def _run_script(words: Sequence[str], variables: Mapping[str, str]) -> None:
     """Be `python SCRIPT ARGUMENTS`."""
     _leave_agent()
+    if "numpy" in sys.modules:  # a forked process would draw the same numbers as the one before it
+        sys.modules["numpy"].random.seed()
     os.environ.update(variables)
     sys.argv = [*words]
     sys.path[0] = str(Path(words[0]).resolve().parent)

@@ -23,9 +23,9 @@ from trialfleet.errors import PoolError
 from trialfleet.files import write_json
 from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
-from trialfleet.nodes.gang.packages import RESULT, Package, take_result
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.gang.records import read_roster
+from trialfleet.workflows.gang.results import take_result
 from trialfleet.workflows.gang.roster import (
     DONE,
     Job,
@@ -41,6 +41,7 @@ TICK = 0.25  # seconds between two looks at the queue
 QUIET_TICK = 1.0  # where no gang is in it
 POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
+_GONE = {3, 4}  # JobStatus of a job that was removed, or has ended
 _PROJECTION = [
     "ClusterId",
     "ProcId",
@@ -104,14 +105,17 @@ class Keeper:
         for ad in ads:
             clusters[ad["ClusterId"]].append(ad)
         for cluster, own in clusters.items():
-            self._keep(cluster, own)
+            try:
+                self._keep(cluster, own)
+            except Exception:  # the others go on
+                log.exception("%s", own[0].get("TrialfleetNode"))
         return bool(clusters)
 
     def _keep(self, cluster: int, ads: list[dict[str, Any]]) -> None:
         place = TrialFolder(Path(ads[0]["Iwd"]))
         node = str(ads[0]["TrialfleetNode"])
         size = Size(ads[0]["TrialfleetNodesMin"], ads[0]["TrialfleetNodesMax"])
-        jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] in {1, 2, 5, 6, 7}]
+        jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in _GONE]
         now = time.time()
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
@@ -140,13 +144,8 @@ class Keeper:
 
     def _write(self, place: TrialFolder, node: str, roster: Roster) -> None:
         """Write a roster; at the end the result is in its place before."""
-        if roster.state == DONE and roster.proc is not None:
-            generation = roster.generation
-            for each in (generation, generation - 1):
-                package = place.gang / Package(RESULT, each, roster.proc).name
-                if package.exists():
-                    take_result(package, place.root)
-                    break
+        if roster.state == DONE:
+            take_result(place, roster)
         write_json(place.roster, roster.as_json())
         ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
         log.info(
