@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,10 +68,17 @@ class _Started:
 
 def script_of(words: Sequence[str]) -> list[str]:
     """Return a command's script and its arguments; empty where this Python doesn't run it."""
-    is_own = bool(words) and re.fullmatch(r"python[0-9.]*", Path(words[0]).name)
-    if is_own and len(words) > 1 and words[1].endswith(".py") and not words[1].startswith("-"):
-        return [*words[1:]]
-    return []
+    if len(words) < 2 or words[1].startswith("-") or not words[1].endswith(".py"):
+        return []
+    return [*words[1:]] if _is_own_python(words[0]) else []
+
+
+def _is_own_python(word: str) -> bool:
+    """Tell whether a program is this very Python; an environment's own is a link to another's."""
+    found = shutil.which(word)
+    if found is None or Path(found).parent.absolute() != Path(sys.executable).parent:
+        return False
+    return Path(found).resolve() == Path(sys.executable).resolve()
 
 
 def preload(words: Sequence[str], sandbox: Path) -> None:

@@ -49,10 +49,10 @@ JOB = (
         "for the gate.",
     ),
     Attribute(
-        "TrialfleetNodesMin", "number", "Of a gang's job: with how many such jobs it can train."
+        "TrialfleetGangMin", "number", "Of a gang's job: with how many such jobs it can train."
     ),
     Attribute(
-        "TrialfleetNodesMax", "number", "Of a gang's job: how many of them the node submitted."
+        "TrialfleetGangMax", "number", "Of a gang's job: how many of them the node submitted."
     ),
     Attribute("TrialfleetTeam", "text", "The study's `team`, where it has one."),
     Attribute(

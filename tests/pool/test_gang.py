@@ -100,7 +100,7 @@ def make_gang(make_run: MakeRun) -> Iterator[MakeGang]:
     made: list[Run] = []
 
     def make(steps: int, **changes: Any) -> GangRun:
-        constants = {"width": 8, "learning_rate": 0.01, "steps": steps, "checkpoint_seconds": 1}
+        constants = {"width": 8, "learning_rate": 0.01, "steps": steps, "checkpoint_seconds": 0.5}
         settings = {
             "regions": ["north"],
             "data": [str(POINTS / "{region}.csv")],
@@ -136,17 +136,21 @@ def evict_first(gang: GangRun) -> None:
 
 
 @pytest.mark.parametrize(
-    "disturb",
+    ("disturb", "steps"),
     [
-        kill_worker,
-        pytest.param(kill_rank, marks=pytest.mark.thorough),
-        pytest.param(evict_first, marks=pytest.mark.thorough),
+        (kill_worker, 500),
+        pytest.param(kill_rank, 1200, marks=pytest.mark.thorough),
+        pytest.param(evict_first, 1200, marks=pytest.mark.thorough),
     ],
 )
 def test_a_disturbed_gang_comes_to_the_same(
-    make_gang: MakeGang, wait_for: WaitFor, work: Path, disturb: Callable[[GangRun], None]
+    make_gang: MakeGang,
+    wait_for: WaitFor,
+    work: Path,
+    disturb: Callable[[GangRun], None],
+    steps: int,
 ) -> None:
-    own = make_gang(steps=1200)
+    own = make_gang(steps=steps)
     own.run.submit()
     wait_for(lambda: own.trains() and own.has_saved())
     before = own.roster

@@ -51,8 +51,8 @@ _PROJECTION = [
     "HoldReasonCode",
     "EnteredCurrentStatus",
     "TrialfleetNode",
-    "TrialfleetNodesMin",
-    "TrialfleetNodesMax",
+    "TrialfleetGangMin",
+    "TrialfleetGangMax",
 ]
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Keeper:
 
     def turn(self) -> bool:
         """Look at the queue once and decide for each gang; return whether there is any."""
-        constraint = f"{job_queue.of_run(self._folder)} && TrialfleetNodesMin =!= undefined"
+        constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = job_queue.query(constraint, _PROJECTION)
         except PoolError:
@@ -114,7 +114,7 @@ class Keeper:
     def _keep(self, cluster: int, ads: list[dict[str, Any]]) -> None:
         place = TrialFolder(Path(ads[0]["Iwd"]))
         node = str(ads[0]["TrialfleetNode"])
-        size = Size(ads[0]["TrialfleetNodesMin"], ads[0]["TrialfleetNodesMax"])
+        size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
         jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in _GONE]
         now = time.time()
         known = read_roster(place)
