@@ -11,5 +11,6 @@ TRIAL, RESULT, PROGRESS = "trial.json", "result.json", "progress.jsonl"
 # Those of early stopping: the order, and the reports as they came; the courier has them once more.
 STOP, REPORTS = "stop.json", "reports.jsonl"
 CHECKPOINT, MODEL = "checkpoint", "model"
+GANG, CHIRP = "gang", "chirp.py"  # go with trials that are gangs; the folder is there at both ends
 KERNELS = "kernels"  # a folder that goes with the reference trainer where there is a GPU, but for
 NOT_ON_NODES = ("__pycache__",)

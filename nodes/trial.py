@@ -36,7 +36,9 @@ One that is asked, where the study has a gate, how good published models are on 
         t.complete()
 
 Of several processes that train together, each may start and restore; only rank 0, by $RANK or
-$LOCAL_RANK, cuts the progress to what the checkpoint had. Rank 0 alone should write.
+$LOCAL_RANK, cuts the progress to what the checkpoint had. Rank 0 alone should write: in a gang
+(`resources.nodes`) what others write is lost, and each checkpoint is brought to the access point
+as soon as its block has ended. `trialfleet init --example ddp` is such a trainer.
 
 Everything lies beside `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
@@ -60,7 +62,7 @@ import socket
 import sys
 import time
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -113,6 +115,12 @@ class Trial:
         mode: "tune", "final" for the full training that leaves `model`, or "evaluate" to measure
             `models` on `data` and train nothing.
         data: the data files of the region, in the study's order.
+        rank: this process's number among those that train together, from 0.
+        world: how many they are: 1 where each trial is one process.
+        rendezvous: where rank 0 listens for the others, as `tcp://HOST:PORT` for
+            init_process_group; None where each trial is one process.
+        generation: in a gang, goes up whenever a rank joins or is lost; the processes are new ones
+            and go on from the last checkpoint. Else 1.
         accelerator: "gpu" or "cpu".
         gpus: how many GPUs the trial has, 1 also where it has a share of one; 0 where the
             accelerator is "cpu".
@@ -133,6 +141,8 @@ class Trial:
         self.region: str = description.get("region", "by hand")
         self.mode: str = description.get("mode", "tune")
         self.data: list[Path] = [folder / name for name in description.get("data", [])]
+        self.rank, self.world, self.rendezvous = _ranks()
+        self.generation = int(os.environ.get("TRIALFLEET_GENERATION", "1"))
         self.accelerator: str = description.get("accelerator", "cpu")
         self.gpus: int = description.get("gpus", 1)
         self.gpu_share: float = description.get("gpu_share", 1.0)
@@ -150,7 +160,7 @@ class Trial:
         self._saved_at = time.monotonic()
         self._news = _News()
         self._manifest = self._read_manifest()
-        if _is_first_rank():  # the others may begin when it has reported already
+        if self.rank == 0:  # the others may begin when it has reported already
             _truncate(self._progress, self._manifest["progress_bytes"])
 
     # What to go on from, and when to save
@@ -173,8 +183,9 @@ class Trial:
     def should_checkpoint(self) -> bool:
         """Tell whether to save now: SIGTERM came, or `checkpoint_seconds` have passed.
 
-        Only a yielded checkpoint leaves the machine, so a sudden death of the machine costs at
-        most `checkpoint_seconds` of work (a constant of the study, 300 by default).
+        Only a yielded checkpoint leaves the machine (in a gang each does), so a sudden death of
+        the machine costs at most `checkpoint_seconds` of work (a constant of the study, 300 by
+        default).
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self._interrupted or time.monotonic() - self._saved_at >= every
@@ -204,6 +215,7 @@ class Trial:
             shutil.rmtree(self._checkpoints / former, ignore_errors=True)
         # The clock goes on from _IMPORTED: what was counted before stays in `before`.
         self._manifest = manifest | {"seconds": self._manifest["seconds"]}
+        _hand_over()
         self._saved_at = time.monotonic()
 
     def yield_node(self) -> NoReturn:
@@ -378,8 +390,24 @@ class _News:
                     raise ValueError(line)
 
 
-def _is_first_rank() -> bool:
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+def _ranks() -> tuple[int, int, str | None]:
+    """Return rank, world and rendezvous, as torchrun and a gang's agent tell them."""
+    given = os.environ
+    rank, world = given.get("RANK", given.get("LOCAL_RANK", "0")), given.get("WORLD_SIZE", "1")
+    host, port = given.get("MASTER_ADDR"), given.get("MASTER_PORT")
+    if not rank.isdecimal() or not world.isdecimal():
+        return 0, 1, None  # somebody else's variables
+    return int(rank), int(world), f"tcp://{host}:{port}" if port else None
+
+
+def _hand_over() -> None:
+    """In a gang: have the agent bring the checkpoint to the access point, and wait until it has."""
+    if (agent := os.environ.get("TRIALFLEET_AGENT")) is None:
+        return
+    with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+        connection.connect(agent)
+        connection.sendall(b"saved\n")
+        connection.recv(16)
 
 
 def _read(path: Path) -> str | None:

@@ -48,6 +48,12 @@ JOB = (
         "`tune` for a trial, `final` for the full training of a region's best settings, `evaluate` "
         "for the gate.",
     ),
+    Attribute(
+        "TrialfleetGangMin", "number", "Of a gang's job: with how many such jobs it can train."
+    ),
+    Attribute(
+        "TrialfleetGangMax", "number", "Of a gang's job: how many of them the node submitted."
+    ),
     Attribute("TrialfleetTeam", "text", "The study's `team`, where it has one."),
     Attribute(
         "TrialfleetMemoryKb",

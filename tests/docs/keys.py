@@ -48,6 +48,7 @@ TITLES = {
     "TableOptions": "table",
     "Split": "table: split",
     "Resources": "resources",
+    "Gang": "resources: nodes",
     "Fleet": "fleet",
     "Needs": "fleet: needs",
     "Spot": "fleet: spot",

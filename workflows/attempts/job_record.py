@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from trialfleet.files import write_json
 from trialfleet.optimizer.trial_execution import TrialExecution
+from trialfleet.workflows.gang.records import ranks_and_generation
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.status.job_log import read_job, read_stays
 from trialfleet.workflows.status.progress import read_reports
@@ -42,4 +43,8 @@ def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
     """The job as plain data, and each of its executions; nothing where it had none."""
     job = read_job(place.log, study.usd_per_hour, failed=failed)
     stays = read_stays(place.log, study.usd_per_hour, failed=failed)
-    return {**asdict(job), "stays": [asdict(stay) for stay in stays]} if job else {}
+    if job is None:
+        return {}
+    own = ranks_and_generation(place)
+    job = replace(job, ranks=own.get("ranks"), generations=own.get("generation"))
+    return {**asdict(job), "stays": [asdict(stay) for stay in stays]}

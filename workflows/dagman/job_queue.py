@@ -6,6 +6,7 @@ with condor_submit_dag is found like one that `trialfleet submit` started.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,7 +61,7 @@ class QueuedRun:
         root: the job id of the DAGMan job that runs study.dag, or a region's DAG by itself.
         root_held: its hold reason, if it is on hold.
         running: nodes of trials (and full trainings) whose jobs run, or are just being ended.
-        idle: nodes whose jobs wait for a slot.
+        idle: nodes whose jobs wait for a slot, all of them.
         held: jobs on hold that wait for a person, those of DAGMan and the optimiser among them.
         regions: slugs of the regions whose DAGMan job is in the queue.
         ads: all of its jobs, as `health` and `running` read them.
@@ -75,10 +76,17 @@ class QueuedRun:
     ads: tuple[dict[str, Any], ...]
 
     @cached_property
-    def running_jobs(self) -> dict[str, dict[str, Any]]:
-        """The ads of the jobs of `running`, by node."""
+    def running_ads(self) -> list[dict[str, Any]]:
+        """The ads of the jobs of `running`: of a gang, several."""
         trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
-        return {ad["TrialfleetNode"]: ad for ad in trials if ad["JobStatus"] == RUNNING}
+        return [ad for ad in trials if ad["JobStatus"] == RUNNING]
+
+    @cached_property
+    def running_jobs(self) -> dict[str, dict[str, Any]]:
+        """The ad of the job of each of `running`, by node: of a gang, that which runs longest."""
+        return {
+            ad["TrialfleetNode"]: ad for ad in sorted(self.running_ads, key=_began, reverse=True)
+        }
 
 
 def look_up(folder: RunFolder) -> QueuedRun:
@@ -95,12 +103,13 @@ def look_up(folder: RunFolder) -> QueuedRun:
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]
     root = roots[0] if roots else None
+    running = _nodes(trials, {RUNNING, _TRANSFERRING, _SUSPENDED})
+    running |= _nodes(filter(_is_being_ended, trials), {HELD})
     return QueuedRun(
         root=_job_id(root) if root else None,
         root_held=_hold_reason(root) if root and root["JobStatus"] == HELD else None,
-        running=_nodes(trials, {RUNNING, _TRANSFERRING, _SUSPENDED})
-        | _nodes(filter(_is_being_ended, trials), {HELD}),
-        idle=_nodes(trials, {IDLE, pool_status.BLOCKED}),
+        running=running,
+        idle=_nodes(trials, {IDLE, pool_status.BLOCKED}) - running,  # a gang may be both
         held=tuple(
             HeldJob(job=_job_id(ad), node=_node(ad), reason=_hold_reason(ad))
             for ad in sorted(ads, key=lambda ad: ad["ClusterId"])
@@ -268,6 +277,10 @@ def _node(ad: dict[str, Any]) -> str:
     """The node whose job this is: a trial's, a region's DAGMan, or one of the run's own."""
     own = "study.dag" if is_dagman(ad) else "optimizer"
     return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
+
+
+def _began(ad: dict[str, Any]) -> float:
+    return float(ad.get("JobCurrentStartExecutingDate", math.inf))
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:

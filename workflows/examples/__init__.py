@@ -21,12 +21,13 @@ EXAMPLES = {
     "lightgbm": _HERE / "lightgbm",
     "r": _HERE / "r",
     "shell": _HERE / "shell",
+    "ddp": _HERE / "ddp",
     "notebook": _HERE / "notebook",
     "flights": _HERE / "flights",
     "tabular": _HERE / "tabular",
 }
 PREPARE = "prepare.py"  # makes an example's data
-_WITH_POINTS = {"sklearn", "lightgbm", "r", "shell"}
+_WITH_POINTS = {"sklearn", "lightgbm", "r", "shell", "ddp"}
 _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 

@@ -13,6 +13,7 @@ RUN/client                        what the nodes' scripts call
 RUN/start                         what starts the trainer in a trial's sandbox
 RUN/code/                         the trainer's files, as they were when the run was planned
 RUN/service.{lock,sock,log}       the optimiser's service
+RUN/gang.{sub,lock,log}           the keeper of its gangs, in a study whose trials are gangs
 RUN/mends.json                    what the supervisor mended
 RUN/checksums.jsonl               the checksums of the data files that were read
 RUN/report.html, report.json      the report
@@ -125,6 +126,20 @@ class TrialFolder:
     def model(self) -> Path:
         """The trained model's folder, of a full training."""
         return self.root / nodes.MODEL
+
+    @cached_property
+    def gang(self) -> Path:
+        """The folder by which a gang's jobs and their keeper speak; there for gangs alone."""
+        return self.root / nodes.GANG
+
+    @cached_property
+    def roster(self) -> Path:
+        """What the keeper decided of a gang: its generation and ranks, and how it ended."""
+        return self.gang / "roster.json"
+
+    def of_proc(self, stream: Path, proc: int) -> Path:
+        """Standard output or error of one of a gang's jobs."""
+        return stream.with_name(f"{stream.name}.{proc}")
 
     @cached_property
     def losses(self) -> Path:
@@ -264,6 +279,21 @@ class RunFolder:
     def optimizer_submit(self) -> Path:
         """The submit file of the optimiser's service."""
         return self.root / "optimizer.sub"
+
+    @cached_property
+    def gang_submit(self) -> Path:
+        """The submit file of the gangs' keeper, the same for all regions."""
+        return self.root / "gang.sub"
+
+    @cached_property
+    def gang_lock(self) -> Path:
+        """Locked by the one process that keeps the run's gangs."""
+        return self.root / "gang.lock"
+
+    @cached_property
+    def gang_log(self) -> Path:
+        """What became of its gangs, generation by generation."""
+        return self.root / "gang.log"
 
     @cached_property
     def publish_submit(self) -> Path:

@@ -39,6 +39,7 @@ class RegionGraph:
     priority: int
     publishes: bool
     gated: bool = False
+    gangs: bool = False  # its trainings are; then a node keeps their rosters
 
     @property
     def best(self) -> str:
@@ -85,7 +86,9 @@ class StudyGraph:
     def node_count(self) -> int:
         """Nodes of all graphs: each region and what is in it; optimizer, report, fleet."""
         fleet = self.autoscale != "off"
-        own = sum(1 + len(region.trial_nodes) + len(region.ends) for region in self.regions)
+        own = sum(
+            1 + region.gangs + len(region.trial_nodes) + len(region.ends) for region in self.regions
+        )
         return 2 + fleet + own
 
     @property
@@ -120,6 +123,7 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
         priority=study.region_table[name].priority,
         publishes=study.publishes,
         gated=study.gate is not None,
+        gangs=study.nodes_of(name) is not None,
     )
 
 

@@ -152,6 +152,13 @@ def _trainer_files(study: Study) -> list[Path]:
     return [_node_file(f"tabular/{name}") for name in tabular.FILES] + [*map(_node_file, kernels)]
 
 
+def _helpers(study: Study) -> list[Path]:
+    """What goes with every trial beside the trainer's files."""
+    gang = [nodes.CHIRP, nodes.GANG] if study.has_gangs else []
+    stopping = [nodes.COURIER] if study.early_stopping else []
+    return [*map(_node_file, [nodes.HELPER, *gang, *stopping])]
+
+
 def _check_unpublished(study: Study, run: str) -> None:
     if place := published_already(study, run):
         raise InputError(
@@ -183,7 +190,8 @@ def _node_file(name: str) -> Path:
 
 def _own_names(study: Study) -> tuple[str, ...]:
     gate = _GATE_SANDBOX if study.gate else ()
-    return (*_SANDBOX, *gate, *(_STOPPING_SANDBOX if study.early_stopping else ()))
+    gang = (nodes.GANG, nodes.CHIRP) if study.has_gangs else ()
+    return (*_SANDBOX, *gate, *gang, *(_STOPPING_SANDBOX if study.early_stopping else ()))
 
 
 def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> None:
@@ -228,8 +236,7 @@ def _write_beside(
             write_atomic(RunFolder(beside).aws, text, mode=0o600)
         if former:
             write_atomic(RunFolder(beside).former, former_as_text(former))
-        ours = [nodes.HELPER, *([nodes.COURIER] if frozen.study.early_stopping else [])]
-        _copy_code(beside / folder.code.name, [*code, *map(_node_file, ours)])
+        _copy_code(beside / folder.code.name, [*code, *_helpers(frozen.study)])
         _make_trial_folders(RunFolder(beside), graph)
         if frozen.study.notify:
             RunFolder(beside).alerts.mkdir(mode=0o700)
@@ -314,7 +321,8 @@ def _copy_code(folder: Path, files: list[Path]) -> None:
 
 def _copy(file: Path, to: Path) -> None:
     if file.is_dir():
-        left = nodes.NOT_ON_NODES if file == _node_file(nodes.KERNELS) else ()
+        is_ours = file in {_node_file(nodes.KERNELS), _node_file(nodes.GANG)}
+        left = nodes.NOT_ON_NODES if is_ours else ()
         shutil.copytree(file, to, ignore=shutil.ignore_patterns(*left))
     else:
         shutil.copyfile(file, to)

@@ -44,12 +44,14 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
             "submit/report.sub.j2", run=frozen.run, root=folder.root
         ),
         **_fleet_submit(folder, frozen),
-        folder.client: _client(folder),
+        **_gang_submit(folder, frozen),
+        folder.client: _client(folder, frozen.study),
         folder.start: render_template(
             "run/start.j2",
             command=command_of(frozen.study),
             python_folder=_path_of(frozen.study.python),
             grace_seconds=stopping.grace_seconds if stopping else None,
+            agent_python=(frozen.study.python or PYTHONS[0]) if frozen.study.has_gangs else None,
         ),
     }
     for region in graph.regions:
@@ -90,6 +92,14 @@ def _fleet_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
     }
 
 
+def _gang_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
+    if not frozen.study.has_gangs:
+        return {}
+    return {
+        folder.gang_submit: render_template("submit/gang.sub.j2", run=frozen.run, root=folder.root)
+    }
+
+
 def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
     files = folder.region(region.slug)
     return render_template(
@@ -112,15 +122,17 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         publish=region.publish,
         tuned=region.tuned,
         publishes=region.publishes,
+        gang=region.gangs,
     )
 
 
-def _client(folder: RunFolder) -> str:
+def _client(folder: RunFolder, study: Study) -> str:
     return render_template(
         "run/client.j2",
         python=sys.executable,
         folder=folder.root,
         client=resources.files("trialfleet.optimizer") / "client.py",
+        gang_log=folder.gang_log if study.has_gangs else None,
         start=[
             sys.executable,
             "-I",

@@ -16,9 +16,11 @@ from trialfleet.workflows.costs.cost import PRICED_BY
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.study.paths import sandbox_name
+from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
+MOST_STARTS = 1000  # a gang's job that got a slot so often, and lost it, is given up
 AVOID_SECONDS = 120  # so long a job waits for another machine than those where it failed before
 Mode = Literal["tune", "final", "evaluate"]
 _LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, beside what all leave
@@ -32,6 +34,7 @@ class TrialOrder:
         models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
             they are: champion, challenger.
         avoid: machines that its job is not to run on while others may take it.
+        alone: it is one job also where the study's trials are gangs.
         until: a job that has not begun by then does not begin any more.
     """
 
@@ -43,6 +46,7 @@ class TrialOrder:
     params: dict[str, Any]
     models: dict[str, str] = field(default_factory=dict)
     avoid: tuple[str, ...] = ()
+    alone: bool = False
     until: datetime | None = None
 
 
@@ -59,14 +63,17 @@ def write_trial(
     if _is_stoppable(study, order):
         write_atomic(place.reports, "")
         place.stop.touch()  # an order that is there stays
+    if gang := _gang_of(study, order):
+        _empty_gang(place, gang)
     data = _data(study, folder, order.region)
     write_json(place.trial_json, _contract(run, study, order, [sandbox_name(d) for d in data]))
     write_atomic(place.submit, submit_text(run, study, folder, place, order))
 
 
 def _is_stoppable(study: Study, order: TrialOrder) -> bool:
-    """Whether a trial may be told to stop early."""
-    return study.early_stopping is not None and order.mode == "tune"
+    """Whether a trial may be told to stop early. A gang isn't: its reports stay with its ranks."""
+    is_asked = study.early_stopping is not None and order.mode == "tune"
+    return is_asked and _gang_of(study, order) is None
 
 
 def _reach(folder: RunFolder, place: TrialFolder, data: Sequence[str]) -> str | None:
@@ -89,6 +96,22 @@ def _empty(place: TrialFolder, mode: Mode) -> None:
         shutil.rmtree(made, ignore_errors=True)
     for name in (place.checkpoint.name, *_LEFT[mode]):
         (place.root / name).mkdir()
+
+
+def _empty_gang(place: TrialFolder, gang: Gang) -> None:
+    """Forget the former attempt's generations, and where its ranks' output went."""
+    shutil.rmtree(place.gang, ignore_errors=True)
+    place.gang.mkdir()
+    for stream in (place.out, place.err):
+        stream.unlink(missing_ok=True)
+        for proc in range(gang.max):
+            place.of_proc(stream, proc).unlink(missing_ok=True)
+
+
+def _gang_of(study: Study, order: TrialOrder) -> Gang | None:
+    """How many slots train together, where it is more than a job by itself."""
+    alone = order.alone or order.mode == "evaluate"
+    return None if alone else study.nodes_of(order.region)
 
 
 def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dict[str, Any]:
@@ -149,6 +172,8 @@ def submit_text(
         files=files,
         avoid=order.avoid,
         avoid_seconds=AVOID_SECONDS,
+        gang=_gang_of(study, order),
+        most_starts=MOST_STARTS,
         until=math.ceil(order.until.timestamp()) if order.until else None,
         urls=[d for d in data if d.startswith(URL_PREFIXES)],
     )

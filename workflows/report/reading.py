@@ -220,10 +220,12 @@ def _job(noted: Mapping[str, Any]) -> dict[str, Any]:
                "usd", "lost_usd")  # fmt: skip
     texts = ("machine", "slot")
     attempts = noted.get("attempts")
+    counts = {name: noted.get(name) for name in ("ranks", "generations")}
     return {
         **{name: _number(noted.get(name)) for name in numbers},
         **{name: str(noted[name]) if noted.get(name) else None for name in texts},
         "attempts": attempts if isinstance(attempts, int) and attempts > 0 else 0,
+        **{name: count if isinstance(count, int) else None for name, count in counts.items()},
     }
 
 

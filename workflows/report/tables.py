@@ -265,6 +265,8 @@ def _job_columns(row: RegionReport) -> list[tuple[str, str, Callable[[Trial], Ce
         ("CPU time", "number", lambda trial: trial.cpu_seconds, f.duration),
         ("Memory", "number", lambda trial: trial.memory_mb, _megabytes),
         ("USD", "number", lambda trial: trial.usd, usd),
+        ("Ranks", "number", lambda trial: trial.ranks, str),
+        ("Generations", "number", lambda trial: trial.generations, str),
         ("Machine", "text", lambda trial: trial.slot or trial.machine, lambda name: name or ""),
     ]
 

@@ -207,29 +207,11 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
 
 def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    names = [
-        "region",
-        "state",
-        "",
-        "trials",
-        "failed",
-        "stopped early",
-        "running",
-        "step",
-        "queued",
-    ]
+    names = ["region", "state", "", "trials", "failed", "stopped early", "running", "ranks"]
+    names += ["step", "queued"]
     names += [f"best {status.metric}", "USD", "time left"]
     names += ["why"]
-    hidden = {names.index("USD")} if all(region.usd is None for region in status.regions) else set()
-    if not any(map(_why_broken, status.regions)):
-        hidden.add(names.index("why"))
-    if not bars:
-        hidden.add(names.index(""))
-    if status.ended:  # these have nothing left to say
-        hidden |= {names.index(name) for name in ("", "running", "queued", "time left")}
-        hidden |= set() if _any_step(status) else {names.index("step")}
-    if not any(region.stopped_early for region in status.regions):
-        hidden.add(names.index("stopped early"))
+    hidden = {names.index(name) for name in _columns_without_news(status, bars=bars)}
     for place, name in enumerate(names):
         if place not in hidden:
             is_number = names.index("trials") <= place < names.index("why")
@@ -247,6 +229,23 @@ def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> T
     return table
 
 
+def _columns_without_news(status: RunStatus, *, bars: bool) -> set[str]:
+    """The columns in which no region has anything to show."""
+    regions = status.regions
+    has_news = {
+        "": bars and not status.ended,
+        "running": not status.ended,
+        "queued": not status.ended,
+        "time left": not status.ended,
+        "step": not status.ended or _any_step(status),
+        "USD": any(region.usd is not None for region in regions),
+        "stopped early": any(region.stopped_early for region in regions),
+        "ranks": any(_ranks(region) for region in regions),
+        "why": any(map(_why_broken, regions)),
+    }
+    return {name for name, shown in has_news.items() if not shown}
+
+
 def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableType]:
     return [
         Text(region.name[:40]),
@@ -256,6 +255,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         Text(_count(region.failed), "red" if region.failed else ""),
         _count(region.stopped_early),
         _count(region.running),
+        _ranks(region),
         _steps(region),
         _count(region.queued),
         value_text(region.best, decimals),
@@ -286,6 +286,13 @@ def _steps(region: RegionStatus) -> str:
     steps = [str(trial.step) for trial in region.running_trials if trial.step is not None]
     more = " …" if len(steps) > _SHOWN_STEPS else ""
     return " ".join(steps[:_SHOWN_STEPS]) + more
+
+
+def _ranks(region: RegionStatus) -> str:
+    """How many ranks each of its gangs has that trains, and behind a "g" its generation."""
+    gangs = [each for each in region.running_trials if each.generation is not None]
+    more = " …" if len(gangs) > _SHOWN_STEPS else ""
+    return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
 
 
 def _count(number: int) -> str:

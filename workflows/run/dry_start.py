@@ -126,6 +126,7 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
         mode="tune",
         seed=stable_seed(study.seed, region.name, 0),
         params=space.complete(space.active(space.defaults())),
+        alone=True,
     )
 
 

@@ -11,6 +11,7 @@ from trialfleet.optimizer.sampling.former import FormerTasks, read_former
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.wall_clock import WallClock
+from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import (
     JOB_UNSUBMITTED,
     NO_JOB,
@@ -123,7 +124,9 @@ class RegionStudies:
 
     def outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
         """Return the outcome of an attempt whose job ended so, as DAGMan tells it."""
-        return outcome_of(place, code, self.study.objective.metric, self.frozen.places)
+        return outcome_of(
+            place, settled(place, code), self.study.objective.metric, self.frozen.places
+        )
 
     def over(self) -> str | None:
         """Why no trial may begin any more, if so: nothing pays for it, or the day is over."""

@@ -192,6 +192,7 @@ def _row(
         value = f"step {running.step}"
         value += f": {number(running.value)}" if running.value is not None else ""
     slot = running.slot if running else None
+    ranks = running.ranks if running else job.get("ranks")
     return TrialRow(
         number=trial.number,
         node=node,
@@ -200,7 +201,9 @@ def _row(
         value=value,
         params=cells,
         took=duration(job["wall_seconds"]) if job.get("wall_seconds") is not None else "",
-        where=str(slot or job.get("slot") or job.get("machine") or ""),
+        where=f"{ranks} rank(s)"
+        if ranks is not None
+        else str(slot or job.get("slot") or job.get("machine") or ""),
         why=str(attributes.get("error") or "") if state.value in {"failed", "pruned"} else "",
         marks=", ".join(marks),
     )

@@ -38,7 +38,7 @@ def region_usd(
     jobs = [trial.user_attrs.get("job") or {} for trial in trials]
     jobs += [noted_job(place) for place in (files.best, files.gate)]
     recorded = [usd for job in jobs if (usd := job.get("usd")) is not None]
-    running = queued.running_jobs.values() if queued else ()
+    running = queued.running_ads if queued else ()
     own = [ad for ad in running if ad.get("TrialfleetRegion") == files.root.name]
     so_far = (_so_far(ad, study.usd_per_hour) for ad in own)
     known = [*recorded, *(usd for usd in so_far if usd is not None)]

@@ -35,7 +35,7 @@ class Job:
     """What HTCondor says of the job that trained a trial; None where it wasn't recorded.
 
     An attempt is one submission of the job. Where a checkpoint lets it go on elsewhere, that is
-    another execution of the same attempt.
+    another execution of the same attempt; so is each rank of a gang.
 
     Attributes:
         started: when its first attempt began to execute, in Unix seconds.
@@ -51,6 +51,8 @@ class Job:
         usd: what its time in slots cost, over all attempts, in USD; None if a price isn't known.
         lost_usd: the part of that which was paid for attempts that failed, and for executions that
             were cut off, whatever a checkpoint saved of them.
+        ranks: of a gang, how many trained last; who keeps its roster knows, not the log.
+        generations: of a gang, how often its ranks began to train.
     """
 
     started: float | None = None
@@ -64,6 +66,8 @@ class Job:
     attempts: int = 0
     usd: float | None = None
     lost_usd: float | None = None
+    ranks: int | None = None
+    generations: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +99,7 @@ class _Execution:
     began: float
     ended: float
     cpu_seconds: float = 0.0
+    proc: int = 0  # of a gang's jobs, which one
     is_over: bool = False
     end: End = End.RUNNING
     properties: Mapping[str, Any] = field(default_factory=dict)
@@ -125,13 +130,13 @@ def read_job(log: Path, price: float | None = None, *, failed: bool = False) -> 
     if not attempts:
         return None
     executions = [execution for attempt in attempts for execution in attempt]
-    last = executions[-1]
+    last = max(_last_of_each(attempts[-1]), key=lambda execution: execution.ended)
     stays = _stays(attempts, price, failed=failed)
     return Job(
         started=executions[0].began,
         ended=last.ended,
-        wall_seconds=round(sum(execution.seconds for execution in executions), 3),
-        last_wall_seconds=round(sum(execution.seconds for execution in attempts[-1]), 3),
+        wall_seconds=round(_wall_seconds(executions), 3),
+        last_wall_seconds=round(_wall_seconds(attempts[-1]), 3),
         cpu_seconds=sum(execution.cpu_seconds for execution in executions),
         memory_mb=_memory_mb(events),
         machine=last.machine,
@@ -165,8 +170,12 @@ def read_stays(
             known that none does.
     """
     attempts = [found for part in _submissions(_events(log)) if (found := _executions(part))]
-    if attempts and now is not None and not attempts[-1][-1].is_over:
-        attempts[-1][-1] = replace(attempts[-1][-1], ended=now)
+    if attempts and now is not None:
+        last = _last_of_each(attempts[-1])
+        attempts[-1] = [
+            replace(each, ended=now) if each in last and not each.is_over else each
+            for each in attempts[-1]
+        ]
     return _stays(attempts, price, failed=failed)
 
 
@@ -192,6 +201,17 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 def read_removals(log: Path) -> list[float]:
     """Return when the job of an event log was removed, in Unix seconds, oldest first."""
     return [_time(event) for event in _events(log) if event.type.name == "JOB_ABORTED"]
+
+
+def first_failure(log: Path) -> tuple[int, int] | None:
+    """Return exit code and proc of a gang's first job, of its last attempt, that failed by itself.
+
+    None where none did, as where all of them were removed.
+    """
+    for event in _submissions(_events(log))[-1]:
+        if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
+            return int(event["ReturnValue"]), event.proc
+    return None
 
 
 class LastLife(NamedTuple):
@@ -225,9 +245,14 @@ def last_life(log: Path) -> LastLife | None:
     return LastLife(end.type.name, " ".join(reason.split()), slot, executing=False)
 
 
-def sandbox_of(log: Path) -> Path | None:
-    """Return the folder, on its own machine, in which a job executes; None where it doesn't."""
-    attempts = _submissions(_events(log))
+def sandbox_of(log: Path, proc: int = 0) -> Path | None:
+    """Return the folder, on its own machine, in which a job executes; None where it doesn't.
+
+    Args:
+        log: the event log.
+        proc: of a gang's jobs, which one.
+    """
+    attempts = _submissions(event for event in _events(log) if event.proc == proc)
     executions = _executions(attempts[-1])
     if not executions or executions[-1].is_over:
         return None
@@ -266,27 +291,54 @@ def _events(log: Path) -> Iterator[JobEvent]:
         yield from htcondor2.JobEventLog(str(log)).events(stop_after=0)
 
 
+def _last_of_each(executions: Iterable[_Execution]) -> list[_Execution]:
+    """The last execution of each of an attempt's jobs."""
+    return [*{execution.proc: execution for execution in executions}.values()]
+
+
+def _wall_seconds(executions: Sequence[_Execution]) -> float:
+    """How long any of them lasted; a gang's ranks train at the same time."""
+    if len({execution.proc for execution in executions}) <= 1:
+        return sum(execution.seconds for execution in executions)
+    seconds, until = 0.0, -math.inf
+    for each in sorted(executions, key=lambda execution: execution.began):
+        seconds += max(0.0, each.ended - max(each.began, until))
+        until = max(until, each.ended)
+    return seconds
+
+
 def _submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """The events of each attempt."""
+    """The events of each attempt: of a gang, those of all its jobs."""
     parts: list[list[JobEvent]] = [[]]
+    submitted: set[tuple[int, int]] = set()
     for event in events:
         if event.type.name == "SUBMIT":
-            parts.append([])
+            job = (event.cluster, event.proc)
+            if job in submitted or {cluster for cluster, _ in submitted} != {event.cluster}:
+                parts.append([])
+                submitted = set()
+            submitted.add(job)
         parts[-1].append(event)
     return parts
 
 
 def _executions(events: Iterable[JobEvent]) -> list[_Execution]:
+    """The executions of an attempt's jobs, in the order in which they began."""
     found: list[_Execution] = []
+    latest: dict[int, int] = {}  # of each job, its place there
     for event in events:
-        now, kind = _time(event), event.type.name
+        now, kind, proc = _time(event), event.type.name, event.proc
         if kind == "EXECUTE":
             slot = str(event.get("SlotName") or event.get("ExecuteHost"))
-            found.append(_Execution(slot, began=now, ended=now, properties=_properties(event)))
-        elif found and not found[-1].is_over:
+            latest[proc] = len(found)
+            properties = _properties(event)
+            found.append(_Execution(slot, now, now, proc=proc, properties=properties))
+        elif proc in latest and not (last := found[latest[proc]]).is_over:
             cpu, end = _cpu_seconds(str(event.get("RunRemoteUsage", ""))), _end(event)
             is_over = kind in _ENDS
-            found[-1] = replace(found[-1], ended=now, cpu_seconds=cpu, is_over=is_over, end=end)
+            found[latest[proc]] = replace(
+                last, ended=now, cpu_seconds=cpu, is_over=is_over, end=end
+            )
     return found
 
 

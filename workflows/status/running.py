@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.workflows.dagman.job_queue import STEP, VALUE, QueuedRun
+from trialfleet.workflows.gang.records import ranks_and_generation, read_roster
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.status.job_log import sandbox_of
@@ -30,6 +31,8 @@ class RunningTrial:
         started: since when, in Unix seconds.
         step: the last step that it reported, where that is known.
         value: the objective's metric in that report, if it was in it.
+        ranks: of a gang, how many train now; 0 while a generation forms.
+        generation: of a gang, its current one.
     """
 
     node: str
@@ -37,6 +40,8 @@ class RunningTrial:
     started: float | None
     step: int | None
     value: float | None
+    ranks: int | None = None
+    generation: int | None = None
 
 
 def running_trials(
@@ -71,12 +76,14 @@ def _running_trial(
         started=None if started is None else float(started),
         step=step,
         value=value,
+        **ranks_and_generation(place),
     )
 
 
 def _report_here(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
     """The last report of a job that executes on this machine."""
-    sandbox = sandbox_of(place.log)
+    roster = read_roster(place)
+    sandbox = sandbox_of(place.log, roster.members[0].proc if roster and roster.members else 0)
     if sandbox is None or not _is_of(sandbox, place):
         return None
     return last_report(sandbox / place.progress.name, metric)

@@ -93,6 +93,7 @@ def _at_least_a_word(value: list[str]) -> list[str]:
 
 
 MOST_CORES = 100_000  # of a machine, or its GPUs; HTCondor takes what is far more for none
+MOST_RANKS = 1_000  # of a gang: a job each
 _TEN_YEARS = 10 * 365 * 24 * 60  # minutes
 
 

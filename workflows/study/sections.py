@@ -10,6 +10,7 @@ from trialfleet.optimizer.space import Entry
 from trialfleet.sections import Section, Size, refuse
 from trialfleet.workflows.study.checks import (
     MOST_CORES,
+    MOST_RANKS,
     Command,
     DataPlaces,
     Expression,
@@ -108,6 +109,19 @@ class BudgetOverride(Section):
     failures: int | None = Field(None, ge=0, description="As in budget.")
 
 
+class Gang(Section):
+    """How many slots train one model together, a rank in each; docs/gangs.md."""
+
+    min: int = Field(ge=1, le=MOST_RANKS, description="It begins, and goes on, with so many.")
+    max: int = Field(ge=1, le=MOST_RANKS, description="So many it asks for.")
+
+    @model_validator(mode="after")
+    def _min_is_not_above_max(self) -> Self:
+        if self.min > self.max:
+            refuse("Gang", [(("min",), f"must be at most max, which is {self.max}", self.min)])
+        return self
+
+
 class Region(Section):
     """A region's own data, and where it differs from the study."""
 
@@ -118,6 +132,7 @@ class Region(Section):
         None, description="Parameters and constants that replace the study's of the same name."
     )
     budget: BudgetOverride | None = None
+    nodes: Gang | None = Field(None, description="As in resources.")
     priority: int = Field(
         0, ge=-100_000, le=100_000, description="Regions with a higher one run first."
     )
@@ -221,6 +236,11 @@ class Resources(Section):
         "2GB", description="Disk space for its files. A trial that uses more has failed likewise."
     )
     gpus: Gpus = Field(1, description="With accelerator: gpu. 0.5 or 1/2: two trials share a GPU.")
+    nodes: Gang | None = Field(
+        None,
+        description="Train each model over several slots, all of this size: a gang of jobs "
+        "(default: in one slot).",
+    )
     requirements: Expression | None = Field(
         None,
         description='A ClassAd expression, such as OpSysAndVer == "Debian13" && Memory >= 64000.',
@@ -236,6 +256,25 @@ class Resources(Section):
     def whole_gpus(self) -> int:
         """How many GPUs a trial sees: one also where it has a share of it."""
         return max(1, int(self.gpus))
+
+
+def refuse_gangs(resources: Resources, *, tabular: bool, fleet: bool) -> None:
+    """Raise an error where a study can't have gangs.
+
+    Args:
+        resources: the study's.
+        tabular: the trainer is the reference trainer.
+        fleet: the study has a fleet.
+    """
+    if tabular:
+        text = "the reference trainer trains in one slot; leave nodes out"
+        refuse("Study", [(("resources", "nodes"), text, {})])
+    if fleet:
+        text = "machines of a gang must reach each other, which a fleet's can't yet; leave one out"
+        refuse("Study", [(("resources", "nodes"), text, {})])
+    if resources.trials_per_gpu > 1:
+        text = "must be a whole number with nodes: a rank has its GPUs for itself"
+        refuse("Study", [(("resources", "gpus"), text, resources.gpus)])
 
 
 class S3Keys(Section):

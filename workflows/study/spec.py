@@ -51,6 +51,7 @@ from trialfleet.workflows.study.regions import Regions
 from trialfleet.workflows.study.sections import (
     Budget,
     EarlyStopping,
+    Gang,
     Gate,
     Objective,
     Region,
@@ -58,6 +59,7 @@ from trialfleet.workflows.study.sections import (
     Resources,
     S3Keys,
     Trainer,
+    refuse_gangs,
 )
 from trialfleet.workflows.study.table_options import TableOptions
 
@@ -223,6 +225,12 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
+    def _gangs_have_a_trainer_of_their_own(self) -> Self:
+        if self.has_gangs:
+            refuse_gangs(self.resources, tabular=self.trainer == "tabular", fleet=bool(self.fleet))
+        return self
+
+    @model_validator(mode="after")
     def _only_our_sampler_learns(self) -> Self:
         if self.learn_from and self.sampler != OWN:
             text = f"is for sampler: {OWN}; {self.sampler} begins anew in every run"
@@ -240,6 +248,16 @@ class Study(Section):
     def publishes(self) -> bool:
         """Whether the best settings are trained in full and published."""
         return self.publish != NO_MODELS
+
+    @property
+    def has_gangs(self) -> bool:
+        """Whether trainings of a region, or of all, are spread over several slots."""
+        own = self.regions.values() if isinstance(self.regions, dict) else ()
+        return any([self.resources.nodes, *(region.nodes for region in own if region)])
+
+    def nodes_of(self, region: str) -> Gang | None:
+        """How many slots a training of a region is spread over; None: it has one."""
+        return self.region(region).nodes or self.resources.nodes
 
     @property
     def shares(self) -> int | None:

@@ -240,6 +240,8 @@ class NodeFacts:
         job: the id of its job, while that is in the queue.
         life: the last stay of its job in a slot.
         leaving: what the machine says of itself on which it was: why it drains, or is sick.
+        gang: how far its ranks are, where it has several.
+        lacks_slots: fewer of them have a slot than the gang needs.
     """
 
     node: str
@@ -255,6 +257,8 @@ class NodeFacts:
     life: Life = Life()
     leaving: str = ""
     log: str = ""
+    gang: str = ""
+    lacks_slots: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from trialfleet.workflows.status.states import TrialState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
@@ -23,6 +24,7 @@ def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _over(run, node),
         lambda: _held(node),
+        lambda: _lacks_slots(run, node),
         lambda: _runs(node),
         lambda: _interrupted(run, region, node),
         lambda: _blocked(run, region, node),
@@ -76,10 +78,19 @@ def _held(node: NodeFacts) -> Answer | None:
     return _answer(node, Kind.HELD, Blame.PERSON, why, command=f"condor_release {node.job}")
 
 
+def _lacks_slots(run: RunFacts, node: NodeFacts) -> Answer | None:
+    """Some of a gang's jobs have a slot, and too few."""
+    if not node.lacks_slots or node.queued is None:
+        return None
+    waiting = waits(node.node, run, node.queued)
+    return replace(waiting, why=f"{node.gang}: {waiting.why}")
+
+
 def _runs(node: NodeFacts) -> Answer | None:
     if node.state is not TrialState.RUNNING:
         return None
     where = f" in {node.life.slot}" if node.life.slot else ""
+    where = f": {node.gang}" if node.gang else where
     before = f"; {node.attempts} attempt(s) before failed, the last: {node.error}"
     why = f"nothing is wrong: it runs{where}{before if node.attempts else ''}"
     return _answer(node, Kind.WELL, Blame.NOBODY, why)

@@ -24,6 +24,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.models.listing import was_rolled_back
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
@@ -151,6 +152,7 @@ class RunWitnesses:
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
         ad = self._ad(node)
         life = last_life(place.log)
+        gang, lacks_slots = self._gang(graph, node, place)
         return NodeFacts(
             node=node,
             state=self._state(graph, node, trial, ad, place),
@@ -161,11 +163,20 @@ class RunWitnesses:
             skipped=_skipped(files.scripts_log, node),
             held=next((h[2] for h in self._held(graph) if h[0] == node), ""),
             job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
-            queued=self._idle(node),
+            queued=queued_job(self.files, node) if lacks_slots else self._idle(node),
             life=Life(**life._asdict()) if life else Life(),
             leaving=self._leaving(life.slot if life else ""),
             log=str(place.log) if place.log.exists() else "",
+            gang=gang,
+            lacks_slots=lacks_slots,
         )
+
+    def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:
+        size = self.frozen.study.nodes_of(graph.name)
+        if size is None or self._queued is None or node not in self._queued.running:
+            return "", False
+        slots = sum(ad["TrialfleetNode"] == node for ad in self._queued.running_ads)
+        return in_words(place, slots, size.min)
 
     def _failures(self, trial: StoredTrial | None, place: TrialFolder) -> dict[str, Any]:
         if trial is not None:

@@ -63,6 +63,8 @@ def result_of(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
     modules = {"PYTHONPATH": str(Path(trial.__file__).parent)}
     environment = {**os.environ, **modules, "PATH": python, "TRIALFLEET_TRIAL": "trial.json"}
     command = study.trainer.command  # type: ignore[union-attr]
+    if study.has_gangs:  # a world of one
+        command = ["python3", "-m", "gang.agent", *command]
     done = subprocess.run(command, cwd=box, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads((box / "result.json").read_text())
@@ -90,6 +92,13 @@ def test_each_trainer_trains_and_tuning_has_a_point(name: str, tmp_path: Path) -
     better = train(tmp_path, name, mode="final", params=BETTER[name])
     assert better["test_error"] < default["test_error"] < 10
     assert list((tmp_path / "box/model").iterdir())
+
+
+@pytest.mark.slow
+def test_ddp_trains_by_hand(tmp_path: Path) -> None:
+    trained = train(tmp_path, "ddp", mode="final", params={"steps": 30})
+    assert trained.keys() == {"val_error", "test_error"}
+    assert [path.name for path in (tmp_path / "box/model").iterdir()] == ["network.pt"]
 
 
 CONSTANT = {  # settings with which each has the mean for all points, or nearly

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.status.job_log import read_executions, read_job, read_stays
+from trialfleet.workflows.status.job_log import read_executions, read_job, read_stays, sandbox_of
 
 SUBMITTED = """\
 000 ({job:03}.000.000) 2026-11-22 07:07:51.584 Job submitted from host: <127.0.0.1:22457>
@@ -256,3 +256,50 @@ def test_a_node_without_a_price_costs_what_the_study_says_or_nobody_knows(tmp_pa
         tmp_path, SUBMITTED.format(job=6), executing("07:00:00"), TERMINATED.format(at="08")
     )
     assert [stay.usd for stay in read_stays(old, 8.0)] == [None]  # of what size the node was
+
+
+def of(proc: int, text: str) -> str:
+    """The event of another of a gang's jobs."""
+    return text.replace("(006.000.", f"(006.{proc:03}.")
+
+
+def test_a_gangs_jobs_are_one_attempt_and_each_pays(tmp_path: Path) -> None:
+    submitted = SUBMITTED.format(job=6)
+    log = write(
+        tmp_path,
+        submitted + of(1, submitted) + of(2, submitted),
+        executing("07:08:00.000"),
+        of(1, executing("07:08:10.000", slot="slot1_2@b")),
+        of(1, EVICTED.format(at="07:08:20.000")),
+        of(1, executing("07:08:40.000", slot="slot1_1@c")),
+        TERMINATED.format(at="07:09:00.000"),
+        of(1, TERMINATED.format(at="07:09:10.000")),  # proc 2 waited all the time
+    )
+    job = read_job(log)
+    assert job is not None
+    assert (job.attempts, job.wall_seconds, job.machine) == (1, 70.0, "c")
+    stays = read_stays(log)
+    assert [(stay.machine, stay.ended - stay.began) for stay in stays] == [
+        ("a", 60.0),
+        ("b", 10.0),
+        ("c", 30.0),
+    ]
+    again = SUBMITTED.format(job=7).replace("(007.000.", "(007.001.")
+    log.write_text(log.read_text() + SUBMITTED.format(job=7) + again)
+    found = read_job(log)
+    assert found is not None
+    assert found.attempts == 1
+
+
+def test_a_gangs_jobs_run_until_now(tmp_path: Path) -> None:
+    submitted = SUBMITTED.format(job=6)
+    log = write(
+        tmp_path,
+        submitted + of(1, submitted),
+        executing("07:08:00.000"),
+        of(1, executing("07:08:10.000")),
+    )
+    stays = read_stays(log, now=unix("07:09:00"))
+    assert [stay.ended - stay.began for stay in stays] == [60.0, 50.0]
+    assert sandbox_of(log, 1) is not None
+    assert sandbox_of(log, 2) is None

@@ -209,20 +209,30 @@ def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
     """How many trials run at a time, by the study and by the pool as it stands."""
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
+    if gangs := [nodes for name in study.region_table if (nodes := study.nodes_of(name))]:
+        least = min(nodes.min for nodes in gangs) if len(gangs) == len(study.region_table) else 1
+        size = f"{least} to {max(nodes.max for nodes in gangs)} slots of {size}"
     text = f"up to {lanes} trial(s), each on {size}"
     found = pool_check.prospects if pool_check else None
     if found is None or not found.slots:
         return text
-    if found.concurrency >= lanes:
+    most = _at_a_time(study, found.concurrency)
+    if most >= lanes:
         return f"{text}; this pool has room for all of them"
-    return f"{text}; this pool runs {found.concurrency or 'none'} at a time"
+    return f"{text}; this pool runs {most or 'none'} at a time"
+
+
+def _at_a_time(study: Study, jobs: int) -> int:
+    """How many trials a pool runs at a time that runs so many jobs."""
+    nodes = (study.nodes_of(name) for name in study.region_table)
+    return jobs // max(each.min if each else 1 for each in nodes)
 
 
 def _expected(study: Study, graph: StudyGraph, pool_check: PoolCheck | None) -> Estimate | None:
     """How long the run will take; None where nothing says so."""
     found = pool_check.prospects if pool_check else None
-    concurrency = min(graph.concurrency, found.concurrency) if found else 0
-    return estimate(study, concurrency)
+    most = _at_a_time(study, found.concurrency) if found else 0
+    return estimate(study, min(graph.concurrency, most))
 
 
 def _time(expected: dict[str, Any], trials: int, regions: int) -> str:

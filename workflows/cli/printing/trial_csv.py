@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     "region", "trial", "node", "state", "value", "predicted", "attempts", "seconds", "started",
     "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb", "machine", "slot",
-    "usd", "lost_usd", "error",
+    "ranks", "generations", "usd", "lost_usd", "error",
 )  # fmt: skip
 
 

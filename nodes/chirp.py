@@ -1,0 +1,261 @@
+"""What a job says to its access point while it runs: HTCondor's chirp, by the standard library.
+
+A job whose submit file has `want_io_proxy = true` finds host, port and cookie in the file that
+$_CONDOR_CHIRP_CONFIG names. Paths are relative to the job's folder on the access point. The file
+travels alone, like `trial.py`.
+
+    with Chirp.of_this_job() as chirp:
+        starts = chirp.attribute("NumShadowStarts")
+        text = chirp.read("roster.json")
+        chirp.write("step", b"3")
+        chirp.put(Path("state.tar"), "state.part")
+        chirp.rename("state.part", "state.tar")
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
+TIMEOUT = 10.0  # seconds for each exchange; one with an access point that is away takes as long
+MISSING = -3  # the answer for a file that isn't there
+_LONGEST_ANSWER = 5120  # bytes
+_BLOCK = 1 << 20  # bytes of an exchange
+_MODE = 0o644
+
+
+class ChirpError(OSError):
+    """The access point refuses, or does not answer as it should.
+
+    Attributes:
+        code: its answer, below 0; the protocol's own errors are listed in HTCondor's
+            chirp_protocol.h.
+    """
+
+    def __init__(self, request: str, code: int) -> None:
+        super().__init__(f"chirp: {request.split(' ', maxsplit=1)[0]} was answered {code}")
+        self.code = code
+
+
+class Chirp:
+    """A connection to the job's access point, made anew after each failure. For one thread.
+
+    Args:
+        host: where the job's own starter listens.
+        port: likewise.
+        cookie: which proves that this is the job.
+        timeout: seconds for each exchange.
+    """
+
+    def __init__(self, host: str, port: int, cookie: str, timeout: float = TIMEOUT) -> None:
+        self._where, self._cookie, self._timeout = (host, port), cookie, timeout
+        self._socket: socket.socket | None = None
+        self._received = b""
+
+    @staticmethod
+    def of_this_job() -> Chirp:
+        """Return the job's own, not connected yet.
+
+        Raises:
+            OSError: this is no job of HTCondor's, or one without want_io_proxy.
+        """
+        config = os.environ.get(CONFIG)
+        if config is None:
+            raise OSError(f"${CONFIG} is not set: no job, or one without want_io_proxy = true")
+        try:
+            host, port, cookie = Path(config).read_text(encoding="utf-8").split()
+            return Chirp(host, int(port), cookie)
+        except ValueError as error:
+            raise OSError(f"{config} is no chirp configuration: {error}") from error
+
+    def __enter__(self) -> Chirp:
+        """Return itself; leaving the block closes the connection."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection; the next exchange makes another."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._received = None, b""
+
+    def attribute(self, name: str) -> str:
+        """Return an attribute of the job's ad as a ClassAd expression, as its shadow has it.
+
+        Raises:
+            OSError: it could not be read.
+        """
+        length = self._ask(f"get_job_attr {_word(name)}")
+        return b"".join(self._data(length)).decode()
+
+    def read(self, remote: str) -> bytes | None:
+        """Return what a small file on the access point holds; None where it is missing.
+
+        Raises:
+            OSError: it could not be read.
+        """
+        try:
+            length = self._ask(f"getfile {_word(remote)}")
+        except ChirpError as error:
+            if error.code == MISSING:
+                return None
+            raise
+        return b"".join(self._data(length))
+
+    def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
+        """Copy a file of the access point into this machine's `local`.
+
+        Args:
+            remote: the file.
+            local: what it becomes.
+            meanwhile: called between blocks; it may use this connection.
+
+        Raises:
+            OSError: it is missing, or could not be copied.
+        """
+        with self._opened(remote, "r") as opened, local.open("wb") as file:
+            while block := b"".join(self._data(self._ask(f"read {opened} {_BLOCK}"))):
+                file.write(block)
+                if meanwhile:
+                    meanwhile()
+
+    def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
+        """Copy a file of this machine to the access point, over one of that name.
+
+        It is there in part while this goes on: put it under another name and `rename` it.
+
+        Args:
+            local: the file.
+            remote: what it becomes.
+            meanwhile: called between blocks; it may use this connection.
+
+        Raises:
+            OSError: it could not be copied.
+        """
+        with self._opened(remote, "wct") as opened, local.open("rb") as file:
+            while block := file.read(_BLOCK):
+                self._write(opened, block)
+                if meanwhile:
+                    meanwhile()
+            self._ask(f"fsync {opened}")
+
+    def write(self, remote: str, content: bytes) -> None:
+        """Make a small file on the access point hold `content`, whoever reads it meanwhile.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        part = f"{remote}.part"
+        request = f"putfile {_word(part)} {_MODE} {len(content)}"
+        self._ask(request)
+        try:
+            self._connected().sendall(content)
+            code = self._answer()
+        except OSError:
+            self.close()
+            raise
+        if code < 0:
+            raise ChirpError(request, code)
+        self.rename(part, remote)
+
+    def rename(self, remote: str, to: str) -> None:
+        """Give a file on the access point another name, in one step.
+
+        Raises:
+            OSError: it could not be renamed.
+        """
+        self._ask(f"rename {_word(remote)} {_word(to)}")
+
+    # Inside
+
+    @contextmanager
+    def _opened(self, remote: str, flags: str) -> Iterator[int]:
+        """Open a file there; a failure drops the connection, and with it the open file."""
+        try:
+            opened = self._ask(f"open {_word(remote)} {flags} {_MODE}")
+            self._line()  # what `stat` would say of it
+            yield opened
+            self._ask(f"close {opened}")
+        except OSError:
+            self.close()
+            raise
+
+    def _write(self, opened: int, block: bytes) -> None:
+        """Write all of a block: one exchange, so that the starter serves others in between."""
+        while block:
+            written = self._ask(f"write {opened} {len(block)}", block)
+            block = block[written:]
+
+    def _ask(self, request: str, data: bytes = b"") -> int:
+        """Send a request, and what belongs to it; return its answer, a number from 0."""
+        try:
+            self._connected().sendall(f"{request}\n".encode() + data)
+            code = self._answer()
+        except OSError:
+            self.close()
+            raise
+        if code < 0:
+            raise ChirpError(request, code)
+        return code
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._where, timeout=self._timeout)
+            self._ask(f"cookie {self._cookie}")
+        return self._socket
+
+    def _answer(self) -> int:
+        line = self._line()
+        try:
+            return int(line)
+        except ValueError as error:
+            raise OSError(f"chirp: {line[:80]!r} is no answer") from error
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._received:
+            if len(self._received) > _LONGEST_ANSWER:
+                raise OSError("chirp: an answer without an end")
+            self._received += self._receive(_LONGEST_ANSWER)
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _data(self, length: int) -> Iterator[bytes]:
+        """What follows an answer, block by block; a failure closes the connection."""
+        try:
+            while length:
+                block = self._received[:length] or self._receive(min(length, _BLOCK))
+                self._received = self._received[len(block) :]
+                length -= len(block)
+                yield block
+        except OSError:
+            self.close()
+            raise
+
+    def _receive(self, most: int) -> bytes:
+        block = self._connected().recv(most)
+        if not block:
+            raise OSError("chirp: the connection has ended")
+        return block
+
+
+def _word(text: str) -> str:
+    """`text` as one word of a request."""
+    for plain, escaped in (("\\", "\\\\"), (" ", "\\ "), ("\n", "\\n"), ("\t", "\\t")):
+        text = text.replace(plain, escaped)
+    return text

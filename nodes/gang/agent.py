@@ -1,0 +1,387 @@
+"""The agent of one job of a gang: `python3 -m gang.agent COMMAND`, in the job's sandbox.
+
+It tells of itself by a file on the access point, reads there what the keeper decided
+(`roster.json`), and runs the trainer's command as its workers, anew in each generation. It
+stays while generations come and go, and leaves with
+
+    0 or 1     the training is over, well or not
+    85         its machine is wanted back: HTCondor starts the job again elsewhere
+    86         too few of the gang have a slot, or this machine is at fault: the job waits in the
+               queue, so that another gang that lacks slots as well may have this one
+
+Outside of a gang's job, as where a trainer is tried by hand, it runs the command as a world of one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__ != "gang":
+    from trialfleet.nodes.chirp import Chirp
+    from trialfleet.nodes.gang import member, network, packages, workers
+    from trialfleet.nodes.gang.member import Member
+    from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package
+    from trialfleet.nodes.gang.roster import Roster
+else:  # travelling alone, in a job's sandbox
+    from chirp import Chirp
+    from gang import member, network, packages, workers
+    from gang.member import Member
+    from gang.packages import CHECKPOINT, RESULT, Package
+    from gang.roster import Roster
+
+EXIT_CHECKPOINTED, EXIT_NO_GANG = 85, 86
+EXIT_REJECTED = 64
+TICK = 0.2  # seconds between two looks at the roster
+BEAT = 3.0  # between two signs of life
+PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
+LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
+ANSWER_SECONDS = 4.0  # so long the keeper may take to answer that a rank leaves
+DELIVER_SECONDS = 2.0  # between two attempts to deliver what a worker left
+BEGIN_SECONDS = 10.0  # so long a checkpoint is tried to be fetched
+STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
+REMOTE = "gang"  # the folder on the access point
+GANG = "TRIALFLEET_GANG"  # in the job's environment: its cluster and proc
+WORKERS = "TRIALFLEET_WORKERS"  # there: how many workers each job has
+AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
+
+
+class Agent:
+    """One job's part in its gang. Single-threaded, because it forks.
+
+    Args:
+        command: the trainer's words.
+        cluster: the job's.
+        proc: likewise.
+        per_job: how many workers it has.
+        chirp: the way to the access point.
+    """
+
+    def __init__(
+        self, command: list[str], cluster: int, proc: int, per_job: int, chirp: Chirp
+    ) -> None:
+        self._command, self._cluster, self._proc, self._per_job = command, cluster, proc, per_job
+        self._chirp = chirp
+        self._sandbox = Path.cwd()
+        self._me = Member(
+            token=secrets.token_hex(4),
+            starts=0,
+            host=network.own_address(),
+            port=0,
+            phase=member.WAITING,
+            generation=0,
+        )
+        self._said: Member | None = None
+        self._said_at = 0.0
+        self._workers: list[workers.Worker] = []
+        self._rank: int | None = None  # of this machine in the generation that it trains in
+        self._saves = 0  # checkpoints of that generation
+        self._to_deliver: str | None = None  # what a worker left, while it isn't delivered
+        self._deliver_at = 0.0
+        self._alone_since: float | None = None
+        self._stopped_since: float | None = None
+        self._leave_at: float | None = None
+        self._begin_by: float | None = None
+        self._is_told_to_save = False
+        self._sent_state: object = None  # of the checkpoint that was sent last
+        self._door = network.Door(self._sandbox)
+
+    def run(self) -> int:
+        """Live in the gang until it is over; return the exit code."""
+        signal.signal(signal.SIGTERM, self._wanted_back)
+        workers.preload(self._command, self._sandbox)
+        while True:
+            roster = self._read_roster()
+            code = self._turn(roster)
+            if code is not None:
+                self._kill()
+                return code
+            self._speak()
+            self._serve()
+
+    # One turn
+
+    def _turn(self, roster: Roster | None) -> int | None:
+        """Do what the roster asks for; return the exit code once there is nothing left to do."""
+        self._look_at_workers()
+        self._deliver()
+        if roster and roster.state == "done":
+            return roster.code if roster.code in range(EXIT_CHECKPOINTED) else 1
+        if self._leave_at is not None:
+            return self._leave(roster, self._leave_at)
+        if roster is None:
+            pass  # what runs goes on while nobody decides
+        elif roster.state == "form":
+            self._form(roster)
+        else:
+            self._take_part(roster)
+        return EXIT_NO_GANG if self._is_alone(roster) else None
+
+    def _form(self, roster: Roster) -> None:
+        """Get ready for a generation, once the former has ended here."""
+        if roster.generation <= self._me.generation:
+            return
+        self._end_workers(kill=roster.kill)
+        result_waits = self._rank == 0 and self._me.phase == member.FINISHED
+        if not self._is_busy() and not result_waits:
+            self._rank = None
+            self._become(member.READY, roster.generation, port=network.free_port(self._me.host))
+
+    def _take_part(self, roster: Roster) -> None:
+        mine = [rank for rank, each in enumerate(roster.members) if each[1] == self._me.token]
+        if roster.generation == self._me.generation and mine:
+            if self._me.phase == member.READY:
+                self._begin(roster, mine[0])
+        elif roster.generation >= self._me.generation:  # it goes on without this one
+            self._kill()
+            self._rank = None
+            if not self._is_busy():
+                self._become(member.WAITING, roster.generation - 1)
+
+    def _begin(self, roster: Roster, rank: int) -> None:
+        """Start the workers, from the checkpoint that the roster names."""
+        packages.begin_anew(self._sandbox)
+        if roster.start:
+            local = self._sandbox / f".{roster.start}"
+            try:
+                self._chirp.fetch(f"{REMOTE}/{roster.start}", local, self._speak)
+                packages.unpack(local, self._sandbox)
+            except OSError as error:
+                self._could_not_begin(roster, error)
+                return
+            finally:
+                local.unlink(missing_ok=True)
+        self._rank, self._saves, self._stopped_since, self._begin_by = rank, 0, None, None
+        self._is_told_to_save, self._sent_state = False, packages.state_of(self._sandbox)
+        host, port = roster.members[0][2:4]
+        shared = network.variables(self._me.host) | {
+            "WORLD_SIZE": str(len(roster.members) * self._per_job),
+            "LOCAL_WORLD_SIZE": str(self._per_job),
+            "GROUP_RANK": str(rank),
+            "GROUP_WORLD_SIZE": str(len(roster.members)),
+            "MASTER_ADDR": str(host),
+            "MASTER_PORT": str(port),
+            "TRIALFLEET_GENERATION": str(roster.generation),
+            AGENT: self._door.address,
+        }
+        try:
+            for local_rank in range(self._per_job):
+                number = rank * self._per_job + local_rank
+                own = {"RANK": str(number), "LOCAL_RANK": str(local_rank)}
+                self._workers.append(workers.start(self._command, shared | own))
+        except OSError as error:
+            self._kill()
+            print(f"{self._command[0]} can't be run: {error}", file=sys.stderr)
+            self._workers_ended(126 if isinstance(error, PermissionError) else 127)
+        else:
+            self._become(member.RUNNING, roster.generation)
+
+    def _could_not_begin(self, roster: Roster, error: OSError) -> None:
+        """Without the checkpoint: try again for a while, the access point may be away."""
+        print(f"gang: {roster.start} can't be had: {error}", file=sys.stderr)
+        self._begin_by = self._begin_by or time.monotonic() + BEGIN_SECONDS
+        if time.monotonic() > self._begin_by:
+            self._begin_by = None
+            self._become(member.FAILED, roster.generation, code=1, ended=time.time())
+
+    def _is_alone(self, roster: Roster | None) -> bool:
+        """Tell whether too few have had a slot for so long that this one is to be given back."""
+        is_short = roster is None or (roster.state == "form" and roster.short)
+        if not is_short or self._is_busy():
+            self._alone_since = None
+            return False
+        now = time.monotonic()
+        self._alone_since = self._alone_since or now
+        often = min(max(0, self._me.starts - 3), 8)  # a gang that waits all night starts less often
+        patience = min(PATIENCE * 2.0**often, LONGEST_PATIENCE)
+        return now - self._alone_since > patience
+
+    def _leave(self, roster: Roster | None, by: float) -> int | None:
+        """End with the generation, as soon as it has saved or the time is up."""
+        if self._me.phase not in {member.FINISHED, member.LEAVING}:
+            self._become(member.LEAVING, self._me.generation)
+        if roster and roster.state == "form" and roster.generation > self._me.generation:
+            self._end_workers(kill=roster.kill)
+        elif time.monotonic() >= by - LEAVE_SECONDS + ANSWER_SECONDS:  # nobody keeps the gang
+            self._end_workers(kill=self._rank != 0)
+        if time.monotonic() >= by:
+            self._kill()
+            return EXIT_CHECKPOINTED
+        is_needed = self._is_busy() or (self._rank == 0 and self._me.phase == member.FINISHED)
+        return None if is_needed else EXIT_CHECKPOINTED
+
+    # Workers
+
+    def _is_busy(self) -> bool:
+        return bool(self._workers) or self._to_deliver is not None
+
+    def _end_workers(self, *, kill: bool) -> None:
+        """Have rank 0 save and end; the others are needed until it has, and then are killed."""
+        if kill:
+            self._kill()
+        elif self._rank == 0 and self._workers and not self._is_told_to_save:
+            workers.send(self._workers[0], signal.SIGTERM)
+            self._is_told_to_save = True
+
+    def _kill(self) -> None:
+        for worker in self._workers:
+            workers.send(worker, signal.SIGKILL, to_all=True)
+        for worker in self._workers:
+            while worker.poll() is None:
+                time.sleep(0.005)
+        self._workers = []
+
+    def _look_at_workers(self) -> None:
+        """See whether the workers have ended; if one has failed, end the others."""
+        if not self._workers:
+            return
+        codes = [worker.poll() for worker in self._workers]
+        failed = [code for code in codes if code]
+        if failed:
+            self._kill()
+        elif all(code == 0 for code in codes):
+            self._workers = []
+        else:
+            self._give_up_stopped()
+            return
+        self._workers_ended(failed[0] if failed else 0)
+
+    def _workers_ended(self, code: int) -> None:
+        if code == 0:
+            self._to_deliver = RESULT if self._rank == 0 else None
+            phase = member.FINISHED
+        elif code == EXIT_CHECKPOINTED:
+            self._to_deliver = CHECKPOINT if self._rank == 0 else None
+            phase = member.SAVED
+        else:
+            self._to_deliver = RESULT if code == EXIT_REJECTED else None
+            phase = member.FAILED
+        self._deliver_at = 0.0
+        self._deliver()
+        if self._leave_at is None or phase == member.FINISHED:
+            self._become(phase, self._me.generation, code=code, ended=time.time())
+
+    def _give_up_stopped(self) -> None:
+        """End a worker that somebody has stopped: the others wait for it without an end."""
+        if not any(workers.is_stopped(worker) for worker in self._workers):
+            self._stopped_since = None
+            return
+        self._stopped_since = self._stopped_since or time.monotonic()
+        if time.monotonic() - self._stopped_since > STOPPED_SECONDS:
+            print("gang: a worker was stopped (SIGSTOP), and is ended", file=sys.stderr)
+            self._kill()
+            self._workers_ended(-signal.SIGKILL)
+
+    # The access point
+
+    def _read_roster(self) -> Roster | None:
+        try:
+            return Roster.of(self._chirp.read(f"{REMOTE}/roster.json"), self._cluster)
+        except OSError:
+            return None
+
+    def _become(self, phase: str, generation: int, **more: Any) -> None:
+        now = replace(self._me, phase=phase, generation=generation, code=0, ended=0.0)
+        self._me = replace(now, **more)
+        self._alone_since = None if phase == member.RUNNING else self._alone_since
+
+    def _speak(self) -> None:
+        """Say what has changed, and now and then that this one lives."""
+        self._me = replace(self._me, busy=int(self._is_busy()))
+        now = time.monotonic()
+        if self._me == self._said and now - self._said_at < BEAT:
+            return
+        try:
+            starts = int(self._chirp.attribute("NumShadowStarts"))
+            self._me = replace(self._me, starts=starts, beat=self._me.beat + 1)
+            self._chirp.write(f"{REMOTE}/{member.name_of(self._proc)}", self._me.as_text().encode())
+        except (OSError, ValueError):
+            return
+        self._said, self._said_at = self._me, now
+
+    def _deliver(self) -> None:
+        """Bring what a worker left to the access point; what fails is tried again soon."""
+        if self._to_deliver is None or time.monotonic() < self._deliver_at:
+            return
+        if self._send(self._to_deliver):
+            self._to_deliver = None
+        self._deliver_at = time.monotonic() + DELIVER_SECONDS
+
+    def _send(self, kind: str) -> bool:
+        state = packages.state_of(self._sandbox)
+        if kind == CHECKPOINT and state == self._sent_state:
+            return True
+        number = self._saves + 1 if kind == CHECKPOINT else self._proc
+        package = Package(kind, self._me.generation, number)
+        local = self._sandbox / f".{package.name}"
+        try:
+            packages.pack(kind, self._sandbox, local)
+            self._chirp.put(local, f"{REMOTE}/{package.part}", self._speak)
+            self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
+        except OSError as error:
+            print(f"gang: {package.name} can't be sent: {error}", file=sys.stderr)
+            return False
+        finally:
+            local.unlink(missing_ok=True)
+        if kind == CHECKPOINT:
+            self._saves, self._sent_state = number, state
+        return True
+
+    def _serve(self) -> None:
+        """Wait until the next turn; a worker that has saved a checkpoint is served meanwhile."""
+        until = time.monotonic() + TICK
+        while (left := until - time.monotonic()) > 0:
+            connection = self._door.wait(left)
+            if connection is None:
+                return
+            with connection, suppress(OSError):
+                connection.recv(64)
+                is_sent = self._rank != 0 or self._send(CHECKPOINT)
+                connection.sendall(b"ok\n" if is_sent else b"failed\n")
+
+    def _wanted_back(self, _number: int, _frame: object) -> None:
+        """SIGTERM: say so, and stay until the generation has ended."""
+        if self._leave_at is None:
+            self._leave_at = time.monotonic() + LEAVE_SECONDS
+
+
+def alone(command: list[str]) -> None:
+    """Become the trainer, the only rank of its world."""
+    os.environ.update(network.variables("127.0.0.1"))
+    os.environ.update(
+        RANK="0",
+        WORLD_SIZE="1",
+        LOCAL_RANK="0",
+        LOCAL_WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(network.free_port("127.0.0.1")),
+    )
+    os.execvp(command[0], command)  # noqa: S606 - the trainer's own words
+
+
+def main() -> None:
+    """Run the command of the arguments in a gang."""
+    command = sys.argv[1:]
+    job = os.environ.get(GANG)
+    if job is None:
+        alone(command)
+        return
+    cluster, proc = map(int, job.split("."))
+    per_job = int(os.environ.get(WORKERS, "1"))
+    try:
+        code = Agent(command, cluster, proc, per_job, Chirp.of_this_job()).run()
+    except OSError as error:  # of this machine, a full disk, say
+        print(f"gang: {error}", file=sys.stderr)
+        code = EXIT_NO_GANG
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What the agent of one job of a gang says of itself: a line in a file on the access point.
+
+An attribute of the job's ad would do as well, but each of its changes, every 3 s and for days, is
+an event in the job's log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+# What an agent does.
+WAITING = "waiting"  # for a generation that takes it in
+READY = "ready"  # for the generation that is being formed
+RUNNING = "running"  # its workers train
+SAVED = "saved"  # its worker left with 85: a checkpoint is saved, to be called again
+FINISHED = "finished"  # its workers left with 0; of rank 0, the result is delivered
+FAILED = "failed"  # a worker left otherwise
+LEAVING = "leaving"  # its machine is wanted back
+
+
+@dataclass(frozen=True)
+class Member:
+    """An agent, as it was when it spoke last.
+
+    Attributes:
+        token: names this process among all that the job had; of one that dies, it says nothing.
+        starts: the job's NumShadowStarts: what a job said before it was lost has another number.
+        host: the address at which the others reach it.
+        port: one that was free when it got ready; of rank 0, that of the rendezvous.
+        phase: what it does.
+        generation: in which one it does so.
+        busy: 1 while a worker lives, or what it left is on its way to the access point.
+        code: exit code of the worker that failed; minus the signal's number.
+        ended: when that was, in Unix seconds.
+        beat: goes up while nothing else changes.
+    """
+
+    token: str
+    starts: int
+    host: str
+    port: int
+    phase: str
+    generation: int
+    busy: int = 0
+    code: int = 0
+    ended: float = 0.0
+    beat: int = 0
+
+    def as_text(self) -> str:
+        """Return the line."""
+        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+
+def name_of(proc: int) -> str:
+    """Return the name of a job's file in the folder `gang`."""
+    return f"agent.{proc}"
+
+
+def parsed(text: object) -> Member | None:
+    """Return the member of a line; None where it is none."""
+    words = dict(word.partition("=")[::2] for word in str(text).split())
+    try:
+        return Member(
+            token=words["token"],
+            starts=int(words["starts"]),
+            host=words["host"],
+            port=int(words["port"]),
+            phase=words["phase"],
+            generation=int(words["generation"]),
+            busy=int(words["busy"]),
+            code=int(words["code"]),
+            ended=float(words["ended"]),
+            beat=int(words["beat"]),
+        )
+    except (KeyError, ValueError):
+        return None

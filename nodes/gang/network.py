@@ -1,0 +1,90 @@
+"""Where the ranks of a gang reach this machine, and where a worker reaches its agent."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import socket
+import struct
+from pathlib import Path
+
+_SOCKET = ".agent.sock"
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR
+_OUTSIDE = ("192.0.2.1", 9)  # nowhere; asking for the way to it sends nothing
+
+
+def own_address() -> str:
+    """Return the address that HTCondor advertises for this machine: the others can reach it."""
+    try:
+        ad = Path(os.environ["_CONDOR_MACHINE_AD"]).read_text(encoding="utf-8", errors="replace")
+    except (KeyError, OSError):
+        ad = ""
+    found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
+    return found[1] if found else _outgoing_address()
+
+
+def _outgoing_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_OUTSIDE)
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def free_port(host: str) -> int:
+    """Return a port that nothing listens on; who needs it soon finds it free."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def variables(host: str) -> dict[str, str]:
+    """Return what has gloo and NCCL use the interface of an address; a user's choice stands.
+
+    They would look for the machine's name, which many a machine resolves to itself.
+    """
+    if not (name := _interface(host)):
+        return {}
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {each: name for each in names if each not in os.environ}
+
+
+def _interface(host: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), _GET_ADDRESS, request)
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == host:
+                return name
+    return ""
+
+
+class Door:
+    """A socket in a folder, by which workers say that they have saved.
+
+    Attributes:
+        address: what a worker connects to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        (folder / _SOCKET).unlink(missing_ok=True)
+        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        # By a descriptor, because an address has room for 107 bytes.
+        self.address = f"/proc/{os.getpid()}/fd/{opened}/{_SOCKET}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.address)
+        self._listener.listen(16)
+
+    def wait(self, seconds: float) -> socket.socket | None:
+        """Return the next worker's connection; None if there is none within so many seconds."""
+        if not select.select([self._listener], [], [], seconds)[0]:
+            return None
+        connection, _ = self._listener.accept()
+        connection.settimeout(1.0)
+        return connection

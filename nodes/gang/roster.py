@@ -1,0 +1,39 @@
+"""What the agents of a gang are told: as much of the roster as they need."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Roster:
+    """What the keeper decided; `trialfleet.workflows.gang.roster` tells what it means."""
+
+    generation: int
+    state: str
+    members: list[list[Any]]  # proc, token, host, port; in the order of ranks
+    start: str | None
+    kill: bool
+    short: bool
+    code: int
+
+    @staticmethod
+    def of(text: bytes | None, cluster: int) -> Roster | None:
+        """Return what a file holds; None where there is none for this submission of the job."""
+        try:
+            plain = json.loads(text or b"null")
+            if not plain or plain["cluster"] != cluster:
+                return None
+            return Roster(
+                generation=plain["generation"],
+                state=plain["state"],
+                members=plain["members"],
+                start=plain["start"],
+                kill=plain["kill"],
+                short=plain["short"],
+                code=plain["code"] or 0,
+            )
+        except (ValueError, LookupError, TypeError):
+            return None

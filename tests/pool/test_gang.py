@@ -1,0 +1,317 @@
+"""Gangs on a real pool: several jobs train one model, and are killed, evicted and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import MakeRun
+from tests.pool.watching import dagmans, processes_with
+from trialfleet import Run, RunState
+from trialfleet.nodes import trial
+from trialfleet.nodes.gang import agent
+from trialfleet.nodes.gang.network import free_port
+from trialfleet.workflows.examples import EXAMPLES
+from trialfleet.workflows.gang.records import read_roster
+from trialfleet.workflows.gang.roster import RUN, Roster
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.why.explain import why
+
+pytestmark = pytest.mark.usefixtures("pool")
+
+TRAINER = EXAMPLES["ddp"] / "train.py"
+POINTS = EXAMPLES["first"] / "points"
+NODE = "north.l1.t01"
+WaitFor = Callable[..., None]
+
+
+class GangRun:
+    """A run of one trial, which is a gang of up to three."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.place = TrialFolder(run.folder / "regions/north/trials" / NODE)
+
+    @property
+    def roster(self) -> Roster | None:
+        return read_roster(self.place)
+
+    def trains(self, generation: int = 1, ranks: int = 3) -> bool:
+        """Whether so many ranks train, in this generation or a later one."""
+        now = self.roster
+        is_new = now is not None and now.state == RUN and now.generation >= generation
+        return is_new and now is not None and len(now.members) == ranks
+
+    def has_saved(self) -> bool:
+        """Whether a checkpoint of the generation that trains is on the access point."""
+        now = self.roster
+        names = (path.name for path in self.place.gang.glob("checkpoint.*.tar"))
+        return now is not None and any(f".{now.generation:06}." in name for name in names)
+
+    def processes(self, rank: int) -> list[psutil.Process]:
+        """The agent of a rank, and its worker behind it."""
+        assert self.roster is not None
+        job = f"{self.roster.cluster}.{self.roster.members[rank].proc}"
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(agent.GANG) == job and "gang.agent" in process.cmdline():
+                    return [process, *process.children()]
+        raise AssertionError(f"no agent of {job}")
+
+    def result(self) -> dict[str, float]:
+        metrics: dict[str, float] = json.loads(self.place.result.read_text())["metrics"]
+        return metrics
+
+    def steps(self) -> list[int]:
+        return [json.loads(line)["step"] for line in self.place.progress.read_text().splitlines()]
+
+
+def undisturbed(place: TrialFolder, folder: Path) -> dict[str, float]:
+    """What the same trial comes to in one process, by hand."""
+    folder.mkdir()
+    for file in (place.trial_json, TRAINER, Path(trial.__file__), POINTS / "north.csv"):
+        shutil.copy(file, folder)
+    (folder / "checkpoint").mkdir()
+    here = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    here |= {"MASTER_PORT": str(free_port("127.0.0.1"))}
+    subprocess.run(
+        [sys.executable, TRAINER.name], cwd=folder, env={**os.environ, **here}, check=True
+    )
+    metrics: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    return metrics
+
+
+MakeGang = Callable[..., GangRun]
+
+
+@pytest.fixture
+def make_gang(make_run: MakeRun) -> Iterator[MakeGang]:
+    made: list[Run] = []
+
+    def make(steps: int, **changes: Any) -> GangRun:
+        constants = {"width": 8, "learning_rate": 0.01, "steps": steps, "checkpoint_seconds": 0.5}
+        settings = {
+            "regions": ["north"],
+            "data": [str(POINTS / "{region}.csv")],
+            "objective": {"metric": "val_error", "direction": "minimize"},
+            "budget": {"trials": 1, "lanes": 1},
+            "trainer": {"command": ["python3", TRAINER.name], "files": [str(TRAINER)]},
+            "resources": {"nodes": {"min": 2, "max": 3}, "memory": "1GB", "disk": "100MB"},
+            "publish": "none",
+        }
+        run = make_run(constants, **(settings | changes))
+        made.append(run)
+        return GangRun(run)
+
+    yield make
+    for run in made:
+        with suppress(Exception):
+            run.stop()
+
+
+def kill_worker(gang: GangRun) -> None:
+    gang.processes(1)[1].kill()
+
+
+def kill_rank(gang: GangRun) -> None:
+    for process in gang.processes(1):
+        process.kill()
+
+
+def evict_first(gang: GangRun) -> None:
+    assert gang.roster is not None
+    job = f"{gang.roster.cluster}.{gang.roster.members[0].proc}"
+    subprocess.run(["condor_vacate_job", job], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("disturb", "steps"),
+    [
+        (kill_worker, 500),
+        pytest.param(kill_rank, 1200, marks=pytest.mark.thorough),
+        pytest.param(evict_first, 1200, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_disturbed_gang_comes_to_the_same(
+    make_gang: MakeGang,
+    wait_for: WaitFor,
+    work: Path,
+    disturb: Callable[[GangRun], None],
+    steps: int,
+) -> None:
+    own = make_gang(steps=steps)
+    own.run.submit()
+    wait_for(lambda: own.trains() and own.has_saved())
+    before = own.roster
+    assert before is not None
+    disturb(own)
+    assert own.run.wait().state is RunState.DONE
+    assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
+    assert own.steps() == sorted(set(own.steps()))
+    assert own.roster is not None
+    assert own.roster.generation > before.generation
+    assert own.roster.start is not None, "it went on from a checkpoint"
+    (record,) = own.run.trials()
+    assert record.attempts == 1
+
+
+@pytest.mark.thorough
+def test_a_gang_goes_on_without_a_frozen_rank_and_takes_it_in_again(
+    make_gang: MakeGang, wait_for: WaitFor, work: Path
+) -> None:
+    own = make_gang(steps=2000)
+    own.run.submit()
+    wait_for(lambda: own.trains() and own.has_saved())
+    frozen = own.processes(0)
+    for process in frozen:
+        process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: own.trains(2, ranks=2))
+    frozen[0].send_signal(signal.SIGCONT)
+    wait_for(lambda: own.trains(3, ranks=3))
+    assert own.run.wait().state is RunState.DONE
+    assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
+
+
+def keepers(gang: GangRun) -> list[psutil.Process]:
+    return processes_with("trialfleet.workflows.gang.keeper", str(gang.run.folder))
+
+
+@pytest.mark.thorough
+def test_keeper_and_service_are_killed_while_a_gang_forms_and_while_it_trains(
+    make_gang: MakeGang, wait_for: WaitFor, work: Path
+) -> None:
+    own = make_gang(steps=1500)
+    own.run.submit()
+    wait_for(lambda: own.roster is not None)
+    service = ("workflows.scripts.node_scripts", str(own.run.folder))
+    for process in [*keepers(own), *processes_with(*service)]:
+        process.kill()
+    wait_for(lambda: own.trains() and own.has_saved())
+    for process in [*keepers(own), *processes_with(*service)]:
+        process.kill()
+    kill_rank(own)  # nobody forms the next generation before the keeper is back
+    assert own.run.wait().state is RunState.DONE
+    assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
+    (record,) = own.run.trials()
+    assert record.attempts == 1
+    assert record.generations is not None
+    assert record.generations >= 2
+
+
+TRAINER_OF_ANY_KIND = """\
+[ "$WORLD_SIZE" = 2 ] || exit 3
+[ -s checkpoint/words ] || {{ echo "$RANK of $WORLD_SIZE" >checkpoint/words; exit 85; }}
+[ {faulty} = 0 ] || [ "$RANK" = 0 ] || {{ echo "rank 1 has a fault" >&2; exit 7; }}
+[ {faulty} = 0 ] || sleep 60
+cp checkpoint/words model/words
+echo '{{"status": "complete", "metrics": {{"val_error": 0.5}}}}' >result.json
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("faulty", [False, True])
+def test_ranks_of_any_language_meet_by_their_environment(
+    make_gang: MakeGang, work: Path, faulty: bool
+) -> None:
+    script = work / "train.sh"
+    script.write_text(TRAINER_OF_ANY_KIND.format(faulty=int(faulty)))
+    own = make_gang(
+        steps=1,
+        trainer={"command": ["sh", script.name], "files": [str(script)]},
+        resources={"nodes": {"min": 2, "max": 2}, "memory": "100MB", "disk": "20MB"},
+        retries=0,
+        publish="models",
+    )
+    own.run.submit()
+    status = own.run.wait()
+    (region,) = status.regions
+    if faulty:
+        assert status.state is RunState.FAILED
+        assert region.cause is not None
+        assert region.cause.error == "exit code 7: rank 1 has a fault"
+        assert Path(region.cause.log).read_text().splitlines()[-1] == "rank 1 has a fault"
+    else:
+        assert status.state is RunState.DONE, status
+        assert (Path(region.published or "") / "words").read_text() == "0 of 2\n"
+
+
+@pytest.mark.thorough
+def test_gangs_that_have_half_of_their_slots_do_not_wait_for_each_other(
+    make_gang: MakeGang, work: Path
+) -> None:
+    script = work / "train.sh"
+    script.write_text(TRAINER_OF_ANY_KIND.format(faulty=0))
+    names = [f"r{number}" for number in range(5)]
+    own = make_gang(
+        steps=1,
+        regions=names,
+        data=[],
+        trainer={"command": ["sh", script.name], "files": [str(script)]},
+        resources={"nodes": {"min": 2, "max": 2}, "memory": "100MB", "disk": "20MB"},
+    )
+    own.run.submit()
+    assert own.run.wait().state is RunState.DONE
+    assert [record.attempts for record in own.run.trials()] == [1] * 5
+
+
+def test_a_gang_that_lacks_slots_says_so_and_ends_when_it_is_removed(
+    make_gang: MakeGang, wait_for: WaitFor
+) -> None:
+    own = make_gang(
+        steps=1,
+        resources={"nodes": {"min": 5, "max": 5}, "memory": "100MB", "disk": "20MB"},
+        trainer={"command": ["sleep", "60"]},
+    )
+    own.run.submit()
+
+    def says() -> bool:
+        answer = why(NODE, str(own.run.folder))
+        return "its gang has " in answer.why and "trains with 5 or more" in answer.why
+
+    wait_for(says)
+    (region,) = own.run.status().regions
+    assert region.running == 1, "one trial, whatever the number of its jobs"
+    own.run.stop()
+    assert own.run.wait().state is RunState.STOPPED
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("daemon", ["condor_dagman", "condor_schedd"])
+def test_htcondors_daemons_are_killed_while_a_gang_trains(
+    make_gang: MakeGang, wait_for: WaitFor, work: Path, daemon: str
+) -> None:
+    own = make_gang(steps=2500)
+    own.run.submit()
+    wait_for(lambda: own.trains() and own.has_saved())
+    found = dagmans(own.run) if daemon == "condor_dagman" else processes_with(daemon)
+    for process in found:
+        process.kill()
+    assert own.run.wait().state is RunState.DONE
+    assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
+    (record,) = own.run.trials()
+    assert record.attempts == 1
+
+
+@pytest.mark.thorough
+def test_a_gang_that_runs_too_long_has_failed_for_good(make_gang: MakeGang) -> None:
+    own = make_gang(
+        steps=1,
+        trainer={"command": ["sleep", "600"], "minutes": 0.15},
+        resources={"nodes": {"min": 2, "max": 2}, "memory": "100MB", "disk": "20MB"},
+    )
+    own.run.submit()
+    assert own.run.wait().state is RunState.FAILED
+    (record,) = own.run.trials()
+    assert record.attempts == 1
+    assert "over its time: ran for more than 0.15 min" in (record.error or "")

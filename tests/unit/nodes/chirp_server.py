@@ -1,0 +1,103 @@
+"""What a job's starter and shadow answer to chirp, out of a folder in place of an access point."""
+
+from __future__ import annotations
+
+import socketserver
+from pathlib import Path
+from typing import IO, Any
+
+COOKIE = "open-sesame"
+MISSING, NOT_AUTHENTICATED, NO_SPACE = -3, -1, -6
+
+
+class ChirpServer(socketserver.ThreadingTCPServer):
+    """Serves a folder on a free port of this machine.
+
+    Attributes:
+        folder: what paths are relative to.
+        starts: the job's NumShadowStarts.
+        is_full: writes are refused.
+        config: the file that $_CONDOR_CHIRP_CONFIG is to name.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.folder, self.starts, self.is_full = folder, 1, False
+        self.config = config
+        config.write_text(f"127.0.0.1 {self.server_address[1]} {COOKIE}\n")
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    server: ChirpServer
+
+    def handle(self) -> None:
+        self._files: dict[int, IO[bytes]] = {}
+        self._is_known = False
+        while line := self.rfile.readline():
+            name, *words = (part.replace("\0", " ") for part in _split(line.decode()))
+            try:
+                self._answer(name, words)
+            except FileNotFoundError:
+                self._say(MISSING)
+        for file in self._files.values():
+            file.close()
+
+    def _say(self, number: int, data: bytes = b"") -> None:
+        self.wfile.write(f"{number}\n".encode() + data)
+
+    def _answer(self, name: str, words: list[str]) -> Any:
+        if name == "cookie":
+            self._is_known = words == [COOKIE]
+        if not self._is_known:
+            return self._say(NOT_AUTHENTICATED)
+        return getattr(self, f"_{name}")(*words)
+
+    def _cookie(self, _cookie: str) -> None:
+        self._say(0)
+
+    def _get_job_attr(self, _name: str) -> None:
+        text = str(self.server.starts).encode()
+        self._say(len(text), text)
+
+    def _getfile(self, path: str) -> None:
+        content = (self.server.folder / path).read_bytes()
+        self._say(len(content), content)
+
+    def _putfile(self, path: str, _mode: str, length: str) -> None:
+        if self.server.is_full:
+            return self._say(NO_SPACE)
+        self._say(0)
+        (self.server.folder / path).write_bytes(self.rfile.read(int(length)))
+        return self._say(int(length))
+
+    def _open(self, path: str, flags: str, _mode: str) -> None:
+        mode = "wb" if "w" in flags else "rb"
+        self._files[3] = (self.server.folder / path).open(mode)
+        self._say(3, b"1 2 3 4 5 6 7 8 9 10 11 12 13\n")
+
+    def _read(self, opened: str, length: str) -> None:
+        content = self._files[int(opened)].read(int(length))
+        self._say(len(content), content)
+
+    def _write(self, opened: str, length: str) -> None:
+        content = self.rfile.read(int(length))
+        if self.server.is_full:
+            return self._say(NO_SPACE)
+        return self._say(self._files[int(opened)].write(content))
+
+    def _fsync(self, _opened: str) -> None:
+        self._say(0)
+
+    def _close(self, opened: str) -> None:
+        self._files.pop(int(opened)).close()
+        self._say(0)
+
+    def _rename(self, path: str, to: str) -> None:
+        (self.server.folder / path).replace(self.server.folder / to)
+        self._say(0)
+
+
+def _split(line: str) -> list[str]:
+    return line.rstrip("\n").replace("\\ ", "\0").split(" ")

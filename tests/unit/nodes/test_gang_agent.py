@@ -1,0 +1,216 @@
+"""Agents of a gang and the keeper's decision, joined without HTCondor; and their chirp."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.nodes.chirp_server import COOKIE, ChirpServer
+from trialfleet import nodes
+from trialfleet.nodes.chirp import Chirp, ChirpError
+from trialfleet.nodes.gang.member import name_of, parsed
+from trialfleet.nodes.gang.workers import script_of
+from trialfleet.workflows.gang.results import take_result
+from trialfleet.workflows.gang.roster import DONE, RUN, Job, Roster, Size, decide
+from trialfleet.workflows.plan.folder import TrialFolder
+
+
+@pytest.fixture
+def access_point(tmp_path: Path) -> Iterator[ChirpServer]:
+    folder = tmp_path / "access point"
+    (folder / "gang").mkdir(parents=True)
+    with ChirpServer(folder, tmp_path / "chirp.config") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def chirp(access_point: ChirpServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Chirp]:
+    monkeypatch.setenv("_CONDOR_CHIRP_CONFIG", str(access_point.config))
+    with Chirp.of_this_job() as found:
+        yield found
+
+
+def test_files_go_to_the_access_point_and_back(
+    chirp: Chirp, access_point: ChirpServer, tmp_path: Path
+) -> None:
+    assert chirp.read("no such file") is None
+    chirp.write("a file", b"words")
+    assert chirp.read("a file") == b"words"
+    assert chirp.attribute("NumShadowStarts") == "1"
+    large = tmp_path / "large"
+    large.write_bytes(os.urandom(3_000_000))
+    blocks: list[str] = []
+    chirp.put(large, "large.part", lambda: blocks.append(chirp.attribute("NumShadowStarts")))
+    chirp.rename("large.part", "large")
+    assert len(blocks) == 3, "it can be spoken meanwhile"
+    chirp.fetch("large", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == large.read_bytes()
+    assert not (access_point.folder / "large.part").exists()
+
+
+def test_a_refusal_is_an_error_and_the_next_word_is_heard(
+    chirp: Chirp, access_point: ChirpServer, tmp_path: Path
+) -> None:
+    with pytest.raises(ChirpError, match="open"):
+        chirp.fetch("missing", tmp_path / "back")
+    access_point.is_full = True
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(ChirpError, match="-6"):
+        chirp.write("a", b"x")
+    with pytest.raises(ChirpError, match="-6"):
+        chirp.put(tmp_path / "file", "a")
+    access_point.is_full = False
+    chirp.write("a", b"x")
+    assert chirp.read("a") == b"x"
+
+
+def test_only_a_script_of_this_very_python_is_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{tmp_path}")
+    other = tmp_path / "python9"
+    other.symlink_to(sys.executable)  # as an environment's
+    assert script_of([sys.executable, "train.py", "-v"]) == ["train.py", "-v"]
+    assert script_of(["python", "train.py"]) == ["train.py"]
+    for words in (["python9", "train.py"], ["python", "-m", "x.py"], ["sh", "x.sh"], ["python"]):
+        assert script_of(words) == []
+
+
+def test_who_is_no_job_is_told_so(
+    access_point: ChirpServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("_CONDOR_CHIRP_CONFIG", raising=False)
+    with pytest.raises(OSError, match="want_io_proxy"):
+        Chirp.of_this_job()
+    host, port = access_point.server_address[:2]
+    with pytest.raises(ChirpError, match="cookie"):
+        Chirp(str(host), int(port), f"not {COOKIE}").read("x")
+
+
+TRAIN = """\
+import json, os, time
+from pathlib import Path
+import trial
+t = trial.start()
+saved = t.restore()
+step = int((saved / "step").read_text()) if saved else 0
+print(f"rank {t.rank} of {t.world}, generation {t.generation}, step {step}", flush=True)
+while not Path(t.params["gate"]).exists():
+    step += 1
+    time.sleep(0.05)
+    if t.rank == 0 and t.should_checkpoint():
+        with t.checkpoint() as folder:
+            (folder / "step").write_text(str(step))
+        if t.interrupted:
+            t.yield_node()
+t.complete(loss=step)
+"""
+
+
+class Gang:
+    """Agents in folders of their own, and a keeper that sees them as jobs that run."""
+
+    def __init__(self, access_point: ChirpServer, folder: Path) -> None:
+        self.place = TrialFolder(access_point.folder)
+        self.gate = folder / "gate"
+        self._server, self._folder = access_point, folder
+        self.agents: dict[int, subprocess.Popen[bytes]] = {}
+        self.roster = Roster(cluster=5, since=time.time())
+
+    def start(self, proc: int) -> None:
+        box = self._folder / f"box{proc}"
+        box.mkdir()
+        (box / "train.py").write_text(TRAIN)
+        params = {"gate": str(self.gate), "checkpoint_seconds": 0.3}
+        order = {"params": params, "objective": {"metric": "loss"}, "mode": "tune"}
+        (box / "trial.json").write_text(json.dumps(order))
+        variables = {
+            "PYTHONPATH": next(iter(nodes.__path__)),
+            "PYTHONUNBUFFERED": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "TRIALFLEET_GANG": f"5.{proc}",
+            "_CONDOR_CHIRP_CONFIG": str(self._server.config),
+        }
+        with (box / "out").open("wb") as out:
+            self.agents[proc] = subprocess.Popen(
+                [sys.executable, "-m", "gang.agent", "python3", "train.py"],
+                cwd=box,
+                env={**os.environ, **variables},
+                stdout=out,
+            )
+
+    def keep(self, until: Callable[[], bool]) -> None:
+        """Decide until something holds."""
+        deadline = time.monotonic() + 60
+        while not until():
+            assert time.monotonic() < deadline, self.roster
+            time.sleep(0.1)
+            jobs = [self._job(proc) for proc, one in self.agents.items() if one.poll() is None]
+            files = [path.name for path in self.place.gang.iterdir()]
+            after = decide(self.roster, Size(2, 3), jobs, files, time.time())
+            if after != self.roster and after.state == DONE:
+                take_result(self.place, after)
+            self.roster = after
+            self.place.roster.write_text(json.dumps(after.as_json()))
+
+    def _job(self, proc: int) -> Job:
+        file = self.place.gang / name_of(proc)
+        said = parsed(file.read_text()) if file.exists() else None
+        return Job(proc=proc, status=2, starts=1, said=said, running_for=1)
+
+    def trains(self, ranks: int, generation: int) -> bool:
+        now = self.roster
+        return (now.state, len(now.members), now.generation) == (RUN, ranks, generation)
+
+    def words(self, proc: int) -> list[str]:
+        return (self._folder / f"box{proc}/out").read_text().splitlines()
+
+
+@pytest.fixture
+def gang(access_point: ChirpServer, tmp_path: Path) -> Iterator[Gang]:
+    found = Gang(access_point, tmp_path)
+    yield found
+    for agent in found.agents.values():
+        agent.kill()
+        agent.wait()
+
+
+@pytest.mark.slow
+def test_ranks_join_leave_and_end(gang: Gang) -> None:
+    for proc in (0, 1):
+        gang.start(proc)
+    gang.keep(lambda: gang.trains(2, 1) and bool(list(gang.place.gang.glob("checkpoint.*.tar"))))
+    gang.start(2)
+    gang.roster = gang.roster.of_json({**gang.roster.as_json(), "since": 0.0})  # long ago
+    gang.keep(lambda: gang.trains(3, 2))
+    assert gang.roster.start is not None
+    gang.keep(lambda: len(gang.words(2)) == 1)
+    step = int(gang.words(2)[0].rpartition(" ")[2])
+    assert gang.words(2) == [f"rank 2 of 3, generation 2, step {step}"]
+    assert step > 0, "rank 0 saved, and it began there"
+    gang.agents[0].send_signal(signal.SIGTERM)  # an eviction
+    gang.keep(lambda: gang.trains(2, 3) and gang.agents[0].poll() is not None)
+    assert gang.agents[0].returncode == 85
+    gang.keep(lambda: len(gang.words(1)) == 3)
+    assert int(gang.words(1)[2].rpartition(" ")[2]) >= step
+    gang.gate.touch()
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert (gang.agents[1].returncode, gang.agents[2].returncode) == (0, 0)
+    assert json.loads(gang.place.result.read_text())["status"] == "complete"
+
+
+@pytest.mark.slow
+def test_a_gang_that_nobody_keeps_gives_its_slot_back(gang: Gang) -> None:
+    gang.start(0)
+    assert gang.agents[0].wait(60) == 86

@@ -1,0 +1,140 @@
+"""A plan whose trials are gangs of jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.plan.test_plan import make_study
+from trialfleet.errors import InputError
+from trialfleet.workflows.cli.printing.plan_summary import plan_text
+from trialfleet.workflows.plan import planning as plan_module
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.study.loading import load_study
+from trialfleet.workflows.study.spec import Study
+
+NODES = {"nodes": {"min": 2, "max": 4}}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
+    return tmp_path
+
+
+def planned(place: Path, **changes: object) -> tuple[Study, RunFolder]:
+    settings = {"regions": ["A"], "resources": NODES} | changes
+    study = make_study(place, **settings)
+    return study, write_plan(study, run="r1", out=place / "run")
+
+
+def attempt(study: Study, run: RunFolder, **changes: object) -> TrialFolder:
+    node = "A.l1.t01"
+    values = {"region": "A", "node": node, "trial": 0, "mode": "tune", "seed": 1, "params": {}}
+    order = TrialOrder(**(values | changes))  # type: ignore[arg-type]
+    write_trial("r1", study, run, run.region("A").trial(node), order)
+    return run.region("A").trial(node)
+
+
+def test_a_trial_and_a_full_training_are_gangs_and_nothing_else_is(place: Path) -> None:
+    study, run = planned(place, gate={})
+    for mode, alone, queue in (
+        ("tune", False, "queue 4"),
+        ("final", False, "queue 4"),
+        ("evaluate", False, "queue"),
+        ("tune", True, "queue"),  # of `plan --check`
+    ):
+        lines = attempt(study, run, mode=mode, alone=alone).submit.read_text().splitlines()
+        assert lines[-1] == queue
+        assert ("want_io_proxy = true" in lines) == (queue == "queue 4")
+    text = run.region("A").dag.read_text()
+    tolerant = [line.split()[1] for line in text.splitlines() if line.startswith("TOLERANCE")]
+    region = graph_of(study).regions[0]
+    assert tolerant == [*region.trial_nodes, region.best]
+    assert "SERVICE A.keeper gang.sub" in text
+
+
+def test_one_region_may_have_gangs_and_another_none(place: Path) -> None:
+    study, run = planned(place, regions={"A": NODES, "B": {}}, resources={})
+    assert [region.gangs for region in graph_of(study).regions] == [True, False]
+    assert attempt(study, run).submit.read_text().endswith("queue 4\n")
+    assert attempt(study, run, region="B").submit.read_text().endswith("\nqueue\n")
+    assert "keeper" not in run.region("B").dag.read_text()
+    assert "each on 1 to 4 slots" in plan_text(Run(run.root))
+
+
+def test_what_a_rank_needs_travels_with_it(place: Path) -> None:
+    study, run = planned(place)
+    sent = attempt(study, run).submit.read_text()
+    assert {"gang", "chirp.py"} <= {path.name for path in run.code.iterdir()}
+    assert "/code/gang" in sent
+    assert not list(run.code.rglob("__pycache__"))
+    assert "python3 -m gang.agent sh go.sh" in run.start.read_text()
+
+
+def test_an_attempt_begins_with_nothing_of_the_one_before(place: Path) -> None:
+    study, run = planned(place)
+    trial = attempt(study, run)
+    left = [trial.roster, trial.of_proc(trial.err, 3), trial.of_proc(trial.out, 0)]
+    for file in left:
+        file.write_text("{}")
+    trial.err.symlink_to("err.3")
+    attempt(study, run)
+    assert trial.gang.is_dir()
+    assert not any(file.exists() for file in (*left, trial.err))
+
+
+def test_a_plan_says_how_many_slots_a_trial_takes(place: Path) -> None:
+    study, run = planned(place)
+    text = plan_text(Run(run.root))
+    assert "each on 2 to 4 slots of 1 cpu(s)" in text
+    region = graph_of(study).regions[0]
+    # optimizer, report, the region and its keeper
+    assert graph_of(study).node_count == 4 + len(region.trial_nodes) + len(region.ends)
+
+
+@pytest.mark.parametrize("name", ["gang", "chirp.py"])
+def test_a_file_that_would_hide_ours_is_refused(place: Path, name: str) -> None:
+    (place / name).write_text("")
+    with pytest.raises(InputError, match=f"'{name}' is a name that trialfleet itself uses"):
+        planned(place, trainer={"command": ["sh", "go.sh"], "files": ["go.sh", name]})
+
+
+STUDY = """\
+name: demo
+regions: [A]
+objective: {metric: loss, direction: minimize}
+search_space: {x: {type: float, low: 0, high: 1}}
+accelerator: cpu
+"""
+OWN = "trainer: {command: [python3, train.py], files: [train.py]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OWN + "resources: {nodes: {min: 3, max: 2}}", "min: must be at most max, which is 2"),
+        (OWN + "resources: {nodes: {min: 0, max: 2}}", "min"),
+        (OWN + "resources: {nodes: 2}", "its keys: min, max"),
+        ("trainer: tabular\nresources: {nodes: {min: 1, max: 2}}", "the reference trainer"),
+        (
+            OWN + "resources: {gpus: 0.5, nodes: {min: 1, max: 2}}",
+            "must be a whole number with nodes",
+        ),
+        (
+            OWN + "resources: {nodes: {min: 1, max: 2}}\nfleet: {aws_regions: [eu-west-1]}",
+            "machines of a gang must reach each other",
+        ),
+    ],
+)
+def test_what_cannot_be_a_gang_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "study.yaml").write_text(f"{STUDY}{text}\n")
+    with pytest.raises(InputError) as caught:
+        load_study(tmp_path / "study.yaml")
+    assert words in str(caught.value)

@@ -1,0 +1,78 @@
+"""What a gang's node is judged by: the keeper's last word, else the first job that failed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.run.test_job_log import SUBMITTED, TERMINATED, executing, of
+from trialfleet.workflows.attempts.gangs import settled
+from trialfleet.workflows.attempts.outcome import JOB_REMOVED, Complete, Failed, outcome_of
+from trialfleet.workflows.gang.records import in_words, ranks_and_generation
+from trialfleet.workflows.gang.roster import DONE, FORM, RUN, Roster, Seat
+from trialfleet.workflows.plan.folder import TrialFolder
+
+SEATS = (Seat(0, "a", "h", 1), Seat(2, "b", "h", 2))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> TrialFolder:
+    (tmp_path / "gang").mkdir()
+    for proc in range(3):
+        (tmp_path / f"err.{proc}").write_text(f"words of {proc}\n")
+    (tmp_path / "result.json").write_text("")
+    return TrialFolder(tmp_path)
+
+
+def says(place: TrialFolder, **more: object) -> Roster:
+    roster = replace(Roster(cluster=6, generation=3, members=SEATS), **more)  # type: ignore[arg-type]
+    place.roster.write_text(json.dumps(roster.as_json()))
+    return roster
+
+
+def test_a_job_by_itself_is_judged_by_dagmans_word(tmp_path: Path) -> None:
+    assert settled(TrialFolder(tmp_path), 7) == 7
+
+
+def test_the_result_counts_although_a_job_that_waited_was_removed(place: TrialFolder) -> None:
+    says(place, state=DONE, code=0, proc=0)
+    result = {"status": "complete", "metrics": {"loss": 0.5}}
+    place.result.write_text(json.dumps(result))
+    outcome = outcome_of(place, settled(place, JOB_REMOVED), "loss", {})
+    assert isinstance(outcome, Complete)
+
+
+def test_the_rank_that_failed_first_says_why(place: TrialFolder) -> None:
+    says(place, state=DONE, code=3, proc=2)
+    outcome = outcome_of(place, settled(place, 1), "loss", {})
+    assert isinstance(outcome, Failed)
+    assert outcome.error == "exit code 3: words of 2"
+    assert place.err.read_text() == "words of 2\n"
+    says(place, state=DONE, code=-9, proc=0)
+    assert settled(place, 1) == -9
+    assert place.err.read_text() == "words of 0\n"
+
+
+def test_without_the_keepers_word_the_first_job_that_failed_counts(place: TrialFolder) -> None:
+    submitted = SUBMITTED.format(job=6)
+    ended = TERMINATED.format(at="07:09:00").replace("return value 0", "return value 127")
+    place.log.write_text(submitted + of(1, submitted) + of(1, executing("07:08:00") + ended))
+    assert settled(place, JOB_REMOVED) == 127
+    place.log.write_text(submitted + of(1, submitted))
+    assert settled(place, JOB_REMOVED) == JOB_REMOVED
+
+
+def test_how_far_a_gang_is(place: TrialFolder) -> None:
+    assert ranks_and_generation(place) == {}
+    assert in_words(place, 1, 2) == ("", False)
+    says(place, state=FORM)
+    assert ranks_and_generation(place) == {"ranks": 0, "generation": 3}
+    assert in_words(place, 1, 2) == ("its gang has 1 slot(s), and trains with 2 or more", True)
+    assert in_words(place, 2, 2) == ("its ranks get ready for generation 3", False)
+    says(place, state=RUN)
+    assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
+    says(place, state=DONE, code=0)
+    assert ranks_and_generation(place) == {"ranks": 2, "generation": 3}

@@ -1,0 +1,354 @@
+"""What becomes of a gang: each thing that can happen, and then all of them in every order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from trialfleet.nodes.gang import member
+from trialfleet.nodes.gang.member import Member, parsed
+from trialfleet.workflows.gang.roster import (
+    DONE,
+    FORM,
+    HELD,
+    IDLE,
+    JOIN_SECONDS,
+    MOST_FAILURES,
+    RUN,
+    RUNNING,
+    SAVE_SECONDS,
+    STARTING_SECONDS,
+    Job,
+    Roster,
+    Seat,
+    Size,
+    decide,
+    superseded,
+    to_remove,
+)
+
+SIZE = Size(2, 3)
+NOW = 1000.0
+FIRST = "checkpoint.000001.000001.tar"
+
+
+def agent(proc: int, phase: str, generation: int = 1, **more: object) -> Member:
+    own = Member(
+        token=f"t{proc}",
+        starts=1,
+        host="h",
+        port=10 + proc,
+        phase=phase,
+        generation=generation,
+        busy=int(phase == member.RUNNING),
+    )
+    return replace(own, **more)  # type: ignore[arg-type]
+
+
+def job(said: Member | int, **more: object) -> Job:
+    """A running job with an agent, or one that waits for a slot."""
+    own = (
+        Job(proc=said, status=IDLE)
+        if isinstance(said, int)
+        else Job(proc=int(said.token[1:]), status=RUNNING, starts=1, said=said, running_for=60)
+    )
+    return replace(own, **more)  # type: ignore[arg-type]
+
+
+def seats(*procs: int) -> tuple[Seat, ...]:
+    return tuple(Seat(proc, f"t{proc}", "h", 10 + proc) for proc in procs)
+
+
+def formed(**more: object) -> Roster:
+    return replace(Roster(cluster=7, since=NOW - 1), **more)  # type: ignore[arg-type]
+
+
+def training(*procs: int, **more: object) -> Roster:
+    own = Roster(
+        cluster=7, state=RUN, since=NOW - 60, members=seats(*procs), kill=False, short=False
+    )
+    return replace(own, **more)  # type: ignore[arg-type]
+
+
+def after(roster: Roster, jobs: Sequence[Job], *files: str, now: float = NOW) -> Roster:
+    return decide(roster, SIZE, jobs, files, now)
+
+
+ready = [job(agent(proc, member.READY)) for proc in range(3)]
+trains = [job(agent(proc, member.RUNNING)) for proc in range(3)]
+
+
+def test_a_line_says_all_of_a_member() -> None:
+    own = agent(3, member.FAILED, 5, code=-9, ended=12.5, beat=4)
+    assert parsed(own.as_text()) == own
+    for damaged in ("", "token=a", own.as_text()[:-1] + "x", None):
+        assert parsed(damaged) is None
+
+
+def test_plain_data_says_all_of_a_roster() -> None:
+    own = training(0, 2, start=FIRST, code=3, proc=2)
+    assert Roster.of_json(own.as_json()) == own
+    with pytest.raises(KeyError):
+        Roster.of_json({})
+
+
+def test_all_that_are_ready_train_by_the_numbers_of_their_jobs() -> None:
+    roster = after(formed(), ready[::-1])
+    assert (roster.state, roster.members) == (RUN, seats(0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        ready[:1],  # too few
+        [*ready[:2], job(agent(2, member.WAITING))],  # it will be ready
+        [*ready[:2], job(agent(2, member.READY, 0))],  # for another generation
+        [*ready[:2], Job(proc=2, status=RUNNING, starts=1, running_for=1)],  # it begins
+        [*ready[:2], replace(ready[2], starts=2, running_for=1)],  # it was lost, and begins again
+    ],
+)
+def test_a_generation_waits_for_those_that_have_a_slot(jobs: list[Job]) -> None:
+    assert after(formed(), jobs).state == FORM
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [*ready[:2], job(2)],  # it has no slot
+        [*ready[:2], replace(ready[2], silent=True)],
+        [*ready[:2], job(agent(2, member.LEAVING))],
+        [*ready[:2], Job(proc=2, status=RUNNING, starts=1, running_for=STARTING_SECONDS)],
+    ],
+)
+def test_a_generation_does_not_wait_for_those_that_may_not_come(jobs: list[Job]) -> None:
+    roster = after(formed(), jobs)
+    assert (roster.state, roster.members) == (RUN, seats(0, 1))
+
+
+def test_a_generation_settles_before_it_runs() -> None:
+    assert after(formed(since=NOW - 0.1), ready).state == FORM
+    assert after(formed(since=NOW + 900), ready).state == RUN, "the clock was set back"
+
+
+def test_a_gang_says_when_it_lacks_slots() -> None:
+    assert after(formed(), ready[:1]).short
+    assert not after(formed(), [ready[0], job(agent(1, member.WAITING))]).short
+
+
+def test_nothing_happens_while_all_train() -> None:
+    own = training(0, 1, 2)
+    assert after(own, trains) == own
+    assert after(own, trains, FIRST) == own
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        None,
+        job(2),
+        replace(trains[2], silent=True),
+        replace(trains[2], starts=2),
+        replace(trains[2], said=agent(2, member.WAITING, token="another")),
+        Job(proc=2, status=HELD, hold_code=1),
+    ],
+)
+def test_a_lost_rank_begins_a_generation_at_once(lost: Job | None) -> None:
+    roster = after(training(0, 1, 2), [*trains[:2], *([lost] if lost else [])])
+    assert (roster.state, roster.generation, roster.kill) == (FORM, 2, True)
+    assert roster.members == seats(0, 1, 2), "those of the generation that ended"
+
+
+def test_rank_0_saves_before_another_joins() -> None:
+    joins = [*trains[:2], job(agent(2, member.WAITING, 0))]
+    young = training(0, 1, since=NOW - JOIN_SECONDS + 1)
+    assert after(young, joins) == young, "it has just begun"
+    roster = after(training(0, 1), joins)
+    assert (roster.state, roster.generation, roster.kill) == (FORM, 2, False)
+    assert not after(roster, joins).kill, "it saves"
+    assert after(roster, joins, now=NOW + SAVE_SECONDS).kill, "it had its time"
+    saved = [job(agent(0, member.READY, 2)), *joins[1:]]
+    assert after(roster, saved).kill, "it has saved"
+
+
+def test_a_full_gang_takes_nobody_in() -> None:
+    own = training(0, 1, 2)
+    assert after(own, [*trains, job(agent(3, member.WAITING))]) == own
+
+
+def test_rank_0_saves_before_another_leaves() -> None:
+    roster = after(training(0, 1, 2), [*trains[:2], job(agent(2, member.LEAVING, busy=1))])
+    assert (roster.state, roster.kill) == (FORM, False)
+    first_leaves = after(training(0, 1, 2), [job(agent(0, member.LEAVING, busy=1)), *trains[1:]])
+    assert (first_leaves.state, first_leaves.kill) == (FORM, False)
+
+
+def test_a_rank_that_asked_to_be_called_again_is() -> None:
+    roster = after(training(0, 1, 2), [job(agent(0, member.SAVED)), *trains[1:]], FIRST)
+    assert (roster.state, roster.kill) == (FORM, True)
+
+
+def test_a_generation_starts_from_the_last_checkpoint_of_the_one_before() -> None:
+    own = formed(generation=3, start="checkpoint.000001.000009.tar")
+    three = [job(agent(proc, member.READY, 3)) for proc in range(3)]
+    late = "checkpoint.000001.000010.tar"  # of a rank that was thought lost
+    part = "checkpoint.000002.000003.tar.part"
+    assert after(own, three, late, part).start == own.start
+    newer = ["checkpoint.000002.000001.tar", "checkpoint.000002.000002.tar"]
+    assert after(own, three, late, part, *newer).start == newer[1]
+
+
+def test_packages_go_when_nothing_starts_from_them() -> None:
+    names = [f"checkpoint.{g:06}.{n:06}.tar" for g in (1, 2) for n in (1, 2)]
+    others = ["agent.0", "roster.json", "checkpoint.000001.000003.tar.part"]
+    own = training(0, 1, generation=2, start=names[1])
+    assert superseded(own, [*names, *others]) == {names[0], names[2], others[2]}
+    assert superseded(replace(own, state=FORM), names) == set()
+    assert superseded(replace(own, state=DONE), [*names, *others]) == {*names, others[2]}
+
+
+RESULT = "result.000001.000000.tar"
+
+
+@pytest.mark.parametrize("state", [RUN, FORM])
+def test_the_end_is_rank_0s_result(state: str) -> None:
+    own = training(0, 1, 2) if state == RUN else training(0, 1, 2, state=FORM, generation=2)
+    jobs = [job(agent(0, member.FINISHED)), *trains[1:]]
+    assert after(own, jobs).state != DONE, "not delivered yet"
+    roster = after(own, jobs, RESULT)
+    assert (roster.state, roster.code, roster.proc) == (DONE, 0, 0)
+    assert after(roster, [], RESULT) == roster
+
+
+def test_another_ranks_end_is_not_the_gangs() -> None:
+    own = training(0, 1, 2)
+    assert after(own, [trains[0], job(agent(1, member.FINISHED)), trains[2]], RESULT) == own
+
+
+def test_parameters_that_a_rank_rejects_end_the_gang() -> None:
+    jobs = [*trains[:2], job(agent(2, member.FAILED, code=64))]
+    roster = after(training(0, 1, 2), jobs, "result.000001.000002.tar")
+    assert (roster.state, roster.code, roster.proc) == (DONE, 64, 2)
+
+
+def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
+    roster = training(0, 1, 2)
+    for failures in range(1, MOST_FAILURES + 1):
+        generation = roster.generation
+        jobs = [
+            job(agent(0, member.FAILED, generation, code=1, ended=2.0)),
+            job(agent(1, member.FAILED, generation, code=7, ended=1.0)),
+            job(agent(2, member.RUNNING, generation)),
+        ]
+        roster = after(roster, jobs)
+        assert (roster.state, roster.failures, roster.kill) == (FORM, failures, True)
+        everyone = [job(agent(proc, member.READY, generation + 1)) for proc in range(3)]
+        roster = after(roster, everyone, now=NOW + 1)
+        assert roster.state == RUN
+    jobs = [replace(one, said=replace(one.said, generation=roster.generation)) for one in jobs]  # type: ignore[type-var]
+    saved = f"checkpoint.{roster.generation:06}.000001.tar"
+    assert after(roster, jobs, saved).failures == 1, "it got on meanwhile"
+    roster = after(roster, jobs)
+    assert (roster.state, roster.code, roster.proc) == (DONE, 7, 1), "what failed first"
+
+
+def test_jobs_that_nobody_waits_for_are_removed() -> None:
+    over = training(0, 1, state=DONE, code=0, since=NOW)
+    jobs = [*trains[:1], job(1), replace(trains[2], silent=True)]
+    assert to_remove(over, SIZE, jobs, NOW + 1) == {1, 2}
+    assert to_remove(over, SIZE, jobs, NOW + SAVE_SECONDS + 1) == {0, 1, 2}
+
+
+def test_a_limit_of_one_job_is_that_of_the_trial() -> None:
+    own = training(0, 1, 2)
+    held = Job(proc=2, status=HELD, hold_code=34)
+    assert to_remove(own, SIZE, [*trains[:2], held], NOW) == {0, 1, 2}
+    by_person = replace(held, hold_code=1)
+    assert to_remove(own, SIZE, [*trains[:2], by_person], NOW) == set()
+    assert to_remove(own, SIZE, trains[:1], NOW) == {0}, "fewer than it needs are left"
+
+
+# All of it at random: agents that do what agents do, and a world that kills them.
+
+
+class World:
+    """Three agents, each as `nodes/gang/agent.py` behaves, on slots that come and go."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)  # noqa: S311
+        self.now = NOW
+        self.roster = Roster(cluster=7, since=NOW)
+        self.jobs = [Job(proc=proc, status=IDLE) for proc in range(3)]
+        self.files: set[str] = set()
+        self.trained = self.saved = 0  # steps; those that a checkpoint holds
+        self.steps_of = {"": 0}
+
+    def turn(self, *, disturb: bool) -> None:
+        self.now += 0.25
+        if disturb and self.chance.random() < 0.05:
+            self.lose(self.chance.randrange(3))
+        self.jobs = [self.act(one) for one in self.jobs]
+        former = self.roster
+        self.roster = decide(former, SIZE, self.jobs, self.files, self.now)
+        if self.roster.state == RUN and former.state == FORM:
+            self.trained = self.steps_of[self.roster.start or ""]
+        assert self.roster.generation - former.generation in {0, 1}
+
+    def lose(self, proc: int) -> None:
+        one = self.jobs[proc]
+        self.jobs[proc] = replace(one, status=IDLE, said=one.said)
+
+    def act(self, one: Job) -> Job:
+        if one.status == IDLE:
+            if self.chance.random() < 0.3:
+                return replace(one, status=RUNNING, starts=one.starts + 1, running_for=0.0)
+            return one
+        one = replace(one, running_for=one.running_for + 0.25)
+        if one.agent is None:
+            token = f"t{one.proc}.{one.starts}"
+            new = agent(one.proc, member.WAITING, 0, token=token, starts=one.starts)
+            return replace(one, said=new)
+        return replace(one, said=self.step(one.proc, one.agent))
+
+    def step(self, proc: int, own: Member) -> Member:
+        roster = self.roster
+        rank = next((r for r, seat in enumerate(roster.members) if seat.token == own.token), None)
+        if roster.state == FORM and roster.generation > own.generation:
+            if own.busy and not roster.kill:
+                if rank == 0:
+                    self.save(own.generation)
+                    return replace(own, busy=0)
+                return own
+            return replace(own, phase=member.READY, generation=roster.generation, busy=0)
+        if roster.state == RUN and roster.generation == own.generation and rank is not None:
+            if own.phase == member.READY:
+                return replace(own, phase=member.RUNNING, busy=1)
+            if rank == 0 and own.phase == member.RUNNING:
+                self.trained += 1
+                if self.trained % 10 == 0:
+                    self.save(own.generation)
+                if self.trained >= 400:
+                    self.files.add(f"result.{own.generation:06}.{proc:06}.tar")
+                    return replace(own, phase=member.FINISHED, busy=0)
+        elif roster.state == RUN and roster.generation >= own.generation:
+            return replace(own, phase=member.WAITING, generation=roster.generation - 1, busy=0)
+        return own
+
+    def save(self, generation: int) -> None:
+        number = 1 + sum(name.startswith(f"checkpoint.{generation:06}") for name in self.files)
+        name = f"checkpoint.{generation:06}.{number:06}.tar"
+        self.files.add(name)
+        self.steps_of[name] = self.trained
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_a_gang_comes_to_its_end(seed: int) -> None:
+    world = World(seed)
+    for turn in range(6000):
+        world.turn(disturb=turn < 3000)
+        if world.roster.state == DONE:
+            break
+    assert world.roster.code == 0
+    assert world.trained == 400

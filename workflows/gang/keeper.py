@@ -1,0 +1,205 @@
+"""The process that keeps the rosters of a run's gangs: `python -m ….gang.keeper RUN`.
+
+Each region's graph has one as its SERVICE node; one of a run's holds the lock and keeps them all,
+and another takes over when it ends. It may be killed at any moment: all that it knows stands in the
+rosters and in the queue, and HTCondor starts it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import PoolError
+from trialfleet.files import write_json
+from trialfleet.infra.pool.connection import keep_for
+from trialfleet.nodes.gang.member import Member, name_of, parsed
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.gang.records import read_roster
+from trialfleet.workflows.gang.results import take_result
+from trialfleet.workflows.gang.roster import (
+    DONE,
+    Job,
+    Roster,
+    Size,
+    decide,
+    superseded,
+    to_remove,
+)
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+
+TICK = 0.25  # seconds between two looks at the queue
+QUIET_TICK = 1.0  # where no gang is in it
+POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
+SILENT_SECONDS = 10.0  # an agent speaks every 3 s
+_GONE = {3, 4}  # JobStatus of a job that was removed, or has ended
+_PROJECTION = [
+    "ClusterId",
+    "ProcId",
+    "Iwd",
+    "JobStatus",
+    "NumShadowStarts",
+    "HoldReasonCode",
+    "EnteredCurrentStatus",
+    "TrialfleetNode",
+    "TrialfleetGangMin",
+    "TrialfleetGangMax",
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Beats:
+    """When each agent said something new, by our own clock."""
+
+    _heard: dict[tuple[int, int], tuple[Member | None, float]] = field(default_factory=dict)
+
+    def is_silent(self, job: tuple[int, int], said: Member | None, now: float) -> bool:
+        """Note what a job's agent says; return whether that is old."""
+        former, since = self._heard.get(job, (None, now))
+        if said != former:
+            since = now
+        self._heard[job] = (said, since)
+        return said is not None and now - since > SILENT_SECONDS
+
+    def forgive(self) -> None:
+        """Count anew: nobody could be heard for a while."""
+        self._heard.clear()
+
+
+class Keeper:
+    """Keeps the gangs of one run.
+
+    Args:
+        folder: the run's.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._beats = Beats()
+        self._looked = time.monotonic()
+
+    def turn(self) -> bool:
+        """Look at the queue once and decide for each gang; return whether there is any."""
+        constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
+        try:
+            ads = job_queue.query(constraint, _PROJECTION)
+        except PoolError:
+            self._beats.forgive()
+            raise
+        now = time.monotonic()
+        if now - self._looked > SILENT_SECONDS / 2:  # this process, or the machine, stood still
+            self._beats.forgive()
+        self._looked = now
+        clusters: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for ad in ads:
+            clusters[ad["ClusterId"]].append(ad)
+        for cluster, own in clusters.items():
+            try:
+                self._keep(cluster, own)
+            except Exception:  # the others go on
+                log.exception("%s", own[0].get("TrialfleetNode"))
+        return bool(clusters)
+
+    def _keep(self, cluster: int, ads: list[dict[str, Any]]) -> None:
+        place = TrialFolder(Path(ads[0]["Iwd"]))
+        node = str(ads[0]["TrialfleetNode"])
+        size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
+        jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in _GONE]
+        now = time.time()
+        known = read_roster(place)
+        roster = known if known and known.cluster == cluster else None
+        before = roster or Roster(cluster=cluster, since=now)
+        after = decide(before, size, jobs, _names(place.gang), now)
+        if after != roster:
+            self._write(place, node, after)
+        for name in superseded(after, _names(place.gang)):
+            with suppress(OSError):
+                (place.gang / name).unlink()
+        if procs := to_remove(after, size, jobs, now):
+            _remove(cluster, procs, after)
+
+    def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
+        said = _said(place.gang / name_of(ad["ProcId"]))
+        name = (ad["ClusterId"], ad["ProcId"])
+        return Job(
+            proc=ad["ProcId"],
+            status=ad["JobStatus"],
+            starts=ad.get("NumShadowStarts", 0),
+            said=said,
+            silent=self._beats.is_silent(name, said, time.monotonic()),
+            running_for=max(0.0, time.time() - ad.get("EnteredCurrentStatus", 0)),
+            hold_code=ad.get("HoldReasonCode"),
+        )
+
+    def _write(self, place: TrialFolder, node: str, roster: Roster) -> None:
+        """Write a roster; at the end the result is in its place before."""
+        if roster.state == DONE:
+            take_result(place, roster)
+        write_json(place.roster, roster.as_json())
+        ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
+        log.info(
+            "%s: %s %d: ranks %s, from %s, code %s",
+            *(node, roster.state, roster.generation, ranks, roster.start, roster.code),
+        )
+
+
+def _said(file: Path) -> Member | None:
+    try:
+        return parsed(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
+
+
+def _remove(cluster: int, procs: Iterable[int], roster: Roster) -> None:
+    """Remove jobs that hold a gang's node up, or have lost their gang."""
+    own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
+    why = "the gang's training is over" if roster.state == DONE else "its gang can't go on"
+    job_queue.act("Remove", f"ClusterId == {cluster} && ({own})", why)
+
+
+def keep(folder: RunFolder) -> None:
+    """Keep the gangs of a run, once no other process does, until a signal ends this one."""
+    with folder.gang_lock.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keep_for(POOL_SECONDS)
+        keeper = Keeper(folder)
+        log.info("keeps the gangs of %s", folder.root)
+        while True:
+            try:
+                has_gangs = keeper.turn()
+            except (PoolError, OSError) as error:
+                log.warning("%s", error)
+                has_gangs = False
+            time.sleep(TICK if has_gangs else QUIET_TICK)
+
+
+def main() -> None:
+    """Keep a run's gangs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(message)s"
+    )
+    keep(RunFolder(parser.parse_args().run))
+
+
+if __name__ == "__main__":
+    main()

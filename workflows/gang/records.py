@@ -1,0 +1,46 @@
+"""What is known of a gang without a look at the queue: the roster in its trial's folder."""
+
+from __future__ import annotations
+
+import json
+
+from trialfleet.workflows.gang.roster import DONE, RUN, Roster
+from trialfleet.workflows.plan.folder import TrialFolder
+
+
+def read_roster(place: TrialFolder) -> Roster | None:
+    """Return the roster of a trial; None where it has none, or it can't be read."""
+    try:
+        return Roster.of_json(json.loads(place.roster.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
+    """Return how far a gang is, and whether it lacks slots; nothing of a trial that is none.
+
+    Args:
+        place: the trial's folder.
+        slots: how many of its jobs have one.
+        least: how many it needs.
+    """
+    roster = read_roster(place)
+    if roster is None or roster.state == DONE:
+        return "", False
+    if roster.state == RUN:
+        return f"{len(roster.members)} rank(s) train, in generation {roster.generation}", False
+    if slots < least:
+        return f"its gang has {slots} slot(s), and trains with {least} or more", True
+    return f"its ranks get ready for generation {roster.generation}", False
+
+
+def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
+    """Return what is shown of a gang: how many ranks train, in which generation; else nothing.
+
+    While a generation forms, none trains. Of a gang that is over, it is what its last one had.
+    """
+    roster = read_roster(place)
+    if roster is None:
+        return {}
+    trains = roster.state == RUN or roster.code is not None
+    return {"ranks": len(roster.members) if trains else 0, "generation": roster.generation}

@@ -1,0 +1,308 @@
+"""What becomes of a gang next. Pure: what is known goes in, a roster comes out.
+
+The two phases of a generation are needed: a roster that names new ranks while workers of the old
+ones live has them end, which looks like a loss and asks for the next one, without an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from trialfleet.nodes.gang import member
+from trialfleet.nodes.gang.member import Member
+from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package, package_of
+
+FORM, RUN, DONE = "form", "run", "done"  # states
+
+SETTLE_SECONDS = 0.5  # from the first look at a generation's agents to its roster
+STARTING_SECONDS = 20.0  # a job whose agent hasn't spoken is waited for so long
+SAVE_SECONDS = 20.0  # rank 0 has so long to save before a generation ends in order
+JOIN_SECONDS = 5.0  # a generation trains at least so long before others join
+MOST_FAILURES = 2  # of workers whose jobs live, without a checkpoint between: then the gang fails
+EXIT_REJECTED = 64  # these parameters can't be trained: nothing is tried again
+
+IDLE, RUNNING, HELD = 1, 2, 5  # JobStatus
+HELD_BY_A_PERSON = 1  # HoldReasonCode
+
+
+class Seat(NamedTuple):
+    """A member of a generation; its rank is its place in the roster."""
+
+    proc: int
+    token: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster:
+    """What the agents of a gang are told.
+
+    Attributes:
+        cluster: the submission that it is for: agents of another have nothing to do with it.
+        generation: counted from 1.
+        state: form, run or done.
+        since: when this state began, in Unix seconds.
+        members: by rank; while one forms, those of the generation before it.
+        start: name of the checkpoint to start from; None: from the beginning.
+        kill: of a generation that forms: nothing is left to be saved, workers are to be killed.
+        short: likewise: fewer than `min` have a slot.
+        failures: workers that failed since the last checkpoint, their jobs living.
+        code: how the training ended, as an exit code or minus a signal's number; None until then.
+        proc: whose result or error that is.
+    """
+
+    cluster: int
+    generation: int = 1
+    state: str = FORM
+    since: float = 0.0
+    members: tuple[Seat, ...] = ()
+    start: str | None = None
+    kill: bool = True
+    short: bool = True
+    failures: int = 0
+    code: int | None = None
+    proc: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"schema": 1, **asdict(self)}
+
+    @staticmethod
+    def of_json(plain: Mapping[str, Any]) -> Roster:
+        """Return the roster of plain data.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are none.
+        """
+        known = {name: plain[name] for name in Roster.__dataclass_fields__}
+        members = tuple(Seat(*seat) for seat in known.pop("members"))
+        return Roster(**known, members=members)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job of a gang, as the queue has it.
+
+    Attributes:
+        proc: which of the cluster.
+        status: its JobStatus.
+        starts: its NumShadowStarts.
+        said: what its agent said last.
+        silent: it has said nothing new for too long.
+        running_for: seconds since it got its slot.
+        hold_code: its HoldReasonCode, where it is on hold.
+    """
+
+    proc: int
+    status: int
+    starts: int = 0
+    said: Member | None = None
+    silent: bool = False
+    running_for: float = 0.0
+    hold_code: int | None = None
+
+    @property
+    def agent(self) -> Member | None:
+        """What an agent that lives said last; of one that is lost, nothing counts."""
+        is_its = self.said is not None and self.said.starts == self.starts
+        return self.said if self.status == RUNNING and is_its and not self.silent else None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it has a slot and its agent will speak soon."""
+        has_spoken = self.said is not None and self.said.starts == self.starts
+        return self.status == RUNNING and not has_spoken and self.running_for < STARTING_SECONDS
+
+
+class Size(NamedTuple):
+    """How many jobs a gang may have."""
+
+    least: int
+    most: int
+
+
+def decide(
+    roster: Roster, size: Size, jobs: Collection[Job], files: Collection[str], now: float
+) -> Roster:
+    """Return what the gang's roster is to be: the same one where nothing changes.
+
+    Args:
+        roster: what it is.
+        size: the gang's.
+        jobs: those of its cluster that are in the queue.
+        files: names of the packages that its agents have delivered.
+        now: the time, in Unix seconds.
+    """
+    if roster.state == DONE:
+        return roster
+    agents = {job.proc: job.agent for job in jobs if job.agent is not None}
+    packages = [package for name in files if (package := package_of(name))]
+    if ended := _ended(roster, agents, packages, now):
+        return ended
+    if roster.state == FORM:
+        return _formed(roster, size, jobs, agents, packages, now)
+    return _running(roster, size, agents, packages, now)
+
+
+def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
+    """Return the procs of the jobs that are to be removed from the queue.
+
+    At the end those that wait for a slot, or don't leave by themselves. All of them before it,
+    where one was held by its own limits, which are the trial's, or too few are left.
+    """
+    everyone = frozenset(job.proc for job in jobs)
+    if roster.state == DONE:
+        is_late = now - roster.since > SAVE_SECONDS
+        waiting = {job.proc for job in jobs if job.status != RUNNING or job.silent or is_late}
+        return frozenset(waiting)
+    over_limit = any(j.status == HELD and j.hold_code != HELD_BY_A_PERSON for j in jobs)
+    return everyone if over_limit or len(jobs) < size.least else frozenset()
+
+
+def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
+    """Return the packages from which no generation starts any more: all of them at the end."""
+    found = {name: package for name in files if (package := package_of(name.removesuffix(".part")))}
+    if roster.state == DONE:
+        return frozenset(found)
+    if roster.state == FORM:  # what the last generation saved may still be on its way
+        return frozenset()
+    whole = [package for name, package in found.items() if name == package.name]
+    newest = max((p for p in whole if p.kind == CHECKPOINT), default=None)
+    return frozenset(
+        name
+        for name, package in found.items()
+        if name != roster.start
+        and (
+            package.generation < roster.generation
+            or (package.kind == CHECKPOINT and newest is not None and package < newest)
+        )
+    )
+
+
+def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]:
+    """The members' agents by rank; None for one that is lost."""
+    found = [agents.get(seat.proc) for seat in roster.members]
+    return [
+        agent if agent and agent.token == seat.token else None
+        for seat, agent in zip(roster.members, found, strict=True)
+    ]
+
+
+def _ended(
+    roster: Roster, agents: Mapping[int, Member], packages: Collection[Package], now: float
+) -> Roster | None:
+    """The end, if rank 0 has delivered a result, or a rank says that nothing can come of it."""
+    generation = roster.generation - (roster.state == FORM)
+    for rank, agent in enumerate(_seated(roster, agents)):
+        if agent is None or agent.generation != generation or agent.busy:
+            continue
+        is_result = rank == 0 and agent.phase == member.FINISHED
+        is_rejected = agent.phase == member.FAILED and agent.code == EXIT_REJECTED
+        proc = roster.members[rank].proc
+        delivered = any(p[:3] == (RESULT, generation, proc) for p in packages)
+        if (is_result or is_rejected) and delivered:
+            return replace(
+                roster, state=DONE, since=now, code=EXIT_REJECTED if is_rejected else 0, proc=proc
+            )
+    return None
+
+
+def _formed(
+    roster: Roster,
+    size: Size,
+    jobs: Collection[Job],
+    agents: Mapping[int, Member],
+    packages: Collection[Package],
+    now: float,
+) -> Roster:
+    present = {proc: agent for proc, agent in agents.items() if agent.phase != member.LEAVING}
+    ready = {
+        proc: agent
+        for proc, agent in present.items()
+        if agent.phase == member.READY and agent.generation == roster.generation
+    }
+    is_settled = now - roster.since >= SETTLE_SECONDS or now < roster.since  # a clock set back
+    all_ready = len(ready) == len(present) and not any(job.is_starting for job in jobs)
+    if len(ready) >= size.least and all_ready and is_settled:
+        return replace(
+            roster,
+            state=RUN,
+            since=now,
+            members=tuple(
+                Seat(proc, agent.token, agent.host, agent.port)
+                for proc, agent in sorted(ready.items())
+            ),
+            start=_newest(roster, packages),
+            kill=False,
+            short=False,
+        )
+    first = next(iter(_seated(roster, agents)), None)
+    saves = first is not None and first.busy and now - roster.since < SAVE_SECONDS
+    return replace(roster, kill=roster.kill or not saves, short=len(present) < size.least)
+
+
+def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
+    """The checkpoint to start from.
+
+    The last one of the generation that has ended. One of an earlier generation may have come too
+    late, from a rank that was thought lost.
+    """
+    own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
+    return max(own).name if own else roster.start
+
+
+def _running(
+    roster: Roster,
+    size: Size,
+    agents: Mapping[int, Member],
+    packages: Collection[Package],
+    now: float,
+) -> Roster:
+    seated = _seated(roster, agents)
+    own = [agent for agent in seated if agent and agent.generation == roster.generation]
+    another = replace(
+        roster, state=FORM, generation=roster.generation + 1, since=now, kill=True, short=False
+    )
+    if None in seated:
+        return another
+    failed = [agent for agent in own if agent.phase == member.FAILED]
+    if failed:
+        return _after_failure(roster, another, failed, packages, now)
+    first = seated[0]
+    in_order = replace(another, kill=not (first and first.busy))
+    if any(agent.phase in {member.LEAVING, member.SAVED} for agent in own):
+        return in_order
+    taken = {seat.token for seat in roster.members}
+    joins = [agent for agent in agents.values() if agent.token not in taken and _wants_in(agent)]
+    may_join = now - roster.since >= JOIN_SECONDS and len(roster.members) < size.most
+    return in_order if joins and may_join else roster
+
+
+def _wants_in(agent: Member) -> bool:
+    return agent.phase in {member.WAITING, member.READY}
+
+
+def _after_failure(
+    roster: Roster,
+    another: Roster,
+    failed: list[Member],
+    packages: Collection[Package],
+    now: float,
+) -> Roster:
+    """A worker failed. Another generation, since a lost rank is often heard of by its neighbours.
+
+    Where that happens again and again without a checkpoint between, the trainer is to blame. What
+    ended first is the cause: the others then missed it.
+    """
+    has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
+    failures = 1 if has_saved else roster.failures + 1
+    if failures <= MOST_FAILURES:
+        return replace(another, failures=failures)
+    first = min(failed, key=lambda agent: agent.ended)
+    seats = {seat.token: seat.proc for seat in roster.members}
+    return replace(
+        roster, state=DONE, since=now, code=first.code, proc=seats[first.token], failures=failures
+    )
