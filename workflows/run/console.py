@@ -208,9 +208,7 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
 def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = ["region", "state", "", "trials", "failed", "stopped early", "running", "ranks"]
-    names += ["step", "queued"]
-    names += [f"best {status.metric}", "USD", "time left"]
-    names += ["why"]
+    names += ["step", "queued", f"best {status.metric}", "USD", "time left", "why"]
     hidden = {names.index(name) for name in _columns_without_news(status, bars=bars)}
     for place, name in enumerate(names):
         if place not in hidden:
