@@ -102,8 +102,10 @@ def plan(
     planned = _planned(study, out, run_id, day)
     pool_check = planned.check_pool()
     if as_json:
-        with progress_lines(err=True) as progress:
-            checked = planned.check_or_remove(progress) if checks else None
+        checked = None
+        if checks:
+            with progress_lines(err=True) as progress:
+                checked = planned.check_or_remove(progress)
         print_json({**plan_summary(planned, pool_check), "check": checked and asdict(checked)})
         return
     here = shell_quoted(planned.folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.optimizer.stored_trials import is_repeat, is_stopped_early
@@ -209,7 +209,7 @@ def _trial(
         device=str(notes.get("device") or ""),
         error=_error(state, notes.get("error")),
         curve=_curve(trial),
-        stays=tuple(stays),
+        stays=tuple(replace(stay, machine=clean(stay.machine)) for stay in stays),
         **_job({**_mapping(notes.get("job")), "attempts": notes.get("attempts")}),
     )
 

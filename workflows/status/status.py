@@ -27,7 +27,7 @@ from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.notify.outbox import undelivered
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import cause_of, why_all_fail
@@ -81,6 +81,7 @@ class StatusReader:
         self._graph = graph_of(self._frozen.study)
         self._trials = RunTrials(folder, self._frozen)
         self._waiting = Waiting(folder, self._frozen)
+        self._holdouts: dict[str, str | None] = {}
 
     def read(self) -> RunStatus:
         """Return where the run stands now; what can't be reached is said in the notice."""
@@ -256,11 +257,18 @@ class StatusReader:
             not_latest=not_latest,
             gate=gate_of(files, self._frozen.study),
             drift=noted(files.published, "drift"),
-            holdout=holdout_warning(files, self._frozen.study) if published else None,
+            holdout=self._holdout(files) if published else None,
             running_trials=running_trials(files, region, queued, self._metric),
             usd=region_usd(files, trials, queued, self._frozen.study),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
         )
+
+    def _holdout(self, files: RegionFolder) -> str | None:
+        """What a published model's losses say; its files don't change any more."""
+        slug = files.root.name
+        if slug not in self._holdouts:
+            self._holdouts[slug] = holdout_warning(files, self._frozen.study)
+        return self._holdouts[slug]
 
     def _best(self, complete: list[StoredTrial]) -> StoredTrial | None:
         sign = 1 if self._frozen.study.objective.direction == "minimize" else -1

@@ -149,6 +149,7 @@ def test_the_line_moves_while_a_large_package_is_loaded(
     ]  # fmt: skip
     assert watched(command, tmp_path, Display(out)) == 0
     server.shutdown()
+    server.server_close()
     found = [*map(int, re.findall(r"(\d+) MB loaded, ", out.getvalue()))]
     assert len({*found}) >= 3, out.getvalue()
     assert sorted(found) == found, "it never goes back"
