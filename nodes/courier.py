@@ -155,7 +155,9 @@ class Chirp:
         descriptor = self._ask(f"open {name} {flags} {0o644}")
         self._stream.readline()  # what the file is: HTCondor adds it
         if content:
-            self._ask(f"pwrite {descriptor} {len(content)} {offset}", content)
+            written = self._ask(f"pwrite {descriptor} {len(content)} {offset}", content)
+            if written < len(content):  # its disk is full
+                raise OSError(f"{name}: {written} of {len(content)} bytes were written")
         self._ask(f"close {descriptor}")
 
     def fetch(self, name: str) -> bytes:

@@ -7,7 +7,8 @@ The shortest trainer::
     t = trial.start()
     t.complete(loss=(t.params["x"] - 2) ** 2)
 
-One that may be moved to another machine at any moment and goes on where it was::
+One that may be moved to another machine at any moment and goes on where it was; and that may be
+told to stop, where the study has early stopping::
 
     t = trial.start()
     saved = t.restore()
@@ -15,17 +16,13 @@ One that may be moved to another machine at any moment and goes on where it was:
     while model.step < t.params["steps"]:
         model.train_one_step()
         t.report(model.step, loss=model.loss)
+        if t.should_stop():
+            t.stop(loss=model.loss)
         if t.should_checkpoint():
             with t.checkpoint() as folder:
                 model.save(folder / "state")
             t.yield_node()
     t.complete(loss=model.loss)
-
-One that may be told to stop early, where the study has early stopping::
-
-    t.report(model.step, loss=model.loss)
-    if t.should_stop():
-        t.stop(loss=model.loss)
 
 One that is asked, where the study has a gate, how good published models are on today's data::
 

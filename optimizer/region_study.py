@@ -167,16 +167,6 @@ class RegionStudy:
         attributes = {STOPPED: dict(order), **said}
         self._tell(node, TrialState.PRUNED, predicted, attributes, execution)
 
-    def is_running(self, node: str) -> bool:
-        """Whether `node` was asked and not told.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
-        with self._storage_errors():
-            trial = self._find(node)
-            return trial is not None and not trial.state.is_finished()
-
     def tell_failed(
         self,
         node: str,

@@ -140,6 +140,8 @@ def to_stop(
     chances = {}
     for name, curve in old_enough.items():
         prediction = predictor.predict(curve)
+        if not math.isfinite(prediction.mean + prediction.deviation):
+            continue  # values near the end of what a float holds
         chances[name] = (prediction.below(best), prediction)
     hopeless = sorted(
         (name for name, (chance, _) in chances.items() if chance <= 1 - rule.confidence),

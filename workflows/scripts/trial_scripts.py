@@ -107,6 +107,11 @@ class TrialScripts:
             return outcome
         return self._told_to_stop(place) or outcome
 
+    def _is_running(self, slug: str, node: str) -> bool:
+        trials = self._studies.of(slug).trials()
+        running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        return any(trial.user_attrs.get("node") == node for trial in running)
+
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
         if self._study.early_stopping is None:
             return None
@@ -157,7 +162,7 @@ class TrialScripts:
     def _was_told(self, slug: str, node: str, place: TrialFolder) -> bool:
         """Tell the study of a trial that has an order to stop, whatever became of its job."""
         outcome = self._told_to_stop(place)
-        if outcome is None or not self._studies.of(slug).is_running(node):
+        if outcome is None or not self._is_running(slug, node):
             return False
         self._tell_stopped(slug, node, outcome, execution_of(place, self._study, 1, failed=False))
         return True

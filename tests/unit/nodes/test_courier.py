@@ -47,6 +47,7 @@ class Proxy(socketserver.TCPServer):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.room = 1000  # bytes that it takes at once
         self.refused = ""  # the word of lines that are answered with an error
         super().__init__(("127.0.0.1", 0), Connection)
 
@@ -74,11 +75,11 @@ class Connection(socketserver.StreamRequestHandler):
         return b"7\n65024 5808800 33188 1 1 1 0 0 4096 0 1 1 1\n"
 
     def _write(self, _descriptor: str, length: str, offset: str) -> bytes:
-        content = self.rfile.read(int(length))
+        content = self.rfile.read(int(length))[: self.server.room]
         with self.path.open("r+b") as file:
             file.seek(int(offset))
             file.write(content)
-        return f"{length}\n".encode()
+        return f"{len(content)}\n".encode()
 
     def _get(self, name: str) -> bytes:
         content = (self.server.folder / name).read_bytes()
@@ -138,6 +139,17 @@ def test_what_fails_is_tried_again(sandbox: Path, proxy: Proxy, word: str) -> No
     with pytest.raises(OSError, match=word):
         one.turn()
     proxy.refused = ""
+    one.turn()
+    assert proxy.text("reports.jsonl") == "1\n2\n"
+
+
+def test_reports_that_a_full_disk_did_not_take_are_sent_again(sandbox: Path, proxy: Proxy) -> None:
+    add(sandbox, "1\n", "2\n")
+    one = Courier(sandbox, proxy.config)
+    proxy.room = 3
+    with pytest.raises(OSError, match="3 of 4 bytes"):
+        one.turn()
+    proxy.room = 1000
     one.turn()
     assert proxy.text("reports.jsonl") == "1\n2\n"
 

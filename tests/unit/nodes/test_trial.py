@@ -493,6 +493,10 @@ import trial
     assert codes == [85, 85, 85, 0]
     assert steps(sandbox) == [1, 2, 3]
     assert result(sandbox)["metrics"] == {"loss": 2.0}
+    (sandbox / "stop.json").write_text('{"predicted": 2.0}')
+    order(sandbox, params={"x": 5, "steps": 9})
+    assert subprocess.run([*command, model + long], env=environment).returncode == 0
+    assert (steps(sandbox), result(sandbox)["status"]) == ([1, 2, 3, 4], "stopped")
     order(sandbox, mode="evaluate", models={"champion": "old", "challenger": "new"})
     for name, step in (("old", 3), ("new", 1)):
         (sandbox / name).mkdir()

@@ -65,7 +65,7 @@ class Notes:
         return False
 
     def due(self):
-        return False
+        return (folder / "due").exists()
 
     def is_watching(self):
         return (folder / "watching").exists()
@@ -465,6 +465,19 @@ def test_an_idle_service_ends_after_its_timeout_and_not_before_a_request_is_serv
     assert service.wait(timeout=20) == 0
     assert not (run.folder / "service.sock").exists()
     assert "no request for" in run.log()
+
+
+def test_an_idle_service_stays_while_it_watches_and_works_when_that_is_due(run: Run) -> None:
+    (run.folder / "watching").touch()
+    service = run.popen(idle_timeout=0.4)
+    wait_until((run.folder / "service.sock").exists)
+    (run.folder / "work").write_text("10")
+    (run.folder / "due").touch()
+    wait_until(lambda: int((run.folder / "work").read_text() or 0) > 11)  # nobody asked
+    (run.folder / "work").unlink()
+    (run.folder / "due").unlink()
+    (run.folder / "watching").unlink()
+    assert service.wait(timeout=20) == 0
 
 
 def test_a_service_whose_socket_is_gone_ends_so_that_another_can_start(run: Run) -> None:

@@ -13,6 +13,7 @@ from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.report import render_page
@@ -293,6 +294,22 @@ def test_every_view_says_stopped_early(service: Service) -> None:
     assert ",stopped early,," in rows
     page = render_page(read_report(service.folder))
     assert "stopped early" in page
+
+
+def test_plan_says_what_it_will_do_and_warns_of_a_trainer_that_never_reports(
+    make_run: MakeRun, work: Path
+) -> None:
+    rule = {"min_steps": 3, "confidence": 0.9, "max_stopped": 0.5}
+    text = plan_text(make_run(early_stopping=rule))
+    assert "stops    a trial early that is 90% sure to end behind its region's best" in text
+    assert "from step 3 on, once 4 trials are complete; at most 50% of a region's" in text
+    assert "never stopped early" not in text  # the trainer mentions progress.jsonl
+    (work / "mute.py").write_text("print('nothing')\n")
+    mute = {"command": ["python3", "mute.py"], "files": [str(work / "mute.py")]}
+    warned = plan_text(make_run(run="r2", early_stopping={}, trainer=mute))
+    assert "a trial that never reports is never stopped early" in warned
+    assert "from 5% of its steps on" in warned
+    assert "stops  " not in plan_text(make_run(run="r3"))
 
 
 def test_without_the_key_nothing_of_it_is_there(make_run: MakeRun) -> None:

@@ -85,6 +85,13 @@ def test_where_the_best_epoch_counts_a_curve_that_rises_again_is_as_good_as_its_
     assert set(told({"far": far}, complete=last)) == {"far"}
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_what_can_not_be_predicted_is_not_told() -> None:
+    huge = Curve(T[:10], np.linspace(1e308, 1.7e308, 10))
+    for decision in told({"huge": huge}).values():
+        assert math.isfinite(decision.loss + decision.deviation)
+
+
 def test_a_curve_is_turned_round_and_gaps_are_left_out() -> None:
     curve = curve_of({3: 0.9, 1: 0.5, 2: math.nan}, sign=-1.0)
     assert curve is not None
