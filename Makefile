@@ -17,6 +17,8 @@
 # make bench-optimizer  how few trials the sampler needs, beside Optuna's; an hour, ARGS="--seeds 3" for less
 # make bench-transfer   how many trials former results save; half an hour, ARGS="--seeds 2" for less
 # make bench-stopping   what early stopping saves and costs, on replayed curves; ten minutes, ARGS="--seeds 3" for less
+# make bench-replay     optimisers on real trainings of 36 regions, from a table; half an hour, ARGS="--seeds 5" for less
+# make replay-table     trains more settings for that table: SETTINGS=300; goes on where it was killed
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
 # make gpu          everything that a GPU has to show, within nine minutes, by $(PYTHON) as it is: no .venv
@@ -26,6 +28,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 MINUTES ?= 10
+SETTINGS ?= 300
 FLIGHTS := workflows/examples/flights
 VENDOR := templates/report/vendor
 PAGE_VENDOR := templates/serve/vendor
@@ -34,7 +37,8 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
 DEMO ?= demo
 
-.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-optimizer bench-transfer bench-stopping bench-kernels bench-train gpu gpu-report docs docs-reference release clean
+.PHONY: demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
+	bench bench-optimizer bench-transfer bench-stopping bench-replay replay-table bench-kernels bench-train
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -95,6 +99,12 @@ bench-transfer: $(VENV)/ready
 
 bench-stopping: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer.stopping $(ARGS)
+
+bench-replay: $(VENV)/ready
+	$(BIN)/python -m tests.bench.optimizer.replay $(ARGS)
+
+replay-table: $(VENV)/ready
+	OMP_NUM_THREADS=1 nice $(BIN)/python -m tests.bench.optimizer.flights_trainings --settings $(SETTINGS)
 
 bench-kernels: $(VENV)/ready
 	$(BIN)/python -m tests.bench.kernels

@@ -36,9 +36,7 @@ def _gp(seed: int) -> BaseSampler:
 
 
 def _tpe(seed: int) -> BaseSampler:
-    return optuna.samplers.TPESampler(
-        seed=seed, n_startup_trials=1, constant_liar=True, warn_independent_sampling=False
-    )
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, constant_liar=True)
 
 
 _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {

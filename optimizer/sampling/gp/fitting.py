@@ -56,6 +56,9 @@ def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
     Lengths grow with √d, so that the variance between two random points does not depend on d
     (arXiv 2402.02229). The metric is standardized: s² + a² is about 1. Noise is anything from none
     to a tenth of the variance. Of several teachers all together may count for as much as one.
+
+    A choice's length is longer than a number's: with the same, regrets of the bench's mixed spaces
+    were as often smaller as larger where there is no noise, and larger where there is some.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)

@@ -51,19 +51,34 @@ def proposals(
         teachers: what other tasks say of the same domain; nothing if left out.
     """
     random = np.random.default_rng(seed)
-    scaled = standardized(values)
-    nearest = teachers.nearest(rows, scaled) if teachers else []
-    chosen = teachers.only(nearest) if teachers and nearest else None
-    models = posteriors(rows, scaled, domain.is_categorical, random, chosen)
-    improvement = ExpectedImprovement(models.believing(pending))
+    improvement, weights = improvement_of(domain, rows, values, pending, random, teachers)
     good = rows[np.argsort(values, kind="stable")[:_GOOD]]
     found = best_points(domain, improvement, good, random)
     known = {row.tobytes() for row in np.concatenate([rows, pending])}
     is_new = np.array([row.tobytes() not in known for row in found])
+    return Proposals(np.concatenate([found[is_new], found[~is_new]]), weights)
+
+
+def improvement_of(
+    domain: Domain,
+    rows: Array,
+    values: Array,
+    pending: Array,
+    random: np.random.Generator,
+    teachers: Teachers | None = None,
+) -> tuple[ExpectedImprovement, list[float]]:
+    """Return the acquisition function, and how much each teacher counts.
+
+    See `proposals` for the arguments; `random` decides the samples of hyperparameters.
+    """
+    scaled = standardized(values)
+    nearest = teachers.nearest(rows, scaled) if teachers else []
+    chosen = teachers.only(nearest) if teachers and nearest else None
+    models = posteriors(rows, scaled, domain.is_categorical, random, chosen)
     weights = [0.0] * (len(teachers) if teachers else 0)
     for place, weight in zip(nearest, models.mean_weights(), strict=True):
         weights[place] = weight
-    return Proposals(np.concatenate([found[is_new], found[~is_new]]), weights)
+    return ExpectedImprovement(models.believing(pending)), weights
 
 
 def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:

@@ -1,0 +1,368 @@
+"""Optimisers on real trainings, replayed: `python -m tests.bench.optimizer.replay`.
+
+The tasks are regions of flights, of which a table knows what each of some hundred settings comes to
+(`flights_table.py`). Every rival chooses from the same settings (`pool.py`), so many trials pending
+at a time. A replicate is a region and a seed; all rivals meet the same replicates. Regret is how
+far the best setting so far is from the table's best, in units of the median setting's distance.
+
+What is known before:
+
+nothing     no former results
+others      a former run of each of the 35 other regions: the region itself is left out
+yesterday   the month before of all three airports, the region's own among them
+unrelated   one other region's former run, its results shuffled
+
+A former run is 50 trials that ours chose in that region without former results. Trials are counted
+to two targets: the regret that GPSampler has at its end, as `transfer.py` does, and what another
+seed of the training would change, below which differences are luck.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from tests.bench.optimizer.charts import Curve, chart
+from tests.bench.optimizer.flights_table import (
+    FILE,
+    REGIONS,
+    SPACE,
+    FlightsTable,
+    checksum_file,
+    read,
+)
+from tests.bench.optimizer.pool import (
+    Array,
+    Pool,
+    PoolRival,
+    RandomDesign,
+    Results,
+    former_task,
+    replayed,
+)
+from tests.bench.optimizer.runs import interval, single_threaded
+from trialfleet.files import write_atomic
+from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
+from trialfleet.optimizer.space import SearchSpace
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "optimizer.md"
+BEGIN, END = "<!-- begin of the replay's tables -->", "<!-- end of the replay's tables -->"
+CHARTS = ROOT / "docs" / "assets"
+BASE = "GPSampler"
+FORMER_TRIALS = 50
+_UNREACHED = 1.5  # times all trials: what a rival needs that never reaches the target
+_RESAMPLED = 2000
+ALONE = ("RandomSampler", "TPESampler", "GPSampler", "qLogNEI", "Spearmint", "ours: nothing")
+TAUGHT = (
+    "ours: others",
+    "ours: yesterday",
+    "ours: unrelated",
+    "zero-shot: others",
+    "quantiles: others",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What one rival chose in one replicate.
+
+    Attributes:
+        rival: its name.
+        replicate: the number of region and seed.
+        region: the one that is optimized.
+        table: the beginning of its checksum.
+        chosen: settings, in the order in which they ended.
+        seconds: for a choice, on average over the second half.
+    """
+
+    rival: str
+    replicate: int
+    region: str
+    table: str
+    chosen: list[int]
+    seconds: float
+
+
+def main() -> int:
+    """Run what the arguments say; print the tables, and write them into docs/optimizer.md."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    everybody = [*ALONE, *TAUGHT]
+    parser.add_argument("--rivals", nargs="*", default=everybody, choices=everybody)
+    parser.add_argument("--seeds", type=int, default=20, help="replicates")
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--parallel", type=int, default=8, help="trials that are pending at a time")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--table", type=Path, default=FILE)
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "bench-replay.jsonl")
+    parser.add_argument("--write", action="store_true", help=f"put it all into {PAGE.name}")
+    given = parser.parse_args()
+    rivals = [name for name in given.rivals if name != "qLogNEI" or _has_botorch()]
+    table = read(given.table)
+    wanted = {(name, number) for number in range(given.seeds) for name in rivals}
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    left = [key for key in sorted(wanted, key=_place) if key not in _known(given)]
+    with given.results.open("a") as file, single_threaded(given.processes) as pool:
+        former_runs(given.table, given.processes)
+        size = given.trials, given.parallel
+        waiting = [pool.submit(replay, *key, *size, given.table) for key in left]
+        for number, future in enumerate(as_completed(waiting), start=1):
+            file.write(json.dumps(asdict(future.result())) + "\n")
+            file.flush()
+            print(f"\r{number} of {len(left)} replays", end="", file=sys.stderr)
+    found = {key: value for key, value in _known(given).items() if key in wanted}
+    tables = _tables(table, found, given.trials, given.parallel)
+    print(f"\n{tables}")
+    if given.write:
+        write_atomic(CHARTS / "replay-rivals.svg", _chart(table, found, ALONE))
+        taught = ("GPSampler", "ours: nothing", *TAUGHT)
+        write_atomic(CHARTS / "replay-former.svg", _chart(table, found, taught))
+        head, _, rest = PAGE.read_text().partition(BEGIN)
+        write_atomic(PAGE, f"{head}{BEGIN}\n\n{tables}\n{END}{rest.partition(END)[2]}")
+    return 0
+
+
+def _has_botorch() -> bool:
+    found = importlib.util.find_spec("botorch") is not None
+    if not found:
+        print("qLogNEI is left out: there is no BoTorch (requirements.txt)", file=sys.stderr)
+    return found
+
+
+def _place(key: tuple[str, int]) -> tuple[int, int]:
+    return key[1], [*ALONE, *TAUGHT].index(key[0])
+
+
+def _known(given: argparse.Namespace) -> dict[tuple[str, int], Replay]:
+    lines = given.results.read_text().splitlines() if given.results.exists() else []
+    found = [Replay(**json.loads(line)) for line in lines]
+    return {
+        (x.rival, x.replicate): x
+        for x in found
+        if x.table == name_of(given.table) and len(x.chosen) == given.trials
+    }
+
+
+# Replicates
+
+
+def region_of(replicate: int) -> str:
+    """Return the region of a replicate; it has a yesterday."""
+    regions = [region for region in REGIONS if FlightsTable.yesterday(region)]
+    return regions[int(np.random.default_rng(33).permutation(len(regions))[replicate % 33])]
+
+
+def replay(rival: str, replicate: int, trials: int, parallel: int, file: Path) -> Replay:
+    """Let one rival optimize the region of a replicate."""
+    warnings.simplefilter("ignore")
+    table, pool = _opened(file)
+    region = region_of(replicate)
+    chooser = _rival(rival, pool, replicate, trials, region, file)
+    told = replayed(table.losses(region), chooser, trials, parallel)
+    seconds = float(np.mean(told.seconds[trials // 2 :]))
+    return Replay(
+        rival=rival,
+        replicate=replicate,
+        region=region,
+        table=name_of(file),
+        chosen=told.chosen,
+        seconds=round(seconds, 4),
+    )
+
+
+def _rival(name: str, pool: Pool, seed: int, trials: int, region: str, file: Path) -> PoolRival:
+    from tests.bench.optimizer import pool_rivals, spearmint
+
+    if name in ALONE:
+        makers: dict[str, Callable[[], PoolRival]] = {
+            "RandomSampler": lambda: RandomDesign(pool, seed),
+            "TPESampler": lambda: pool_rivals.NearestTPE(pool, seed),
+            "GPSampler": lambda: pool_rivals.GPSampler(pool, seed),
+            "qLogNEI": lambda: pool_rivals.NoisyEI(pool, seed),
+            "Spearmint": lambda: spearmint.Spearmint(pool, seed),
+            "ours: nothing": lambda: pool_rivals.Ours(pool, seed, trials),
+        }
+        return makers[name]()
+    kind, knowledge = name.split(": ")
+    tasks = known_before(knowledge, region, seed, file)
+    if kind == "zero-shot":
+        return pool_rivals.ZeroShot(pool, tasks)
+    if kind == "quantiles":
+        return pool_rivals.QuantileTransfer(pool, seed, tasks)
+    return pool_rivals.Ours(pool, seed, trials, FormerTasks(tuple(tasks), region))
+
+
+def known_before(knowledge: str, region: str, seed: int, file: Path) -> list[FormerTask]:
+    """Return the former tasks of a kind of knowledge."""
+    runs = former_runs(file)
+    others = [task for name, task in runs.items() if name != region]
+    if knowledge == "others":
+        return others
+    if knowledge == "yesterday":
+        month = FlightsTable.yesterday(region)
+        assert month is not None
+        tasks = [task for name, task in runs.items() if name[-2:] == month[-2:]]
+        # today's name: a region's own best settings of yesterday are run again
+        return [replace(task, region=f"{task.region[:3]}-{region[-2:]}") for task in tasks]
+    random = np.random.default_rng([seed, 5])
+    other = others[int(random.integers(len(others)))]
+    shuffled = tuple(float(x) for x in random.permutation(other.losses))
+    return [replace(other, name="unrelated", region="unrelated", losses=shuffled)]
+
+
+def name_of(file: Path) -> str:
+    """Return what tells a table from one with more settings."""
+    return checksum_file(file).read_text()[:12]
+
+
+@lru_cache
+def _opened(file: Path) -> tuple[FlightsTable, Pool]:
+    table = read(file)
+    return table, Pool.of(SearchSpace.model_validate(SPACE), table.settings)
+
+
+@lru_cache
+def former_runs(file: Path, processes: int = 1) -> dict[str, FormerTask]:
+    """Return a former run of every region, made once for each table."""
+    table, pool = _opened(file)
+    cache = ROOT / "build" / f"bench-replay-former-{name_of(file)}.json"
+    if not cache.exists():
+        with single_threaded(processes) as workers:
+            chosen = list(workers.map(_former_run, [file] * 36, table.regions))
+        write_atomic(cache, json.dumps(dict(zip(table.regions, chosen, strict=True))))
+    tasks = {}
+    for region, numbers in json.loads(cache.read_text()).items():
+        results = Results()
+        replayed(table.losses(region), _InOrder(numbers), len(numbers), 1, results)
+        tasks[region] = former_task(region, region, pool, results)
+    return tasks
+
+
+class _InOrder:
+    """Chooses what is known to have been chosen."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = order
+
+    def choose(self, results: Results, left: Sequence[int]) -> int:  # noqa: ARG002
+        return self._order[len(results.asked)]
+
+
+def _former_run(file: Path, region: str) -> list[int]:
+    from tests.bench.optimizer.pool_rivals import Ours
+
+    warnings.simplefilter("ignore")
+    table, pool = _opened(file)
+    seed = 1000 + table.regions.index(region)
+    rival = Ours(pool, seed, FORMER_TRIALS)
+    return replayed(table.losses(region), rival, FORMER_TRIALS, 8).chosen
+
+
+# What came of it
+
+
+def regrets(table: FlightsTable, found: Replay) -> Array:
+    """Return the regret after each trial."""
+    losses = table.losses(found.region)
+    best, unit = unit_of(losses)
+    chosen = np.nan_to_num(losses[found.chosen], nan=np.inf)
+    return np.asarray((np.minimum.accumulate(chosen) - best) / unit)
+
+
+def unit_of(losses: Array) -> tuple[float, float]:
+    """Return the best loss, and how far the median one is from it."""
+    best = float(np.nanmin(losses))
+    return best, float(np.nanmedian(losses)) - best
+
+
+def _tables(
+    table: FlightsTable, found: dict[tuple[str, int], Replay], trials: int, parallel: int
+) -> str:
+    curves = {key: regrets(table, replay) for key, replay in found.items()}
+    numbers = sorted({number for _, number in found})
+    chance = {n: _seed_regret(table, region_of(n)) for n in numbers}
+    marks = sorted({trials * 2 // 5, trials * 7 // 10, trials})
+    heads = ["rival", "replicates", *(f"regret after {mark}" for mark in marks)]
+    heads += ["its ratio", "trials to the same regret", "trials to a seed's change", "s per ask"]
+    size = f"{len(table.settings)} settings in each of {len(table.regions)} regions"
+    lines = [
+        f"{size}, {parallel} trials",
+        f"pending at a time; ratios to {BASE}'s. Another seed of a training changes its regret by",
+        f"{np.mean(list(chance.values())):.2f} (standard deviation).",
+        "",
+        f"| {' | '.join(heads)} |",
+        f"| --- |{' ---: |' * (len(heads) - 1)}",
+    ]
+    for name in [*ALONE, *TAUGHT]:
+        own = [n for n in numbers if (name, n) in found and (BASE, n) in found]
+        if not own:
+            continue
+        mine = np.array([curves[name, n] for n in own])
+        base = np.array([curves[BASE, n] for n in own])
+        cells = [name, str(len(own)), *(f"{mine[:, mark - 1].mean():.3f}" for mark in marks)]
+        cells.append("1" if name == BASE else ratio_of_means(mine[:, -1], base[:, -1]))
+        for targets in (base[:, -1], np.array([chance[n] for n in own])):
+            needed, needs = (
+                np.log([trials_to(*each) for each in zip(curve, targets, strict=True)])
+                for curve in (mine, base)
+            )
+            same = f"1 ({np.exp(needs.mean()):.0f} trials)"
+            cells.append(same if name == BASE else interval(needed - needs))
+        cells.append(f"{np.mean([found[name, n].seconds for n in own]):.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _seed_regret(table: FlightsTable, region: str) -> float:
+    return table.seed_deviation(region) / unit_of(table.losses(region))[1]
+
+
+def trials_to(curve: Array, target: float) -> float:
+    """Return the number of trials until a regret is reached."""
+    reached = np.flatnonzero(curve <= target + 1e-12)
+    return float(reached[0] + 1) if len(reached) else _UNREACHED * len(curve)
+
+
+def ratio_of_means(mine: Array, base: Array) -> str:
+    """Return the ratio of two means of paired values, and the interval of its bootstrap samples.
+
+    Of means, not the mean of ratios: a regret may be 0.
+    """
+    if not base.mean():
+        return "-"
+    random = np.random.default_rng(0)
+    drawn = random.integers(len(mine), size=(_RESAMPLED, len(mine)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = mine[drawn].mean(axis=1) / base[drawn].mean(axis=1)
+    low, high = np.nanquantile(ratios, [0.025, 0.975])
+    return f"**{mine.mean() / base.mean():.2g}** ({low:.2g} to {high:.2g})"
+
+
+def _chart(table: FlightsTable, found: dict[tuple[str, int], Replay], names: Sequence[str]) -> str:
+    curves = []
+    for name in names:
+        own = [regrets(table, replay) for (rival, _), replay in found.items() if rival == name]
+        if own:
+            values = np.array(own)
+            random = np.random.default_rng(0)
+            drawn = random.integers(len(values), size=(_RESAMPLED, len(values)))
+            low, high = np.quantile(values[drawn].mean(axis=1), [0.025, 0.975], axis=0)
+            curves.append(Curve(name, values.mean(axis=0), low, high))
+    return chart(curves, x="trials that have ended", y="regret")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
