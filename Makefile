@@ -16,6 +16,7 @@
 # make bench   what the parts cost, as ratios within one run
 # make bench-optimizer  how few trials the sampler needs, beside Optuna's; an hour, ARGS="--seeds 3" for less
 # make bench-transfer   how many trials former results save; half an hour, ARGS="--seeds 2" for less
+# make bench-peers      the same tuning by trialfleet, Ray Tune, Celery and Optuna, with kills; an hour on two cores
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
 # make gpu          everything that a GPU has to show, within nine minutes, by $(PYTHON) as it is: no .venv
@@ -33,7 +34,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
 DEMO ?= demo
 
-.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-optimizer bench-transfer bench-kernels bench-train gpu gpu-report docs docs-reference release clean
+.PHONY: demo test test-all fuzz check lint format lock vendor lab storm bench bench-optimizer bench-transfer bench-peers bench-kernels bench-train gpu gpu-report docs docs-reference release clean
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -91,6 +92,10 @@ bench-optimizer: $(VENV)/ready
 
 bench-transfer: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer.transfer $(ARGS)
+
+bench-peers: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --editable .[bench-peers,flights]
+	$(BIN)/python -m tests.bench.peers $(ARGS)
 
 bench-kernels: $(VENV)/ready
 	$(BIN)/python -m tests.bench.kernels
