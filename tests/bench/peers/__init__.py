@@ -1,0 +1,1 @@
+"""The same tuning by trialfleet and by its peers: `make bench-peers`."""

@@ -1,0 +1,80 @@
+"""What came of one system, and the tables of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one system did.
+
+    Attributes:
+        seconds: from nothing to the results, the start of the system's own daemons included.
+        overhead_cpu: seconds of a processor beside the trainings themselves.
+        overhead_mb: the largest memory of processes that never trained (PSS).
+        trainers_mb: the same of those that did.
+        best_halfway: mean over the regions of the best objective after half of their trials.
+        best: the same at the end.
+        lost: results that the system lacks at the end.
+        surplus: results that it has beyond what was asked for.
+        retrained: trainings that ended for a trial which had one already.
+        wasted: trainings that were begun and didn't end.
+        by_hand: how often the program had to be started again.
+        still_seconds: the longest time in which no training began or ended.
+    """
+
+    system: str
+    kill: str
+    trials: int
+    seconds: float
+    overhead_cpu: float
+    overhead_mb: float
+    trainers_mb: float
+    best_halfway: float
+    best: float
+    lost: int
+    surplus: int
+    retrained: int
+    wasted: int
+    by_hand: int
+    still_seconds: float
+
+
+def in_a_line(one: Outcome) -> str:
+    """An outcome as it comes."""
+    return (
+        f"{one.system}, {one.kill} killed: {one.seconds:.0f} s, best {one.best:.4f}, "
+        f"lost {one.lost}, surplus {one.surplus}, retrained {one.retrained}, "
+        f"started again {one.by_hand}"
+    )
+
+
+def costs(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the undisturbed runs cost, as lines of Markdown."""
+    rows = [
+        f"| {o.system} | {o.seconds:.0f} | {o.overhead_cpu:.0f} | {o.overhead_mb:.0f} | "
+        f"{o.trainers_mb:.0f} | {o.best_halfway:.4f} | {o.best:.4f} |"
+        for o in outcomes
+        if o.kill == "none"
+    ]
+    names = ("system", "wall, s", "CPU beside training, s", "memory beside it, MB", "trainers, MB")
+    return [*head(*names, "best at half", "best"), *rows]
+
+
+def losses(outcomes: Sequence[Outcome]) -> list[str]:
+    """What kills did, as lines of Markdown."""
+    rows = [
+        f"| {o.system} | {o.kill} | {o.lost} | {o.surplus} | {o.retrained} | {o.wasted} | "
+        f"{o.by_hand} | {o.still_seconds:.0f} |"
+        for o in outcomes
+        if o.kill != "none"
+    ]
+    names = ("system", "killed", "lost", "surplus", "trained twice", "begun in vain")
+    return [*head(*names, "started by hand", "longest still, s"), *rows]
+
+
+def head(*names: str) -> list[str]:
+    """The first two lines of a table."""
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]

@@ -1,0 +1,34 @@
+"""What each system's program is started with, and what it leaves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The folder of all that the system leaves, and the trials of each region."""
+
+    folder: Path
+    trials: int
+
+
+def read_arguments() -> Arguments:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--trials", type=int, required=True)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    return Arguments(given.folder.resolve(), given.trials)
+
+
+def write_results(folder: Path, values: Mapping[str, list[float]]) -> None:
+    """Leave the objectives that the system itself knows of, by region."""
+    (folder / RESULTS).write_text(json.dumps(values))

@@ -1,0 +1,28 @@
+"""The Celery application: one task, which trains once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from tests.bench.peers.workload import train
+
+SOCKET = os.environ["PEERS_REDIS"]  # a path
+
+app = Celery("peers", broker=f"redis+socket://{SOCKET}", backend=f"redis+socket://{SOCKET}")
+# What its documentation advises where a task may be done twice but not be lost.
+app.conf.task_acks_late = True
+app.conf.task_reject_on_worker_lost = True
+app.conf.worker_prefetch_multiplier = 1
+app.conf.broker_transport_options = {"visibility_timeout": 60}
+app.conf.result_expires = None
+app.conf.broker_connection_retry_on_startup = True
+
+
+@app.task(name="train")  # type: ignore[untyped-decorator]
+def train_task(folder: str, region: str, trial: str, params: dict[str, Any]) -> float:
+    """Train once, in a worker."""
+    return train(Path(folder), region, trial, params)
