@@ -2,7 +2,8 @@
 
 A job whose submit file has `want_io_proxy = true` finds host, port and cookie in the file that
 $_CONDOR_CHIRP_CONFIG names. Paths are relative to the job's folder on the access point. The file
-travels alone, like `trial.py`.
+travels alone, like `trial.py`. (htcondor2.htchirp needs HTCondor's package on the node, and never
+ends where a connection does in the midst of a file.)
 
     with Chirp.of_this_job() as chirp:
         starts = chirp.attribute("NumShadowStarts")
@@ -174,6 +175,17 @@ class Chirp:
             raise ChirpError(request, code)
         self.rename(part, remote)
 
+    def write_at(self, remote: str, content: bytes, offset: int) -> None:
+        """Write into a file on the access point; at offset 0, in place of all that it held.
+
+        Raises:
+            OSError: it could not be written, or not all of it.
+        """
+        with self._opened(remote, "wc" if offset else "wct") as opened:
+            written = self._ask(f"pwrite {opened} {len(content)} {offset}", content)
+            if written < len(content):  # its disk is full
+                raise OSError(f"{remote}: {written} of {len(content)} bytes were written")
+
     def rename(self, remote: str, to: str) -> None:
         """Give a file on the access point another name, in one step.
 
@@ -217,7 +229,11 @@ class Chirp:
     def _connected(self) -> socket.socket:
         if self._socket is None:
             self._socket = socket.create_connection(self._where, timeout=self._timeout)
-            self._ask(f"cookie {self._cookie}")
+            try:
+                self._ask(f"cookie {self._cookie}")
+            except OSError:
+                self.close()
+                raise
         return self._socket
 
     def _answer(self) -> int:

@@ -97,7 +97,6 @@ def suggest(
     points = [space.canonical(trial.params) for trial in history]
     taken = {_key(point) for point in points}
     skip = len(history) - 1
-    skip = len(history) - 1
     if in_startup(history, with_former(startup_trials) if former else startup_trials):
         good = former.startup_points(space, len(history) + 1) if former else iter(())
         return Suggestion(_new(good, taken) or _unseen(space, taken, seed, skip=skip))

@@ -165,7 +165,7 @@ def test_a_trial_reaches_its_own_folder_and_no_other_file(make_run: MakeRun, wor
     assert "trial.json:" in trial_json
     assert trial_json.endswith("bytes")
     assert len(others) == 3
-    assert all("chirp's error" in other for other in others)
+    assert all("was answered -" in other for other in others)
 
 
 def orders(run: Run) -> dict[Path, str]:

@@ -50,7 +50,7 @@ _SANDBOX = (
     *CONTRACT,
 )
 _GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
-_STOPPING_SANDBOX = (nodes.COURIER, nodes.STOP)  # … in one with early stopping
+_STOPPING_SANDBOX = (nodes.CHIRP, nodes.COURIER, nodes.STOP)  # … in one with early stopping
 _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
 
 
@@ -154,9 +154,9 @@ def _trainer_files(study: Study) -> list[Path]:
 
 def _helpers(study: Study) -> list[Path]:
     """What goes with every trial beside the trainer's files."""
-    gang = [nodes.CHIRP, nodes.GANG] if study.has_gangs else []
-    stopping = [nodes.COURIER] if study.early_stopping else []
-    return [*map(_node_file, [nodes.HELPER, *gang, *stopping])]
+    gang = {nodes.CHIRP, nodes.GANG} if study.has_gangs else set()
+    stopping = {nodes.CHIRP, nodes.COURIER} if study.early_stopping else set()
+    return [*map(_node_file, [nodes.HELPER, *sorted(gang | stopping)])]
 
 
 def _check_unpublished(study: Study, run: str) -> None:

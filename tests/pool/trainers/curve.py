@@ -27,15 +27,13 @@ begun = time.monotonic()
 
 def reached(*names: str) -> str:
     """Which of some files of the access point chirp gives."""
-    chirps = import_module("courier").Chirp
     found = []
     for name in names:
-        chirp = chirps(Path(os.environ["_CONDOR_CHIRP_CONFIG"]))
-        try:
-            found.append(f"{name}: {len(chirp.fetch(name))} bytes")
-        except OSError as error:
-            found.append(f"{name}: {error}")
-        chirp.close()
+        with import_module("chirp").Chirp.of_this_job() as chirp:
+            try:
+                found.append(f"{name}: {len(chirp.read(name) or b'')} bytes")
+            except OSError as error:
+                found.append(f"{name}: {error}")
     return "; ".join(found)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 COOKIE = "open-sesame"
-MISSING, NOT_AUTHENTICATED, NO_SPACE = -3, -1, -6
+MISSING, NOT_AUTHENTICATED, NO_SPACE, REFUSED = -3, -1, -6, -17
 
 
 class ChirpServer(socketserver.ThreadingTCPServer):
@@ -17,6 +17,8 @@ class ChirpServer(socketserver.ThreadingTCPServer):
         folder: what paths are relative to.
         starts: the job's NumShadowStarts.
         is_full: writes are refused.
+        room: so many bytes one write takes.
+        refused: the name of requests that are answered with an error.
         config: the file that $_CONDOR_CHIRP_CONFIG is to name.
     """
 
@@ -25,6 +27,7 @@ class ChirpServer(socketserver.ThreadingTCPServer):
     def __init__(self, folder: Path, config: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
         self.folder, self.starts, self.is_full = folder, 1, False
+        self.room, self.refused = 1 << 30, ""
         self.config = config
         config.write_text(f"127.0.0.1 {self.server_address[1]} {COOKIE}\n")
 
@@ -52,6 +55,10 @@ class _Connection(socketserver.StreamRequestHandler):
             self._is_known = words == [COOKIE]
         if not self._is_known:
             return self._say(NOT_AUTHENTICATED)
+        if name == self.server.refused:
+            if name == "pwrite":
+                self.rfile.read(int(words[1]))
+            return self._say(REFUSED)
         return getattr(self, f"_{name}")(*words)
 
     def _cookie(self, _cookie: str) -> None:
@@ -73,8 +80,11 @@ class _Connection(socketserver.StreamRequestHandler):
         return self._say(int(length))
 
     def _open(self, path: str, flags: str, _mode: str) -> None:
-        mode = "wb" if "w" in flags else "rb"
-        self._files[3] = (self.server.folder / path).open(mode)
+        file = self.server.folder / path
+        if "c" in flags:
+            file.touch()
+        mode = "wb" if "t" in flags else "r+b" if "w" in flags else "rb"
+        self._files[3] = file.open(mode)
         self._say(3, b"1 2 3 4 5 6 7 8 9 10 11 12 13\n")
 
     def _read(self, opened: str, length: str) -> None:
@@ -86,6 +96,11 @@ class _Connection(socketserver.StreamRequestHandler):
         if self.server.is_full:
             return self._say(NO_SPACE)
         return self._say(self._files[int(opened)].write(content))
+
+    def _pwrite(self, opened: str, length: str, offset: str) -> None:
+        content = self.rfile.read(int(length))[: self.server.room]
+        self._files[int(opened)].seek(int(offset))
+        self._say(self._files[int(opened)].write(content))
 
     def _fsync(self, _opened: str) -> None:
         self._say(0)
