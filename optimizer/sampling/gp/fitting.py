@@ -58,7 +58,7 @@ def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
     to a tenth of the variance. Of several teachers all together may count for as much as one.
 
     A choice's length is longer than a number's: with the same, regrets of the bench's mixed spaces
-    were as often smaller as larger where there is no noise, and larger where there is some.
+    were smaller in 21 of 38 tasks without noise, but larger in 13 of 18 with noise.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
