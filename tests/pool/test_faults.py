@@ -57,6 +57,14 @@ def begin(make_run: MakeRun, wait_for: WaitFor) -> Callable[..., Run]:
     return begun
 
 
+def test_the_service_knows_its_pool(begin: Callable[..., Run], pool: Pool) -> None:
+    """It asks machines whether they are broken, before it blames a trial."""
+    run = begin()
+    services = processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder))
+    assert {each.environ().get("CONDOR_CONFIG") for each in services} == {str(pool.condor_config)}
+    run.stop()
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_killing_dagman_loses_nothing(begin: Callable[..., Run]) -> None:
