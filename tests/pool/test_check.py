@@ -100,7 +100,7 @@ def test_a_check_says_what_it_waits_for_and_where_it_runs(
             first.stop()
         said.append(line)
 
-    assert second.check(progress).metrics
+    assert check(RunFolder(second.folder), seconds=240, progress=progress).metrics
     assert said[0] == (
         f"waits for a slot: the one slot is busy with 1 job of {shell_quoted(first.folder)}; "
         "1 job waits before it"

@@ -133,7 +133,8 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     first, *rest = answer.lines()
     say(first)
     for line in rest:
-        say(f"{line}{where_tools_work() if is_tool else ''}")
+        is_command = is_tool and line.startswith("next: ")
+        say(f"{line}{where_tools_work() if is_command else ''}")
     if verbose:
         for line in answer.evidence:
             say(f"  {line}")

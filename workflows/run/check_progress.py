@@ -58,10 +58,11 @@ def _busy(found: Prospects) -> str:
 
 def _before(job: Any) -> str:
     """How many jobs of the queue have their turn before a job of the same person's."""
-    priority, submitted = value(job, "JobPrio") or 0, value(job, "QDate") or 0
-    first = f"(JobPrio > {priority} || JobPrio == {priority} && QDate < {submitted})"
-    universe = f"JobUniverse == {job_queue.VANILLA_UNIVERSE}"
-    before = len(job_queue.query(f"JobStatus == {IDLE} && {universe} && {first}", ["ClusterId"]))
+    priority, own = value(job, "JobPrio") or 0, value(job, "ClusterId")
+    first = f"(JobPrio > {priority} || JobPrio == {priority} && ClusterId < {own})"
+    waits = f"(JobStatus == {IDLE} || JobStatus == {BLOCKED})"
+    constraint = f"{waits} && JobUniverse == {job_queue.VANILLA_UNIVERSE} && {first}"
+    before = len(job_queue.query(constraint, ["ClusterId"]))
     return f"; {_count(before)} wait{'s' if before == 1 else ''} before it" if before else ""
 
 
