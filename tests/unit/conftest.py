@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trialfleet.infra.pool import connection
 from trialfleet.workflows.plan import planning as plan_module
 
 if TYPE_CHECKING:
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
 # Plain torch, not a library that a compiler must make first; test_kernels_build.py makes one.
 os.environ.setdefault("TRIALFLEET_PLAIN", "1")
+
+
+@pytest.fixture(autouse=True)
+def no_pool_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process knows of its pool is no other test's business."""
+    monkeypatch.setattr(connection, "_kept_seconds", 0.0)
+    monkeypatch.setattr(connection, "_found", None)
+    monkeypatch.setattr(connection, "_put", set())
 
 
 @pytest.fixture(scope="module")

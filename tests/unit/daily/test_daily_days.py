@@ -196,7 +196,6 @@ def test_who_waits_for_another_day_says_so_and_that_htcondor_is_down(
     monkeypatch.setenv("CONDOR_CONFIG", os.devnull)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "no pool"))
     monkeypatch.setattr(connection, "machines_own", lambda: None)
-    connection.keep_for(0)  # another test's process may have found one
     messages: list[str] = []
     second = Days(busy._file, clock=lambda: NOON, say=messages.append)
 
