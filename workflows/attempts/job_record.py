@@ -30,8 +30,13 @@ def execution_of(
     return TrialExecution(
         attempts=plain.pop("attempts", attempts),
         job=plain or None,
-        reports=read_reports(place.progress, study.objective.metric),
+        reports=_reports(place, study.objective.metric),
     )
+
+
+def _reports(place: TrialFolder, metric: str) -> dict[int, float]:
+    """What it reported; where its job brought nothing back, what its courier did."""
+    return read_reports(place.progress, metric) or read_reports(place.reports, metric)
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:

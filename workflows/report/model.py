@@ -63,11 +63,15 @@ class Trial(Job):
 
     @property
     def saved_seconds(self) -> float:
-        """How long it would have gone on if it had not been stopped early, by its own pace."""
-        step, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
-        if self.predicted is None or step <= 0:
+        """How long it would have gone on if it had not been stopped early, by its own pace.
+
+        It trains on while the order is on its way: the last step that it reported counts.
+        """
+        told, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
+        last = max(told, *(step for step, _ in self.curve[-1:]), 0.0)
+        if self.predicted is None or last <= 0:
             return 0.0
-        return (self.compute_seconds or 0.0) * max(end / step - 1, 0.0)
+        return (self.compute_seconds or 0.0) * max(end / last - 1, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,9 +207,9 @@ def early_stopping_note(report: Report) -> str:
     saved = sum(trial.saved_seconds for trial in trials)
     used = sum(trial.compute_seconds or 0.0 for trial in trials)
     words = f"{stopped:,} of {len(trials):,} trials were stopped early"
-    if not saved:
+    part = round(100 * saved / (saved + used)) if saved else 0
+    if saved < 1 or not part:
         return f"{words}."
-    part = round(100 * saved / (saved + used))
     time = f"some {f.duration(saved)} of compute, {part} % of what all trials would have taken"
     return f"{words}, which saved {time}."
 

@@ -14,6 +14,15 @@ _FRAME = re.compile(r'  File "(?P<file>.+)", line \d+')
 _OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(?P<name>[^'.]+)", re.MULTILINE)
 
+_PACKAGES = {  # whose names differ from their modules'
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
 
 def last_words(error_file: Path) -> str:
     """Return the last lines of standard error; empty where there is none.
@@ -41,10 +50,12 @@ def missing_module(error_file: Path, study: Study) -> str:
         other = "; or name a Python that has it with `python:` in the study"
     else:
         python, other = shell_quoted(Path(word)), ""
+    package = _PACKAGES.get(name, name)
+    doubt = "" if name in _PACKAGES else " (a package may have another name than its module)"
     return (
         f"if {name!r} is a file of yours, name it under trainer.files; else install it where "
-        f"trials run, with the Python that they have: {python} -m pip install {name} (a package "
-        f"may have another name than its module){other}"
+        f"trials run, with the Python that they have: {python} -m pip install {package}"
+        f"{doubt}{other}"
     )
 
 

@@ -42,7 +42,8 @@ class Job:
         ended: when its last attempt ended, in Unix seconds.
         wall_seconds: how long it executed, over all attempts.
         last_wall_seconds: how long the last attempt executed.
-        cpu_seconds: processor time in whole seconds, over all attempts.
+        cpu_seconds: processor time in whole seconds, over all attempts; None where HTCondor says 0:
+            it hadn't measured yet when the job ended.
         memory_mb: the most memory that HTCondor saw it use; what its processes share counts once
             where HTCondor measures that.
         machine: the host of the last attempt.
@@ -137,7 +138,7 @@ def read_job(log: Path, price: float | None = None, *, failed: bool = False) -> 
         ended=last.ended,
         wall_seconds=round(_wall_seconds(executions), 3),
         last_wall_seconds=round(_wall_seconds(attempts[-1]), 3),
-        cpu_seconds=sum(execution.cpu_seconds for execution in executions),
+        cpu_seconds=sum(execution.cpu_seconds for execution in executions) or None,
         memory_mb=_memory_mb(events),
         machine=last.machine,
         slot=last.slot,

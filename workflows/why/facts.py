@@ -232,6 +232,7 @@ class NodeFacts:
     Attributes:
         state: of its trial; None while it has none.
         error: why its last attempt failed.
+        stopped: the order that it got, if it was stopped early, with the numbers behind it.
         blame: whose fault that was, where that was found out when it ended.
         attempts: how many failed.
         before: the node of its lane that comes before it and isn't over.
@@ -247,6 +248,7 @@ class NodeFacts:
     node: str
     state: TrialState | None = None
     error: str = ""
+    stopped: Mapping[str, Any] = field(default_factory=dict)
     blame: str = ""
     attempts: int = 0
     before: str = ""

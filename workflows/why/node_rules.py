@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from trialfleet.workflows.status.states import TrialState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
@@ -51,7 +52,7 @@ def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
         return _answer(node, Kind.WELL, Blame.NOBODY, "its trial is complete")
     if node.state is TrialState.STOPPED_EARLY:
         why = "its trial was stopped early: its reports said that it would not be the best"
-        return _answer(node, Kind.WELL, Blame.NOBODY, why)
+        return _answer(node, Kind.WELL, Blame.NOBODY, f"{why}{_prediction(node.stopped)}")
     if node.state is TrialState.PRUNED:
         kind = Kind.DEADLINE if "deadline" in node.error else Kind.MONEY
         blame = Blame.PERSON if kind is Kind.DEADLINE else Blame.MONEY
@@ -60,6 +61,18 @@ def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
         why = f"its trial failed for good: {node.error}"
         return _by_error(run, node, why)
     return None
+
+
+def _prediction(order: Mapping[str, Any]) -> str:
+    """The numbers of an order to stop; empty where it lacks one."""
+    try:
+        step, end = int(order["step"]), int(order["max_steps"])
+        predicted, best = (f"{float(order[name]):.6g}" for name in ("predicted", "best"))
+        deviation = f"{float(order['deviation']):.2g}"
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return ""
+    ahead = f"it was predicted to end at {predicted} ± {deviation}, against the best of {best}"
+    return f": at step {step} of {end} {ahead}"
 
 
 def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:

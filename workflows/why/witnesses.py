@@ -18,7 +18,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import read_json, read_record
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.pool.connection import connect
-from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial, is_stopped_early
+from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
@@ -157,6 +157,7 @@ class RunWitnesses:
             node=node,
             state=self._state(graph, node, trial, ad, place),
             error=str((trial and trial.user_attrs.get("error")) or last.get("error", "")),
+            stopped=trial.user_attrs.get(STOPPED, {}) if trial else {},
             blame=str(last.get("blame", "")),
             attempts=len(failures),
             before=self._before(graph, node),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from tests.docs import __main__ as program
 from tests.docs import commands, keys, site
 from trialfleet.files import write_atomic
+from trialfleet.nodes.trial import Trial
 
 
 def test_nothing_is_stale() -> None:
@@ -54,6 +57,26 @@ def test_every_key_has_a_meaning() -> None:
         if not keys.meaning(schema, found)
     ]
     assert not silent, "give them Field(description=…)"
+
+
+def test_what_a_python_trainer_may_use_is_listed_and_nothing_else(tmp_path: Path) -> None:
+    """Each attribute and method of `trial.Trial`, a method with its arguments."""
+    made = Trial(tmp_path, {})
+    there = {
+        f"{name}{_arguments(value)}" if callable(value) else name
+        for name in dir(made)
+        if not name.startswith("_")
+        for value in [getattr(made, name)]
+    }
+    page = (site.DOCS / "trainers.md").read_text(encoding="utf-8")
+    tables = page.split("What a trial knows")[1].split("The study names the program")[0]
+    cells = re.findall(r"^\| (`.+?) \|", tables, re.MULTILINE)
+    assert {name for cell in cells for name in re.findall("`(.+?)`", cell)} == there
+
+
+def _arguments(method: Callable[..., object]) -> str:
+    parameters = inspect.signature(method).parameters.values()
+    return f"({', '.join(str(p.replace(annotation=p.empty, default=p.empty)) for p in parameters)})"
 
 
 def test_the_navigation_has_every_page_once() -> None:

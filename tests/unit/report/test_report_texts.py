@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.trial import TrialState
 from rich.console import Console
 
 from tests.unit.report.report_studies import DEFAULTS, Fleet, only, trial
@@ -26,6 +27,7 @@ from trialfleet.workflows.report.formatting import (
     signed,
 )
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
+from trialfleet.workflows.report.views import early_stopping_note
 from trialfleet.workflows.status.states import Stage
 
 
@@ -47,6 +49,31 @@ def test_the_summary_has_a_row_per_region_with_its_numbers(tuned: Report) -> Non
     assert cells[4:6] == [f"{region.report.tuned:.4f}", f"{region.report.default:.4f}"]
     assert cells[6] == f"+{region.report.gain:.4f}"
     assert cells[7:] == ["39 s", "published"]
+
+
+def stopped_at(fleet: Fleet, last: int, *, seconds: float) -> Report:
+    """Two trials, of which one was told at step 5 of 20 and reported `last` before it left."""
+    order = {"step": 5, "max_steps": 20, "predicted": 0.4}
+    notes = {"stopped": order, "seconds": seconds}
+    reports = dict.fromkeys(range(1, last + 1), 0.4)
+    told = trial(DEFAULTS, 0.4, state=TrialState.PRUNED, at=1, reports=reports, **notes)
+    return fleet.report(fleet.region("R", [trial(DEFAULTS, 0.5, seconds=80.0), told]))
+
+
+@pytest.mark.parametrize(
+    ("last", "seconds", "note"),
+    [
+        (10, 40.0, ", which saved some 40 s of compute, 25 % of what all trials would have taken."),
+        (0, 10.0, ", which saved some 30 s of compute, 25 % of what all trials would have taken."),
+        (19, 10.0, "."),  # half a second
+        (20, 40.0, "."),
+    ],
+)
+def test_what_early_stopping_saved_is_counted_from_the_last_report(
+    fleet: Fleet, last: int, seconds: float, note: str
+) -> None:
+    said = early_stopping_note(stopped_at(fleet, last, seconds=seconds))
+    assert said == f"1 of 2 trials were stopped early{note}"
 
 
 def test_a_region_named_like_markup_is_printed_as_it_is(tuned: Report) -> None:

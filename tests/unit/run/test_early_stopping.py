@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,9 @@ def report(path: Path, end: float, steps: int = STEPS) -> None:
 
 
 @pytest.fixture
-def service(make_run: MakeRun) -> Service:
+def service(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Service:
     """Three trials are complete; the best has 0.1 and a bit."""
+    monkeypatch.setattr(early_stopping, "SHARE", math.inf)  # a slow machine puts no look off
     run = make_run(
         budget={"trials": 8, "lanes": 2}, early_stopping={"startup_trials": 3, "min_steps": 3}
     )
@@ -294,22 +296,45 @@ def test_every_view_says_stopped_early(service: Service) -> None:
     assert ",stopped early,," in rows
     page = render_page(read_report(service.folder))
     assert "stopped early" in page
+    why = cli.invoke(main, ["why", "--run", folder, "A.l2.t01"]).output
+    assert "at step 8 of 20 it was predicted to end at 0.8" in " ".join(why.split())
+
+
+def test_what_the_courier_brought_counts_where_the_job_brought_nothing(service: Service) -> None:
+    place = service.ask("A.l2.t01")
+    report(place.reports, 0.8, 8)
+    service.look()
+    report(place.reports, 0.8, 11)
+    service.tell("A.l2.t01", -9)
+    (region,) = read_report(service.folder).regions
+    stopped = next(trial for trial in region.trials if trial.node == "A.l2.t01")
+    assert (stopped.stopped["step"], stopped.curve[-1][0]) == (8, 11)
 
 
 def test_plan_says_what_it_will_do_and_warns_of_a_trainer_that_never_reports(
     make_run: MakeRun, work: Path
 ) -> None:
     rule = {"min_steps": 3, "confidence": 0.9, "max_stopped": 0.5}
-    text = plan_text(make_run(early_stopping=rule))
+    budget = {"trials": 20}
+    text = plan_text(make_run(early_stopping=rule, budget=budget))
     assert "stops    a trial early that is 90% sure to end behind its region's best" in text
     assert "from step 3 on, once 4 trials are complete; at most 50% of a region's" in text
     assert "never stopped early" not in text  # the trainer mentions progress.jsonl
     (work / "mute.py").write_text("print('nothing')\n")
     mute = {"command": ["python3", "mute.py"], "files": [str(work / "mute.py")]}
-    warned = plan_text(make_run(run="r2", early_stopping={}, trainer=mute))
+    warned = plan_text(make_run(run="r2", early_stopping={}, trainer=mute, budget=budget))
     assert "a trial that never reports is never stopped early" in warned
     assert "from 5% of its steps on" in warned
     assert "stops  " not in plan_text(make_run(run="r3"))
+
+
+def test_plan_says_where_no_trial_can_be_stopped(make_run: MakeRun) -> None:
+    text = plan_text(make_run(budget={"trials": 4}, early_stopping={}))
+    words = "  stops    nothing: all 4 trials of a region come to their ends first"
+    assert f"{words} (early_stopping.startup_trials: 4)\n" in text
+    assert "a trial early that is" in plan_text(
+        make_run(run="r2", budget={"trials": 5}, early_stopping={})
+    )
 
 
 def test_without_the_key_nothing_of_it_is_there(make_run: MakeRun) -> None:

@@ -122,6 +122,13 @@ def test_an_attempt_that_moved_is_one_attempt_of_two_executions(tmp_path: Path) 
     assert (job.machine, job.slot) == ("b", "slot1_2@b")
 
 
+def test_processor_time_that_was_not_measured_is_not_nothing(tmp_path: Path) -> None:
+    ended = TERMINATED.format(at="07:08:02").replace("Usr 1 02:01:05", "Usr 0 00:00:00")
+    job = read_job(write(tmp_path, SUBMITTED.format(job=6), executing("07:08:00"), ended))
+    assert job is not None
+    assert (job.wall_seconds, job.cpu_seconds) == (2.0, None)
+
+
 def test_every_attempt_counts_and_the_last_by_itself(tmp_path: Path) -> None:
     first = [SUBMITTED.format(job=6), executing("07:08:00.000"), TERMINATED.format(at="07:08:10")]
     never = [SUBMITTED.format(job=7)]  # removed while it waited for a slot

@@ -63,3 +63,13 @@ def test_a_missing_module_is_told_with_what_mends_it(
     assert ("`python:`" in told) is ("`python:`" in words)
     assert told in failure_text(study, "A", "exit code 1", TrialFolder(work))
     assert missing_module(failed(work, "raise ValueError\n"), study) == ""
+
+
+def test_the_package_of_a_well_known_module_is_named(make_run: MakeRun, work: Path) -> None:
+    command = ["/opt/x/python", "train.py"]
+    own = "raise ModuleNotFoundError(\"No module named 'sklearn.linear_model'\")\n"
+    error = failed(work, own)
+    study = make_run(trainer={"command": command, "files": ["train.py"]}).study
+    told = missing_module(error, study)
+    assert "'sklearn' is a file" in told
+    assert told.endswith("/opt/x/python -m pip install scikit-learn")

@@ -207,6 +207,16 @@ def test_a_node_of_the_graph(changes: dict[str, Any], kind: Kind, blame: Blame) 
     assert (answer.kind, answer.blame) == (kind, blame)
 
 
+def test_a_trial_that_was_stopped_early_is_explained_by_the_numbers_of_its_order() -> None:
+    order = {"step": 8, "max_steps": 20, "predicted": 0.85, "deviation": 0.0213, "best": 0.15}
+    stopped = replace(NODE, state=TrialState.STOPPED_EARLY, stopped=order)
+    why = why_node(RUN, REGION, stopped).why
+    assert "not be the best: at step 8 of 20 it was predicted to end at 0.85 ± 0.021" in why
+    assert why.endswith("against the best of 0.15")
+    for lacking in ({}, {**order, "deviation": None}, {**order, "step": "x"}):
+        assert why_node(RUN, REGION, replace(stopped, stopped=lacking)).why.endswith("the best")
+
+
 def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
     down = replace(RUN, htcondor="schedd-down", away="no answer")
     answer = why_node(down, REGION, replace(NODE, state=TrialState.QUEUED))

@@ -137,6 +137,12 @@ def _gate(study: Study) -> list[str]:
 def _early_stopping(study: Study) -> list[str]:
     if (rule := study.early_stopping) is None:
         return []
+    trials = max(study.budget_of(region).trials for region in study.region_table)
+    if trials <= rule.startup_trials:
+        which = f"all {trials} trials of a region come to their ends"
+        which = which if trials > 1 else "the one trial of a region comes to its end"
+        key = f"early_stopping.startup_trials: {rule.startup_trials}"
+        return [f"  stops    nothing: {which} first ({key})"]
     least = f"step {rule.min_steps}" if rule.min_steps else f"{FLOOR:.0%} of its steps"
     sure, most = f"{rule.confidence:.0%}", f"{rule.max_stopped:.0%}"
     words = (
