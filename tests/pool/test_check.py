@@ -102,8 +102,7 @@ def test_a_check_says_what_it_waits_for_and_where_it_runs(
 
     assert second.check(progress).metrics
     assert said[0] == (
-        f"waits for a slot: the one slot is busy with 1 job of {shell_quoted(first.folder)}; "
-        "1 job waits before it"
+        f"waits for a slot: 1 job of {shell_quoted(first.folder)} runs; 1 job waits before it"
     )
     assert said[-1].startswith("runs on slot1")
 
