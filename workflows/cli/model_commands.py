@@ -35,15 +35,20 @@ _IN_FORCE = ""  # as --card's RUN
 def models(region: str | None, study: str | None, card_of: str | None, as_json: bool) -> None:
     """Show the published models here, or all those of REGION, oldest first.
 
-    REGION is a region's name, STUDY/REGION, or the folder of its models.
+    REGION is a region's name, STUDY/REGION, or the folder of its models; a study's name stands for
+    all of its regions.
     """
     from trialfleet.workflows.models.listing import models_on
     from trialfleet.workflows.models.tables import card_text, champions_table, history_table
-    from trialfleet.workflows.run.lookup import find_models_folder, models_folders_here
+    from trialfleet.workflows.run.lookup import models_folders_here
+    from trialfleet.workflows.run.models_named import models_folders_named
 
     if region is None and card_of is not None:
         raise InputError("--card is of one region: trialfleet models REGION --card [RUN]")
-    models_folders = [find_models_folder(region, study)] if region else models_folders_here(study)
+    models_folders = models_folders_named(region, study) if region else models_folders_here(study)
+    is_one = region is not None and len(models_folders) == 1
+    if card_of is not None and not is_one:
+        raise InputError(f"--card is of one region, and {region!r} is a study: STUDY/REGION")
     found = {models_folder: models_on(models_folder) for models_folder in models_folders}
     if card_of is not None:
         model = _chosen(found[models_folders[0]], region_of(models_folders[0]), card_of)
@@ -65,7 +70,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
             "no models here; a run publishes them beside its study's file, into models/ unless the "
             "study says otherwise: go to that folder, or name the folder of a region's models"
         )
-    elif region:
+    elif is_one:
         say(called(models_folders[0]))
         show(history_table(found[models_folders[0]]))
     else:

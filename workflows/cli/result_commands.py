@@ -95,7 +95,9 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
     from trialfleet.workflows.run.costs import read_costs
 
     found = read_costs(names)
-    keys = _cost_keys(by) or (["run"] if len({i.run for i in found.items}) > 1 else ["region"])
+    keys = _cost_keys(by) or (
+        ["run"] if len({(i.study, i.run) for i in found.items}) > 1 else ["region"]
+    )
     groups, total = sums(found.items, keys), add(found.items)
     notices = list(found.notices)
     if total.unpriced_hours:

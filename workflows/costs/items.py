@@ -87,10 +87,16 @@ class Sum:
 
 
 def sums(items: Iterable[Item], by: Sequence[str]) -> list[Sum]:
-    """Return the sums of items that are alike in `by`, names of `BY`; sorted by them."""
+    """Return the sums of items that are alike in `by`, names of `BY`; sorted by them.
+
+    A run is STUDY/RUN unless its study is among the names: several studies may have a run of an id.
+    """
     groups: dict[tuple[str, ...], list[Item]] = {}
     for item in items:
-        groups.setdefault(tuple(str(getattr(item, name)) for name in by), []).append(item)
+        values = {name: str(getattr(item, name)) for name in by}
+        if item.run and "run" in by and "study" not in by:
+            values["run"] = f"{item.study}/{item.run}"
+        groups.setdefault(tuple(values.values()), []).append(item)
     return [add(groups[key], dict(zip(by, key, strict=True))) for key in sorted(groups)]
 
 

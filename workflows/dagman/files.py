@@ -14,6 +14,8 @@ from trialfleet.workflows.plan.dag_files import DagFiles
 _SUBMITTED, _FAILED = 3, 6  # STATUS_SUBMITTED and STATUS_ERROR of a node status file
 _JOB_ABORTED = b"009"  # the number of the event in a job's log
 _TAIL_BYTES = 4096
+STOP_REASON = "trialfleet stop"  # with which it removes jobs
+_WAS = "Was STATUS_"  # how DAGMan's details of a node begin that had not ended when it was removed
 _ENDED_BY_ERROR = 1  # DAG_STATUS_ERROR of a metrics file: DAGMan itself could not go on
 
 
@@ -31,6 +33,11 @@ class NodeStatus:
     failed: bool
     details: str
 
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether it failed only because its DAGMan was removed."""
+        return self.failed and self.details.startswith(_WAS)
+
 
 def exit_code(files: DagFiles) -> int | None:
     """Return the exit code of the last DAGMan that ended by itself; None if none has."""
@@ -47,13 +54,23 @@ def was_removed(files: DagFiles) -> bool:
 
     From the log's end: htcondor2's reader would read all of it at each look at a run.
     """
+    events = re.findall(rb"^(\d{3}) \(", _end_of_log(files), re.MULTILINE)
+    return bool(events) and events[-1] == _JOB_ABORTED
+
+
+def was_stopped(files: DagFiles) -> bool:
+    """Whether the last that happened to the DAGMan job is that `trialfleet stop` removed it."""
+    last = re.split(rb"^\.\.\.\n(?=\d{3} \()", _end_of_log(files), flags=re.MULTILINE)[-1]
+    return last.startswith(_JOB_ABORTED) and STOP_REASON.encode() in last
+
+
+def _end_of_log(files: DagFiles) -> bytes:
     try:
         with files.log.open("rb") as log:
             log.seek(max(0, files.log.stat().st_size - _TAIL_BYTES))
-            events = re.findall(rb"^(\d{3}) \(", log.read(), re.MULTILINE)
+            return log.read()
     except OSError:
-        return False
-    return bool(events) and events[-1] == _JOB_ABORTED
+        return b""
 
 
 def _metric(files: DagFiles, name: str) -> int | None:

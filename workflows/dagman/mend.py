@@ -13,7 +13,7 @@ from typing import Any
 from trialfleet.errors import PoolError
 from trialfleet.files import locked, read_json, write_json
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.files import ended_by_error
+from trialfleet.workflows.dagman.files import STOP_REASON, ended_by_error
 from trialfleet.workflows.dagman.health import Fault, Remedy, Submission, dag_files
 from trialfleet.workflows.dagman.recovery import end_holder, is_locked, set_aside
 from trialfleet.workflows.plan.dag_files import DagFiles
@@ -135,7 +135,7 @@ def stop(folder: RunFolder) -> None:
     if ended_by_error(folder.dag_files):
         folder.dag_files.metrics.unlink()
     own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
-    job_queue.act("Remove", own, "trialfleet stop")
+    job_queue.act("Remove", own, STOP_REASON)
     _wait_until_gone(folder)
     _clear(folder.all_dags())
 

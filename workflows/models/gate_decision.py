@@ -156,6 +156,15 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
     return Passed(why=verdict.why, is_worse=_worse(rule, new, old) > 0)
 
 
+def kept_words(champion: str | None) -> str:
+    """Say of a new model that another stays in force; a reason may follow.
+
+    Args:
+        champion: the run of the model in force; None where it isn't known.
+    """
+    return f"kept the former model{f' (run {champion})' if champion else ''}, not this one"
+
+
 def rule_of(study: Study) -> Rule:
     """Return the rule of a study that has a gate."""
     gate = study.gate

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import changes
 from trialfleet.workflows.models.latest import LATEST, region_of
 from trialfleet.workflows.models.listing import PublishedModel, Standing
@@ -82,8 +83,11 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "trained", f"{card.get('device') or ''}  {_seconds(card.get('seconds'))}".strip()
     yield "versions", _pairs(card.get("versions"))
     if verdict:
-        yield "gate", f"{'promoted' if verdict.promoted else 'kept the former'}: {verdict.why}"
-        yield "against", verdict.champion or ""
+        yield (
+            "gate",
+            f"{'promoted' if verdict.promoted else kept_words(verdict.champion)}: {verdict.why}",
+        )
+        yield "against", (verdict.champion or "") if verdict.promoted else ""
     yield "measured", "  ".join(f"{run} {value:.5g}" for run, value in model.evaluations)
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
@@ -117,7 +121,8 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.standing is Standing.ROLLED_BACK:
         return "rolled back"
     if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
-        return f"kept {model.verdict.champion or 'the former'}: {model.verdict.why}"
+        former = f" ({model.verdict.champion})" if model.verdict.champion else ""
+        return f"kept the former{former}: {model.verdict.why}"
     is_older = champion and model.created and champion.created and model.created < champion.created
     if champion and (is_older or model.standing is Standing.BEFORE):
         return f"before {champion.run}"

@@ -71,8 +71,14 @@ class Prospects:
                 f"{self.fit} of {self.slots} slot(s) have what they ask, and none takes them now: "
                 f"its own START refuses{why}"
             )
-        several = f", {self.concurrency} at a time" if self.concurrency > self.fit else ""
-        return f"{self.fit} of {self.slots} slot(s) of the pool can run them{several}{why}"
+        return f"{self.fit} of {self.slots} slot(s) of the pool can run them{self._divided()}{why}"
+
+    def _divided(self) -> str:
+        """That one slot runs several, which its number alone would not tell."""
+        if self.concurrency <= self.fit:
+            return ""
+        are = "it is" if self.fit == 1 else "they are"
+        return f"; {are} divided among them: {self.concurrency} run at a time"
 
 
 def pool_slots(*, whole: bool = True) -> list[ClassAd]:

@@ -73,7 +73,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     for region, table in tables.items():
         for note in _notes_of(table):
             about.setdefault(note, []).append(region)
-    roles = [*_without_target(tables), *_roles(tables)]
+    roles = [*_without_target(tables), *_roles(tables), *_not_everywhere(tables)]
     notes = [
         note if len(regions) == len(tables) else f"{note} (in {first_of(regions, _MOST_NAMES)})"
         for note, regions in about.items()
@@ -124,6 +124,28 @@ def _roles(tables: dict[str, Table]) -> list[str]:
         f"table: {{columns: {{{name}: …}}}} makes them agree"
         for name in sorted(numeric & categorical)
     ]
+
+
+def _not_everywhere(tables: dict[str, Table]) -> list[str]:
+    """Say which columns that are used in some regions are in no file of others."""
+    in_file = {
+        region: {*table["numeric"], *table["categorical"], *table["ignored"], table["target"]}
+        for region, table in tables.items()
+    }
+    used = dict.fromkeys(
+        name for table in tables.values() for name in (*table["numeric"], *table["categorical"])
+    )
+    lacking = {
+        name: [region for region, columns in in_file.items() if name not in columns]
+        for name in used
+    }
+    notes = [
+        f"column {name!r} is in {len(tables) - len(without)} of {len(tables)} regions, not in "
+        f"{first_of(without, _MOST_NAMES)}"
+        for name, without in lacking.items()
+        if without
+    ]
+    return _first(notes, "not in all regions")
 
 
 def table_progress() -> Callable[[int, int], None]:

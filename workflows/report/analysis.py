@@ -100,8 +100,9 @@ def advice_on_worse(source: ReportSource, regions: Sequence[RegionReport]) -> st
     return (
         f"{source.metric}, which chose the settings, and {source.report_metric} disagree. If both "
         "models are hardly better than a guess, look at the data first: are the labels right? Else "
-        f"make {source.report_metric} the objective if it is what counts, or give the tuning more "
-        "trials or both metrics more data."
+        "few rows may be why: validate on more of them, or over several splits (cross-validation), "
+        "and give the tuning more trials. Don't choose settings by the test rows: nothing would be "
+        "left to say how good they are on new ones."
     )
 
 

@@ -35,25 +35,38 @@ def waits_for(folder: RunFolder, node: str) -> str:
         found = prospects(job, pool_slots())
         if not found.willing:
             return f"waits for a slot: {found}"
-        if prospects(job, pool_slots(whole=False)).willing:
+        running = _running()
+        if not running and prospects(job, pool_slots(whole=False)).willing:
             return "a slot is free for it; HTCondor starts it within seconds"
-        return f"waits for a slot: {_busy(found)}{_before(job)}"
+        return f"waits for a slot: {_busy(running) or _all_busy(found)}{_before(job)}"
     except PoolError as error:
         return f"waits, and HTCondor does not say for what: {error}"
 
 
-def _busy(found: Prospects) -> str:
-    """Who has the slots."""
+def _running() -> Counter[str]:
+    """How many jobs each run has in slots, by its folder; those of nobody's run under ""."""
     jobs = job_queue.query(_RUNNING, ["TrialfleetFolder"])
-    by_run = Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
+    return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
+
+
+def _busy(running: Counter[str]) -> str:
+    """Who has slots; empty where nobody has.
+
+    Not whether one is free at this moment: on a busy pool that is so again and again, for the
+    instant between two jobs, and the slot is another's.
+    """
+    by_run = running.copy()
     others = by_run.pop("", 0)
     named = [f"{_count(n)} of {shell_quoted(Path(run))}" for run, n in by_run.most_common()]
     named[_SHOWN_RUNS:] = (
         [f"of {len(named) - _SHOWN_RUNS} more runs"] if named[_SHOWN_RUNS:] else []
     )
     named += [f"{_count(others)} of others"] if others else []
-    slots = f"all {found.willing} slots are" if found.willing > 1 else "the one slot is"
-    return f"{slots} busy{' with ' if named else ''}{', '.join(named)}"
+    return f"{', '.join(named)} {'runs' if running.total() == 1 else 'run'}" if named else ""
+
+
+def _all_busy(found: Prospects) -> str:
+    return f"all {found.willing} slots are busy" if found.willing > 1 else "the one slot is busy"
 
 
 def _before(job: Any) -> str:

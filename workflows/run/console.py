@@ -23,7 +23,7 @@ from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
 from trialfleet.workflows.status.causes import ENOUGH, SEE, in_short, kind_of
-from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
+from trialfleet.workflows.status.region_state import BY_STOP, LEFT_NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
 
@@ -91,7 +91,8 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
 def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
     """What a person should know of a region: what follows its name, and the name's colour."""
     if region.reason:
-        yield f" {region.stage}: {region.reason}", "red"
+        by_whom = region.reason == BY_STOP
+        yield (f" {BY_STOP}", "yellow") if by_whom else (f" {region.stage}: {region.reason}", "red")
     if region.cause and region.cause.error not in (region.reason or ""):
         yield f": {region.cause}", "yellow"
     if region.spent and region.spent not in (region.reason or ""):

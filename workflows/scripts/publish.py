@@ -20,7 +20,7 @@ from trialfleet.workflows.attempts.outcome import Complete, outcome_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, models_folder_of
-from trialfleet.workflows.models.gate_decision import Verdict
+from trialfleet.workflows.models.gate_decision import Verdict, kept_words
 from trialfleet.workflows.models.latest import (
     PROVENANCE,
     champion_of,
@@ -107,7 +107,7 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
     else:
         return None
     promote = f"trialfleet promote {shlex.quote(str(published))}"
-    return f"kept {kept or 'the model in force'}: {why}; to change that: {promote}"
+    return f"{kept_words(kept)}: {why}; to change that: {promote}"
 
 
 def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:

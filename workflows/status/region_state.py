@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.files import read_record
-from trialfleet.workflows.dagman.files import NodeStatus
+from trialfleet.workflows.dagman.files import NodeStatus, was_stopped
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
+from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.record_shapes import GateVerdict, Result, Stopped
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
 
 LEFT_NO_MODEL = "left nothing in model/"  # a full training: another would leave nothing, too
+BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its state
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
 
 
@@ -58,11 +60,22 @@ def gave_up(files: RegionFolder) -> bool:
     return files.stopped.exists() and not read_record(files.stopped, shape=Stopped).get("removed")
 
 
-def reason_of(files: RegionFolder, node: NodeStatus | None, state: RunState) -> str | None:
-    """Return why a region ended early: its own words, else DAGMan's."""
+def reason_of(
+    files: RegionFolder, node: NodeStatus | None, state: RunState, run: DagFiles
+) -> str | None:
+    """Return why a region ended early: its own words, else DAGMan's.
+
+    Args:
+        files: the region's.
+        node: of the region in the whole run's graph.
+        state: where the region stands.
+        run: the files of the whole run's DAGMan.
+    """
     if files.stopped.exists() and state in {RunState.FAILED, RunState.STOPPED}:
         return noted(files.stopped, "reason")
     if state is RunState.STOPPED and node and node.failed:
+        if node.was_cut_off:
+            return BY_STOP if was_stopped(run) else "the run's jobs were removed"
         if _REMOVED in node.details:
             return "its jobs were removed"
         return f"its DAGMan ended: {node.details or 'no details'}; see {files.scripts_log}"

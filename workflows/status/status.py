@@ -251,7 +251,7 @@ class StatusReader:
             seconds_left=(
                 seconds_left(trials, region.trials, hours, pauses) if is_tuning else None
             ),
-            reason=reason_of(files, node, state),
+            reason=reason_of(files, node, state, self._folder.dag_files),
             published=published,
             spent=noted(files.spent, "reason"),
             not_latest=not_latest,

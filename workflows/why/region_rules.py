@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trialfleet.workflows.journal.journal import Ending
+from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
@@ -30,6 +31,8 @@ _NO_DATA = re.compile(r"isn't there|no such file|not found", re.IGNORECASE)
 _TOO_MANY = re.compile(r"trials failed for good")
 _NO_PUBLISH = re.compile(r"^the model can't be published")
 _UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
+_NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Columns.check_header`
+_DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison with a constant
 NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.NOT_LATEST}  # a region is well, and its new model isn't used
 
 
@@ -144,17 +147,35 @@ def _notes(region: RegionFacts) -> tuple[str, ...]:
 
 def _kept(run: RunFacts, region: RegionFacts) -> Answer:
     why = str(region.verdict.get("why") or "no reason was noted")
-    champion = (region.verdict.get("champion") or {}).get("run") or "the model in force"
+    kept = kept_words((region.verdict.get("champion") or {}).get("run"))
     promote = _promote(run, region)
+    all_the_same = "to have the new model in force all the same"
     if _UNMEASURED.search(why):
-        sentence = f"its new model could not be measured, so the gate kept {champion}: {why}"
-        advice = "mend the trainer's mode evaluate; to have the new model in force all the same"
+        sentence = f"its new model could not be measured, so the gate {kept}: {why}"
+        advice = _on_columns(why) or f"mend the trainer's mode evaluate; {all_the_same}"
         return _answer(
             region, Kind.GATE_FAILED, Blame.USER, sentence, advice=advice, command=promote
         )
-    sentence = f"the gate kept {champion}: {why}"
-    advice = "nothing is wrong; to have the new model in force all the same"
-    return _answer(region, Kind.GATE_KEPT, Blame.NOBODY, sentence, advice=advice, command=promote)
+    sentence = f"the gate {kept}: {why}"
+    blame, what = Blame.NOBODY, "nothing is wrong"
+    if _DOUBTFUL.search(why):
+        blame, what = Blame.USER, "look at the labels and the join of today's data first"
+    advice = f"{what}; {all_the_same}"
+    return _answer(region, Kind.GATE_KEPT, blame, sentence, advice=advice, command=promote)
+
+
+def _on_columns(why: str) -> str:
+    """What to do where the reference trainer misses columns of the model in force; else empty."""
+    found = _NO_COLUMNS.search(why)
+    if found is None:
+        return ""
+    names = found[1].split(", ")
+    columns = f"column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+    them, are = ("them", "they are") if len(names) > 1 else ("it", "it is")
+    return (
+        f"today's data lack {columns}, which the model in force needs: bring {them} back; "
+        f"if {are} gone for good"
+    )
 
 
 def _promote(run: RunFacts, region: RegionFacts) -> str:

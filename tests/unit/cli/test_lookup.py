@@ -268,6 +268,30 @@ def test_a_region_that_two_studies_have_is_chosen_by_a_person(two_studies: Path)
         assert shown.output.startswith("sales/Nordics\n")
 
 
+def test_models_takes_a_studys_name_and_refuses_a_folder_without_models(models: Path) -> None:
+    def shown(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["models", *words])
+        return done.exit_code, done.output
+
+    Path("demo").mkdir()
+    code, said = shown("demo")
+    assert code == 2
+    assert "there are no models below the folder 'demo'" in said
+    assert "studies with models here: none" in said
+    for region in "AB":
+        (models / region / "latest").symlink_to("monday")
+        origin = {"study": "demo", "run": "monday", "region": region}
+        write_json(models / region / "monday/provenance.json", origin)
+    code, said = shown("demo")
+    assert code == 0
+    assert [line.split()[1] for line in said.splitlines()[1:3]] == ["A", "B"]
+    assert shown("demo", "--card")[0] == 2
+    Path("empty").mkdir()
+    code, said = shown("empty")
+    assert code == 2
+    assert "or a study with --study; studies with models here: demo" in said
+
+
 @pytest.mark.usefixtures("two_studies")
 def test_a_study_that_is_not_there_is_told_as_such() -> None:
     for words in (["rollback", "Nordics"], ["predict", "Nordics", "rows.csv"]):

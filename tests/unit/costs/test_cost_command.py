@@ -62,7 +62,9 @@ def rows(*words: str) -> dict[tuple[str, ...], float]:
 @pytest.mark.usefixtures("runs")
 def test_costs_are_added_up_by_what_is_asked_for() -> None:
     assert rows("s/r2") == {("A",): 1.0}
-    assert rows("s") == {("r1",): 1.5, ("r2",): 1.0}
+    assert rows("s") == {("s/r1",): 1.5, ("s/r2",): 1.0}
+    assert rows("s/r1", "t/r1") == {("s/r1",): 1.5, ("t/r1",): 1.0}
+    assert set(rows("--by", "study,run")) == {("s", "r1"), ("s", "r2"), ("t", "r1")}
     assert rows("s", "t/r1", "--by", "study") == {("s",): 2.5, ("t",): 1.0}
     assert rows("--by", "team, kind") == {
         ("s", "evicted"): 0.5,
@@ -88,7 +90,7 @@ def test_a_table_for_people() -> None:
     shown = CliRunner().invoke(main, ["cost", "s"]).output
     lines = [line.split() for line in shown.splitlines()]
     assert lines[0] == ["run", "USD", "work", "lost", "slot", "hours"]
-    assert lines[1] == ["r1", "1.50", "1.00", "0.5000", "3.00"]
+    assert lines[1] == ["s/r1", "1.50", "1.00", "0.5000", "3.00"]
     assert ["total", "2.50", "2.00", "0.5000", "4.00"] in lines
 
 

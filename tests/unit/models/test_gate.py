@@ -443,8 +443,8 @@ def test_the_better_one_is_in_force(
     assert json.loads((models_folder / "r2" / "card.json").read_text())["gate"] == found
     assert (models_folder / "r2" / "weights").read_text() == "r2"  # the loser is kept, too
     if verdict == "kept":
-        assert words(day).startswith("kept r1: loss 0.5, champion 0.4: worse by 0.1; to change")
-        assert "kept r1" in json.dumps(read_report(day.folder).to_json())
+        assert words(day).startswith(f"{KEPT_R1}: loss 0.5, champion 0.4: worse by 0.1; to change")
+        assert KEPT_R1 in json.dumps(read_report(day.folder).to_json())
         promote(models_folder / "r2")
         assert words(day) == ""
 
@@ -473,6 +473,7 @@ def test_a_worse_model_that_passed_is_told_wherever_its_region_is(
     assert told in str(report.to_json())
 
 
+KEPT_R1 = "kept the former model (run r1), not this one"
 FAILURES = [
     (1, 1, "", "exit code 1"),
     (64, 0, "", "can't be trained"),
@@ -495,7 +496,7 @@ def test_a_gate_that_fails_for_good_keeps_the_champion_and_fails_no_region(
     assert found["verdict"] == "kept"
     assert why in found["why"]
     assert found["champion"]["run"] == latest(day) == "r1"
-    assert words(day).startswith("kept r1: the gate's job failed")
+    assert words(day).startswith(f"{KEPT_R1}: the gate's job failed")
     assert "trialfleet promote" in words(day)
     assert StatusReader(day.folder).read().regions[0].stage == "kept"
 
@@ -552,7 +553,8 @@ def test_a_champion_that_came_into_force_since_is_not_replaced(
     second.publish()
     assert third.publish()["verdict"] == "promoted"
     assert latest(third) == "r2"
-    assert words(third).startswith("kept r2: it came into force since the gate measured r1")
+    why = "it came into force since the gate measured r1"
+    assert words(third).startswith(f"kept the former model (run r2), not this one: {why}")
 
 
 def test_asking_and_publishing_again_changes_nothing(champion: Day, make_day: MakeDay) -> None:
@@ -605,15 +607,15 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "kept r1: loss 0.5, champion 0.4: worse by 0.1" in shown()
+    assert "kept the former (r1): loss 0.5, champion 0.4: worse by 0.1" in shown()
     table = shown("A").splitlines()
     assert table[1].split()[2:] == ["metric", "by", "the", "last", "gate", "state"]
     assert re.search(r"loss 0.4 +loss 0.4 \(r2's rows\) +in force *$", table[2])
-    assert re.search(r"loss 0.4 +loss 0.5 \(r2's rows\) +kept r1", table[3])
+    assert re.search(r"loss 0.4 +loss 0.5 \(r2's rows\) +kept the former \(r1\)", table[3])
     card = shown("A", "--card")
     assert "promoted: no model of this study was in force" in card
     assert "r1 " in card  # measured again by r2's gate
-    assert "kept the former: loss 0.5" in shown("A", "--card", "r2")
+    assert f"{KEPT_R1}: loss 0.5" in shown("A", "--card", "r2")
     (region,) = json.loads(shown("--json"))
     assert [model["in_force"] for model in region["models"]] == [True, False]
     assert region["models"][0]["evaluations"] == [{"run": "r2", "value": 0.4}]
@@ -637,7 +639,7 @@ def test_a_model_that_the_gate_kept_out_is_nowhere_called_published(
     assert [group.title for group in groups_of(report)] == ["Kept out"]
     assert header(report)[0] == ("Models published", "0", "of 1 region · 1 kept out")
     ((reason, _),) = attention(report)
-    assert reason.startswith("its new model is not in force: kept r1: loss 0.5, champion 0.4")
+    assert reason.startswith(f"its new model is not in force: {KEPT_R1}: loss 0.5, champion 0.4")
     assert "promote" not in reason
     assert "kept" in output_of(summary_table(report))
     promote(Path(day.run.study.publish) / "demo" / "A" / "r2")

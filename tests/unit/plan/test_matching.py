@@ -62,7 +62,10 @@ def test_a_partitionable_slot_runs_as_many_at_a_time_as_it_has_room_for() -> Non
     whole = slot(PartitionableSlot=True)  # 4 cores, 23 GB
     assert prospects(job(), [whole, slot()]).concurrency == 4 + 1
     line = str(prospects(job(), [whole]))  # what plan says of them two lines earlier
-    assert line == "1 of 1 slot(s) of the pool can run them, 4 at a time"
+    assert line == (
+        "1 of 1 slot(s) of the pool can run them; it is divided among them: 4 run at a time"
+    )
+    assert "; they are divided among them: 8 run" in str(prospects(job(), [whole, whole]))
     assert prospects(job(RequestMemory=8 * GB), [whole]).concurrency == 2
     assert (
         prospects(job(RequestMemory=23 * GB - 1), [whole]).concurrency == 1

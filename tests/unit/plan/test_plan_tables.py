@@ -292,6 +292,32 @@ def test_a_column_that_differs_between_regions_is_told(place: Path) -> None:
     assert "(in south)" in text
 
 
+def test_a_column_that_some_regions_lack_is_told(place: Path) -> None:
+    path = place / "data/north.csv"
+    pl.read_csv(path).with_columns(age=pl.int_range(ROWS) % 7).write_csv(path)
+    text = plan_text(Run(planned(place).root))
+    assert "    column 'age' is in 1 of 2 regions, not in south" in text
+    assert "column 'amount' is in" not in text
+    assert "column 'customer' is in" not in text  # ignored, but there
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_column_that_the_model_in_force_needs_and_today_lacks_is_told(
+    place: Path, gated: bool
+) -> None:
+    model = place / "models/churn/north/r0"
+    model.mkdir(parents=True)
+    columns = {"numeric": ["amount", "age"], "categorical": {"plan": ["pro"]}}
+    (model / "model.json").write_text(json.dumps({"columns": columns}))
+    (model / "provenance.json").write_text(json.dumps({"study": "churn", "run": "r0"}))
+    (model.parent / "latest").symlink_to("r0")
+    gate = {"metric": "test_auc", "direction": "maximize"} if gated else None
+    text = plan_text(Run(planned(place, gate=gate).root))
+    line = "the gate will keep the model in force of north, which needs column 'age': today's rows "
+    assert (f"    {line}lack it" in text) is gated
+    assert "needs column 'amount'" not in text
+
+
 def test_many_problems_are_cut(place: Path) -> None:
     for i in range(30):
         (place / f"data/r{i:02}.csv").write_text(f"column{i}\n1\n")

@@ -182,6 +182,7 @@ def test_tuned_settings_that_are_worse_than_default_are_said_to_be(fleet: Fleet)
         "though they gained +0.1 by auc, which chose them."
     )
     assert value["advice"].startswith("auc, which chose the settings, and test disagree.")
+    assert "Don't choose settings by the test rows" in value["advice"]
 
 
 def test_a_difference_not_worth_speaking_of_is_not_worse(fleet: Fleet) -> None:

@@ -44,6 +44,8 @@ NODE = NodeFacts(node="A.l1.t01")
 FITS = Prospects(slots=2, fit=2, willing=2, concurrency=2, lacking=(), has_fleet=False)
 QUEUED = Queued(job="7.0", seconds=60, prospects=FITS)
 DEFER = Script("A.l1.t02", 75, "the storage of study 'demo' can't be used: locked")
+ALL_THE_SAME = "to have the new model in force all the same"
+LACK, NEEDS = "today's data lack", "which the model in force needs"
 LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
 
 
@@ -135,7 +137,7 @@ def test_what_ended_well() -> None:
     assert region(**published, verdict=kept).kind is Kind.GATE_KEPT
     facts = replace(REGION, **published, verdict=kept)
     assert what_else(facts, why_region(RUN, facts)) == [
-        "A: the gate kept r0: loss 0.4, champion 0.1"
+        "A: the gate kept the former model (run r0), not this one: loss 0.4, champion 0.1"
     ]
     unmeasured = {**kept, "why": "the gate's job failed: exit code 1"}
     assert region(**published, verdict=unmeasured).kind is Kind.GATE_FAILED
@@ -145,6 +147,35 @@ def test_what_ended_well() -> None:
     back = region(**published, rolled_back="r0")
     assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
     assert back.why == "its model was rolled back: r0's is in force"
+
+
+@pytest.mark.parametrize(
+    ("why", "step"),
+    [
+        ("loss 0.4, champion 0.1", f"nothing is wrong; {ALL_THE_SAME}"),
+        (
+            "loss 0.4, baseline 0.4: no better than a constant prediction; are the labels right?",
+            f"look at the labels and the join of today's data first; {ALL_THE_SAME}",
+        ),
+        (
+            "the gate's job failed: exit code 1",
+            f"mend the trainer's mode evaluate; {ALL_THE_SAME}",
+        ),
+        (
+            "the gate's job failed: there is no column temperature; the model needs temperature, x",
+            f"{LACK} column 'temperature', {NEEDS}: bring it back; if it is gone for good",
+        ),
+        (
+            "the gate's job failed: there is no column a, b; the model needs a, b, c",
+            f"{LACK} columns 'a', 'b', {NEEDS}: bring them back; if they are gone for good",
+        ),
+    ],
+)
+def test_what_to_do_about_a_model_that_was_kept_out_depends_on_why(why: str, step: str) -> None:
+    verdict = {"verdict": "kept", "why": why, "champion": {"run": "r0"}}
+    answer = region(stage=Stage.KEPT, published="/m/A/r1", verdict=verdict)
+    assert "kept the former model (run r0), not this one" in answer.why
+    assert answer.lines()[1] == f"next: {step}: trialfleet promote r1/A"
 
 
 @pytest.mark.parametrize(

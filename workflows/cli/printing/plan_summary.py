@@ -8,12 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import rule_of
+from trialfleet.workflows.models.needed_columns import lacking
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.pool_check import PoolCheck
@@ -34,6 +36,7 @@ _NO_PRICE = (
     "a budget in USD counts only what is spent on nodes with a price: set usd_per_hour, unless the "
     "pool's machines say theirs (docs/costs.md)"
 )
+_MOST_NAMES = 4
 _EVALUATE = re.compile(r"\bevaluate\b")
 _NO_EVALUATE = (
     "no file of the trainer mentions mode evaluate, in which the gate has it measure models: as "
@@ -109,7 +112,8 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             *(f"  note     {note}" for note in _warnings(run)),
             *(_labelled(*note.split(": ", 1)) for note in run.notes),
             *(_labelled("pool", line) for line in (pool_check.lines() if pool_check else ())),
-            *table_lines({r["name"]: r["table"] for r in regions if "table" in r}),
+            *table_lines(tables := {r["name"]: r["table"] for r in regions if "table" in r}),
+            *_gate_on_columns(study, tables),
         ]
     )
 
@@ -132,6 +136,20 @@ def _gate(study: Study) -> list[str]:
     rule = rule_of(study)
     allowed = f", {rule.tolerance:g} worse at most" if rule.tolerance else ""
     return [f"  gate     each new model against the one in force, by {rule.metric}{allowed}"]
+
+
+def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
+    """Where the model in force can't be measured on today's rows: a line per missing column."""
+    used = {name: [*table["numeric"], *table["categorical"]] for name, table in tables.items()}
+    found: dict[str, list[str]] = {}
+    for region, _, columns in lacking(study, used):
+        for column in columns:
+            found.setdefault(column, []).append(region)
+    return [
+        f"    the gate will keep the model in force of {first_of(regions, _MOST_NAMES)}, which "
+        f"needs column {column!r}: today's rows lack it"
+        for column, regions in found.items()
+    ]
 
 
 def _early_stopping(study: Study) -> list[str]:
