@@ -4,8 +4,6 @@ Learning curves are replayed: a table has the loss of each of a region's setting
 and what a training that comes to its end is told as. So many settings are drawn, lanes train them,
 an epoch of all lanes at a time, and a rule says after each epoch who is to stop. What counts is
 
-The rule's constants were chosen on draws below 100 of `--first`.
-
 regret     how much worse the best complete trial is than the best of those drawn, in units of the
            distance between the best and the median: 0 is what no stopping gets
 epochs     that were trained, as part of all
@@ -14,9 +12,11 @@ behind     in how many draws it is more than 0.05 above that of 1-Epoch: one epo
            three best of them to their ends (Egele et al. 2024, arXiv 2404.04111, the baseline that
            rules fail to beat)
 
-The families are synthetic; `--table FILE.npz` replays others: arrays `curves` [regions, settings,
-epochs], NaN from where a training failed, and `results` [regions, settings], smaller being better;
-`settings` [settings, parameters] if it has them, scaled to about one.
+The families are synthetic; the rule's constants were chosen on draws below 100 of `--first`.
+`--flights` replays the real trainings of flights_table.py, and `--table FILE.npz` others: arrays
+`curves` [regions, settings, epochs], NaN from where a training failed, and `results` [regions,
+settings], smaller being better; `settings` [settings, parameters] if it has them, scaled to about
+one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 
+from tests.bench.optimizer import flights_table
 from tests.bench.optimizer.kronecker import KroneckerModel, SettingsCurve
+from tests.bench.optimizer.pool import Pool
+from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.stopping.curves import Curve, CurveModel
 from trialfleet.optimizer.stopping.policy import Complete, Predictor, Rule, to_stop
 
@@ -306,7 +309,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=100, help="seed; below it lie the rule's own")
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--lanes", type=int, default=4)
-    parser.add_argument("--table", type=Path, help="curves of your own instead of the families")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument(
+        "--flights", action="store_true", help="real trainings of 36 regions instead"
+    )
+    others.add_argument("--table", type=Path, help="curves of your own instead")
     given = parser.parse_args()
     print(
         f"{'family':10} {'rule':9} {'regret':>8} {'its 90 %':>8} {'missed':>8} {'epochs':>8} "
@@ -323,14 +330,28 @@ def main() -> int:
     return 0
 
 
+def _flights() -> list[Table]:
+    """Return the regions of the replay table; its objective is the best epoch's."""
+    known = flights_table.read()
+    space = SearchSpace.model_validate(flights_table.SPACE)
+    rows = Pool.of(space, known.settings).rows
+    return [_whole(known.curves(r), known.losses(r), rows) for r in known.regions]
+
+
+def _whole(curves: Array, results: Array, settings: Array) -> Table:
+    """Return the table of the trainings that came to their ends."""
+    kept = np.isfinite(curves).all(axis=1) & np.isfinite(results)
+    return Table(curves[kept], results[kept], settings[kept])
+
+
 def _tables(given: argparse.Namespace) -> list[tuple[str, list[Table]]]:
+    if given.flights:
+        return [("flights", _flights())]
     if given.table:
         arrays = np.load(given.table)
+        points = arrays.get("settings", np.zeros((arrays["curves"].shape[1], 0)))
         pairs = zip(arrays["curves"], arrays["results"], strict=True)
-        whole = [(np.isfinite(curves).all(axis=1), curves, results) for curves, results in pairs]
-        without = np.zeros((arrays["curves"].shape[1], 0))
-        points = arrays.get("settings", without)
-        return [(given.table.stem, [Table(c[kept], r[kept], points[kept]) for kept, c, r in whole])]
+        return [(given.table.stem, [_whole(*pair, points) for pair in pairs])]
     return [
         (
             name,
