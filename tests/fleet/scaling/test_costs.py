@@ -108,10 +108,10 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
         # the node that none used was asked for by r1; of the other's idle time it used two thirds
         idle = spent - kinds[Kind.TRIAL] - record.lifetimes[unused].cost(here.now)
         costs = by_run(items)
-        assert costs["r2"] == pytest.approx(price / 6 + idle / 3, rel=1e-6)
+        assert costs["demo/r2"] == pytest.approx(price / 6 + idle / 3, rel=1e-6)
         assert sum(costs.values()) == pytest.approx(spent)
         own = read_costs(["r2"], now=here.now).items
-        assert by_run(own) == pytest.approx({"r2": costs["r2"]})
+        assert by_run(own) == pytest.approx({"demo/r2": costs["demo/r2"]})
         assert by_run(read_costs(["demo"], now=here.now).items) == pytest.approx(costs)
 
         # without AWS what the autoscaler has told on this machine counts
