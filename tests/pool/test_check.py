@@ -56,6 +56,38 @@ def test_a_trainer_that_fails_is_told_with_its_last_words(make_run: MakeRun) -> 
 
 
 @pytest.mark.usefixtures("pool")
+def test_each_mode_of_the_trainer_is_tried(make_run: MakeRun) -> None:
+    gated = make_run(gate={})
+    assert gated.check().modes == ("tune", "final", "evaluate")
+    assert not (gated.folder / "check").exists()
+    assert make_run(run="r2").check().modes == ("tune", "final")
+    assert make_run(run="r3", publish="none").check().modes == ("tune",)
+    slow = check(RunFolder(make_run({"final_mood": "hangs"}, run="r4").folder), seconds=15)
+    assert (slow.modes, slow.unseen) == (("tune",), "final")
+
+
+@pytest.mark.parametrize(
+    ("params", "gate", "words"),
+    [
+        ({"final_mood": "no model"}, None, "fails in mode final (its full training) with"),
+        ({"final_mood": "no model"}, None, "the full training left nothing in model/"),
+        ({"final_mood": "raises"}, None, "ZeroDivisionError"),
+        ({"evaluate_mood": "silent"}, {}, "mode evaluate (the gate's job, docs/gate.md)"),
+        ({"evaluate_mood": "as tune"}, {}, "the trainer doesn't know the mode evaluate"),
+        ({}, {"metric": "profit"}, "the gate's metric 'profit'; it tells: loss"),
+    ],
+)
+@pytest.mark.usefixtures("pool")
+def test_a_mode_that_fails_is_told(
+    make_run: MakeRun, params: dict[str, str], gate: dict[str, str] | None, words: str
+) -> None:
+    run = make_run(params, gate=gate)
+    with pytest.raises(InputError) as caught:
+        run.check()
+    assert words in str(caught.value)
+
+
+@pytest.mark.usefixtures("pool")
 def test_run_with_check_submits_nothing_where_the_trainer_fails(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

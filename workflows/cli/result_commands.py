@@ -27,7 +27,7 @@ from trialfleet.workflows.cli.arguments import (
 from trialfleet.workflows.output import console, json_option, print_json, say, show
 
 _UNPRICED = (
-    "what {:.2f} slot hours cost is unknown, and missing above: their nodes say no price; set "
+    "what {} cost is unknown, and missing above: their nodes say no price; set "
     "usd_per_hour in the study (docs/costs.md)"
 )
 
@@ -101,7 +101,7 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
     groups, total = sums(found.items, keys), add(found.items)
     notices = list(found.notices)
     if total.unpriced_hours:
-        notices.append(_UNPRICED.format(total.unpriced_hours))
+        notices.append(_UNPRICED.format(_slot_time(total.unpriced_hours)))
     if as_json:
         print_json(
             {
@@ -120,6 +120,11 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
         say("no job has run yet")
     for notice in notices:
         say(f"note: {notice}")
+
+
+def _slot_time(hours: float) -> str:
+    """Hours of slots in words; few of them in minutes, for which 0.00 would stand else."""
+    return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
 
 
 def _cost_keys(by: str | None) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import date
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 
 check_option = click.option(
-    "--check", "checks", is_flag=True, help="Start the trainer once first, as a job by itself."
+    "--check",
+    "checks",
+    is_flag=True,
+    help="Try the trainer first, once in each of its modes, as jobs by themselves.",
 )
 
 
@@ -180,10 +184,10 @@ def run(
 def _check(check: Callable[[Callable[[str], None]], Checked]) -> None:
     from trialfleet.workflows.run.dry_start import SECONDS
 
-    say(f"  check    the trainer is started once, for {SECONDS:.0f} s at most …")
+    say(f"  check    the trainer is started once in each mode, for {SECONDS:.0f} s at most …")
     with progress_lines(" " * 11) as progress:
         checked = check(progress)
-    say(f"           {checked}")
+    say(indent(str(checked), " " * 11))
 
 
 def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:

@@ -1,37 +1,37 @@
-"""A trainer started once before its run: a trial of the first region, as a real job of the pool.
+"""A trainer started once before its run in each of its modes, as real jobs of the pool.
 
 What HTCondor makes of the trial's own submit file is the only sandbox like a trial's. The study
-isn't told: nothing of the budget is spent, and the trial leaves nothing but what its failure needs.
+isn't told: nothing of the budget is spent, and the jobs leave nothing but what a failure needs.
 """
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from trialfleet.errors import InputError, PoolError
+from trialfleet.errors import InputError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
-from trialfleet.workflows.ctrl_c import postponed
-from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
-from trialfleet.workflows.run.check_progress import waits_for
+from trialfleet.workflows.plan.trial_files import Mode, TrialOrder, write_trial
+from trialfleet.workflows.run.check_job import Watched, run_job
 from trialfleet.workflows.run.last_words import last_words, missing_module
-from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.scripts.gate import measured, outcome_of_measurement
+from trialfleet.workflows.status.region_state import NO_MODEL
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
-SECONDS = 60.0  # that a check lasts: what trains for so long has started well
-_POLL = 0.2  # seconds
-_LOOK_EVERY = 1.0  # seconds, at what the job waits for
-_REMOVED = -1002  # as DAGMan has it
+SECONDS = 60.0  # that a mode is tried: what trains for so long has started well
+_WITH = {
+    "tune": "",
+    "final": "in mode final (its full training) ",
+    "evaluate": "in mode evaluate (the gate's job, docs/gate.md) ",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,25 +40,39 @@ class Checked:
 
     Attributes:
         region: the region whose default settings it trained.
-        metrics: its result; None if it had none when the check was over.
-        waited: it waited for a slot all the time.
-        warning: what is doubtful of the study by that result; empty: nothing.
+        metrics: its result; None if it had none when the time was over.
+        waited: the job waited for a slot all the time.
+        modes: those that it was seen to do, in their order.
+        unseen: the first that it was not seen to end in time, and so none after it.
+        warning: what is doubtful of the study by its result; empty: nothing.
     """
 
     region: str
     metrics: dict[str, float] | None
     waited: bool = False
+    modes: tuple[Mode, ...] = ()
+    unseen: Mode | None = None
     warning: str = ""
 
     def __str__(self) -> str:
-        """In a line."""
-        if self.metrics is not None:
-            values = ", ".join(f"{name} {value:.5g}" for name, value in self.metrics.items())
-            warning = f"\nbut {self.warning}" if self.warning else ""
-            return f"{self.region} with its default settings: {values}{warning}"
-        if self.waited:
-            return f"no slot came free for it within {SECONDS:.0f} s: the trainer was not started"
-        return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
+        """In a line for each thing to know."""
+        if self.metrics is None:
+            if self.waited:
+                return (
+                    f"no slot came free for it within {SECONDS:.0f} s: the trainer was not started"
+                )
+            return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
+        values = ", ".join(f"{name} {value:.5g}" for name, value in self.metrics.items())
+        lines = [f"{self.region} with its default settings: {values}"]
+        if "final" in self.modes:
+            lines.append("mode final leaves a model")
+        if "evaluate" in self.modes:
+            lines.append("mode evaluate measures it")
+        if self.unseen:
+            lines.append(f"mode {self.unseen} was not waited for after {SECONDS:.0f} s")
+        if self.warning:
+            lines.append(f"but {self.warning}")
+        return "\n".join(lines)
 
 
 class TrainerFailsError(InputError):
@@ -68,14 +82,17 @@ class TrainerFailsError(InputError):
         place: what the trial received and left.
     """
 
-    def __init__(self, study: Study, region: str, error: str, place: TrialFolder) -> None:
-        super().__init__(failure_text(study, region, error, place))
+    def __init__(
+        self, study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
+    ) -> None:
+        super().__init__(failure_text(study, region, error, place, mode))
         self.place = place
-        self._study, self._region, self._error = study, region, error
+        self._moved = (study, region, error), mode
 
     def moved(self, place: TrialFolder) -> TrainerFailsError:
         """Return the same of a trial that lies elsewhere now."""
-        return TrainerFailsError(self._study, self._region, self._error, place)
+        told, mode = self._moved
+        return TrainerFailsError(*told, place, mode)
 
 
 def check(
@@ -84,36 +101,113 @@ def check(
     """Run a planned run's first trial as a job by itself, and return what became of it.
 
     It has the seed of the trial that the run begins with, which so has the same result where the
-    trainer is repeatable.
+    trainer is repeatable. Once it has trained in time, its full training is tried in the same way,
+    where the study publishes models; and then the gate's job, where it has a gate.
 
     Args:
         folder: the run's; it isn't submitted.
-        seconds: how long to wait for its result.
-        progress: takes a line, again and again: what the job waits for, or where it runs.
+        seconds: how long to wait for the end of each job.
+        progress: takes a line, again and again: what a job waits for, or where it runs.
 
     Raises:
         TrainerFailsError: with the trainer's last words.
-        InputError: the trainer tells no report_metric.
-        PoolError: HTCondor is out of reach or refuses the job.
+        InputError: the trainer doesn't tell a metric that the study names.
+        PoolError: HTCondor is out of reach or refuses a job.
     """
     frozen = load_frozen(folder.study)
-    region = graph_of(frozen.study).regions[0]
-    order = first_order(frozen.study, region)
-    place = folder.check
     use(connect())
-    shutil.rmtree(place.root, ignore_errors=True)  # what a check before this one left
-    write_trial(frozen.run, frozen.study, folder, place, order)
-    with _submitted(place, order.node):
-        code, waited = _wait(folder, place, order.node, seconds, progress or (lambda _: None))
-    metrics = None
-    if code is not None:
-        outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
+    shutil.rmtree(folder.check.root, ignore_errors=True)  # what a check before this one left
+    order = first_order(frozen.study, graph_of(frozen.study).regions[0])
+    tried = _Check(frozen, folder, order, seconds, progress or (lambda _: None))
+    checked = tried.all_modes()
+    shutil.rmtree(folder.check.root, ignore_errors=True)
+    return checked
+
+
+class _Check:
+    """One check: its jobs, each in the folder of the one before."""
+
+    def __init__(
+        self,
+        frozen: FrozenStudy,
+        folder: RunFolder,
+        order: TrialOrder,
+        seconds: float,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._frozen, self._folder, self._order = frozen, folder, order
+        self._seconds, self._progress = seconds, progress
+        self._study, self._place = frozen.study, folder.check
+
+    def all_modes(self) -> Checked:
+        region = self._order.region
+        ended = self._run(self._order)
+        if ended.code is None:
+            return Checked(region=region, metrics=None, waited=ended.waited)
+        metrics = self._metrics(ended.code, "tune")
+        warning = check_metrics(self._study, metrics) if metrics else ""
+        modes: list[Mode] = ["tune"]
+        for mode, is_done in self._later_modes():
+            if not is_done():
+                return Checked(
+                    region=region, metrics=metrics, modes=tuple(modes), unseen=mode, warning=warning
+                )
+            modes.append(mode)
+            if mode == "evaluate":
+                warning = ""  # the gate's metric was seen
+        return Checked(region=region, metrics=metrics, modes=tuple(modes), warning=warning)
+
+    def _later_modes(self) -> list[tuple[Mode, Callable[[], bool]]]:
+        if not self._study.publishes:
+            return []
+        gate: list[tuple[Mode, Callable[[], bool]]] = [("evaluate", self._evaluates)]
+        return [("final", self._trains_in_full), *(gate if self._study.gate else [])]
+
+    def _trains_in_full(self) -> bool:
+        """Whether the full training was seen to end."""
+        ended = self._run(replace(self._order, mode="final"))
+        if ended.code is None:
+            return False
+        self._metrics(ended.code, "final")
+        if not any(self._place.model.iterdir()):
+            raise self._failed(NO_MODEL, "final")
+        return True
+
+    def _evaluates(self) -> bool:
+        """Whether the gate's job was seen to end; it measures the model just trained, twice."""
+        place = self._place
+        shutil.copytree(place.model, place.champion)
+        place.model.rename(place.challenger)
+        models = {CHAMPION: place.champion.name, CHALLENGER: place.challenger.name}
+        ended = self._run(replace(self._order, mode="evaluate", models=models))
+        if ended.code is None:
+            return False
+        if outcome := outcome_of_measurement(self._frozen, place, ended.code):
+            raise self._failed(outcome.error, "evaluate")
+        try:
+            found = measured(place)[CHALLENGER].metrics
+        except ValueError as error:  # what it says of the rows' losses
+            raise self._failed(str(error), "evaluate") from error
+        deciding = rule_of(self._study).metric
+        if deciding not in found:
+            known = f"{did_you_mean(deciding, found)}; it tells: {', '.join(sorted(found))}"
+            raise self._failed(f"it doesn't tell the gate's metric {deciding!r}{known}", "evaluate")
+        return True
+
+    def _run(self, order: TrialOrder) -> Watched:
+        write_trial(self._frozen.run, self._study, self._folder, self._place, order)
+        return run_job(self._folder, self._place, order.node, self._seconds, self._progress)
+
+    def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
+        """What a training told; one that failed is the trainer's."""
+        metric = self._study.objective.metric
+        outcome = outcome_of(self._place, code, metric, self._frozen.places)
         if isinstance(outcome, Failed):
-            raise TrainerFailsError(frozen.study, region.name, outcome.error, place)
-        metrics = outcome.metrics if isinstance(outcome, Complete) else None
-    shutil.rmtree(place.root, ignore_errors=True)
-    warning = check_metrics(frozen.study, metrics) if metrics else ""
-    return Checked(region=region.name, metrics=metrics, waited=waited, warning=warning)
+            raise self._failed(outcome.error, mode)
+        return outcome.metrics if isinstance(outcome, Complete) else {}
+
+    def _failed(self, error: str, mode: Mode) -> TrainerFailsError:
+        return TrainerFailsError(self._study, self._order.region, error, self._place, mode)
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
@@ -151,79 +245,15 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     return ""
 
 
-@contextmanager
-def _submitted(place: TrialFolder, node: str) -> Iterator[None]:
-    """Have the trial in the queue for as long as it is waited for."""
-    folder = RunFolder(place.root.parent)
-    own = f'{job_queue.of_run(folder)} && TrialfleetNode == "{node}"'
-    over = "trialfleet's check is over"
-    job_queue.act("Remove", own, over)  # of a check that was killed
-    try:
-        _submit(place)
-        yield
-    finally:
-        with suppress(PoolError):
-            job_queue.act("Remove", own, over)
-
-
-def _submit(place: TrialFolder) -> None:
-    command = ["condor_submit", "-terse", place.submit.name]
-    try:
-        done = subprocess.run(command, cwd=place.root, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise PoolError(f"condor_submit can't be run: {error}") from error
-    if done.returncode != 0:
-        raise PoolError(f"HTCondor refused the trial of the check: {done.stderr.strip()}")
-
-
-def _wait(
-    folder: RunFolder,
-    place: TrialFolder,
-    node: str,
-    seconds: float,
-    progress: Callable[[str], None],
-) -> tuple[int | None, bool]:
-    """Return the job's exit, as DAGMan would have it, and whether it was never started.
-
-    None for the exit: it hadn't ended when the time was up.
-    """
-    import htcondor2
-
-    kind = htcondor2.JobEventType
-    now = time.monotonic()
-    deadline, look = now + seconds, now
-    waited, slot = True, ""
-    log = htcondor2.JobEventLog(str(place.log))
-    while time.monotonic() < deadline:
-        with postponed():
-            events = list(log.events(stop_after=0))
-        for event in events:
-            if event.type == kind.EXECUTE:
-                waited, slot = False, str(event.get("SlotName") or event.get("ExecuteHost"))
-                progress(f"runs on {slot}")
-            elif event.type == kind.JOB_TERMINATED:
-                normally = event["TerminatedNormally"]
-                return (
-                    event["ReturnValue"] if normally else -int(event["TerminatedBySignal"])
-                ), False
-            elif event.type == kind.JOB_ABORTED:
-                return _REMOVED, False
-            elif event.type in {kind.JOB_EVICTED, kind.SHADOW_EXCEPTION}:
-                slot = ""
-        if time.monotonic() >= look:
-            if words := f"runs on {slot}" if slot else waits_for(folder, node):
-                progress(words)
-            look = time.monotonic() + _LOOK_EVERY
-        time.sleep(_POLL)
-    return None, waited
-
-
-def failure_text(study: Study, region: str, error: str, place: TrialFolder) -> str:
+def failure_text(
+    study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
+) -> str:
     """Return what to tell of a trainer that failed in `place`: why, its last words, a cure."""
     said, mending = last_words(place.err), missing_module(place.err, study)
     words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
     return (
-        f"the trainer fails with the default settings of region {region!r}: {error}{words}\n"
+        f"the trainer fails {_WITH[mode]}with the default settings of region {region!r}: "
+        f"{error}{words}\n"
         + (f"{mending}\n" if mending else "")
         + f"what the trial received and left is in {str(place.root)!r}"
     )

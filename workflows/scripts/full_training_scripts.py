@@ -15,13 +15,7 @@ from trialfleet.workflows.plan.table_findings import source_of_table
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure, noted_failures
-from trialfleet.workflows.status.region_state import LEFT_NO_MODEL, noted
-
-_NO_MODEL = (
-    f"the full training {LEFT_NO_MODEL}: in mode final (`mode` in trial.json, t.mode in "
-    "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
-    "model, plan with publish: none"
-)
+from trialfleet.workflows.status.region_state import NO_MODEL, noted
 
 
 class FinalScripts:
@@ -43,7 +37,7 @@ class FinalScripts:
             return self._stop_unpaid(slug, unpaid)
         if (other := self.without_model()) and other != slug:
             return self._studies.stop(
-                slug, f"not trained in full, as {other} with the same trainer: {_NO_MODEL}"
+                slug, f"not trained in full, as {other} with the same trainer: {NO_MODEL}"
             )
         try:
             data = source_of_table(files) or self._checksums.of(
@@ -71,7 +65,7 @@ class FinalScripts:
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not any(place.model.iterdir()):
             write_json(self._folder.no_model, {"region": slug})
-            return self._studies.stop(slug, _NO_MODEL)
+            return self._studies.stop(slug, NO_MODEL)
         if isinstance(outcome, Complete):
             return Reply(EXITS["done"], f"{node}: trained in full")
         if isinstance(outcome, Unpaid):

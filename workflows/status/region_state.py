@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
 
 LEFT_NO_MODEL = "left nothing in model/"  # a full training: another would leave nothing, too
+NO_MODEL = (
+    f"the full training {LEFT_NO_MODEL}: in mode final (`mode` in trial.json, t.mode in "
+    "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
+    "model, plan with publish: none"
+)
 BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its state
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.result_commands import _slot_time
 from trialfleet.workflows.daily.digest import tell_days
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
@@ -79,6 +80,7 @@ def test_costs_are_added_up_by_what_is_asked_for() -> None:
 def test_what_is_missing_is_said(runs: Path) -> None:
     (notice,) = cost("s")["notices"]
     assert "what 1.00 slot hours cost is unknown" in notice
+    assert _slot_time(0.002) == "0.12 slot minutes"
     (runs / "runs/t/r1/study.db").write_text("no database")
     notices = cost()["notices"]
     assert any("what t/r1 has cost is missing" in attributes for attributes in notices)

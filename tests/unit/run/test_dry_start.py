@@ -11,6 +11,7 @@ from tests.conftest import MakeRun
 from trialfleet.errors import InputError
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.plan.trial_files import Mode
 from trialfleet.workflows.run.dry_start import Checked, check_metrics, first_order
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 
@@ -53,3 +54,23 @@ def test_what_only_the_gates_job_may_tell_is_a_warning(make_run: MakeRun) -> Non
     assert str(checked).endswith(f"\nbut {warning}")
     known = make_run(run="r2", gate={"metric": "test_loss"}, report_metric="test_loss").study
     assert check_metrics(known, TOLD) == ""
+
+
+@pytest.mark.parametrize(
+    ("modes", "unseen", "lines"),
+    [
+        (("tune",), None, []),
+        (("tune",), "final", ["mode final was not waited for after 60 s"]),
+        (("tune", "final"), None, ["mode final leaves a model"]),
+        (
+            ("tune", "final", "evaluate"),
+            None,
+            ["mode final leaves a model", "mode evaluate measures it"],
+        ),
+    ],
+)
+def test_each_mode_that_was_tried_is_told(
+    modes: tuple[Mode, ...], unseen: Mode | None, lines: list[str]
+) -> None:
+    checked = Checked(region="A", metrics={"loss": 0.5}, modes=modes, unseen=unseen)
+    assert str(checked).splitlines() == ["A with its default settings: loss 0.5", *lines]

@@ -1,0 +1,118 @@
+"""A check's job: submitted by itself, watched until it ends or its time is over, and removed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from trialfleet.errors import PoolError
+from trialfleet.workflows.ctrl_c import postponed
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.run.check_progress import waits_for
+
+_POLL = 0.2  # seconds
+_LOOK_EVERY = 1.0  # seconds, at what the job waits for
+_REMOVED = -1002  # as DAGMan has it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What became of a job while it was watched.
+
+    Attributes:
+        code: its exit, as DAGMan would have it; None if it hadn't ended when the time was over.
+        waited: it waited for a slot all the time.
+    """
+
+    code: int | None
+    waited: bool = False
+
+
+def run_job(
+    folder: RunFolder,
+    place: TrialFolder,
+    node: str,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Watched:
+    """Have a trial's job in the queue until it ends, or for so long.
+
+    Args:
+        folder: the run's.
+        place: the trial's, written.
+        node: of the trial.
+        seconds: how long to wait for its end.
+        progress: takes a line, again and again: what the job waits for, or where it runs.
+
+    Raises:
+        PoolError: HTCondor is out of reach or refuses the job.
+    """
+    for former in (place.log, place.out, place.err):
+        former.unlink(missing_ok=True)
+    with _submitted(folder, place, node):
+        return _watch(folder, place, node, seconds, progress)
+
+
+@contextmanager
+def _submitted(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
+    own = f'{job_queue.of_run(folder)} && TrialfleetNode == "{node}"'
+    over = "trialfleet's check is over"
+    job_queue.act("Remove", own, over)  # of a check that was killed
+    try:
+        _submit(place)
+        yield
+    finally:
+        with suppress(PoolError):
+            job_queue.act("Remove", own, over)
+
+
+def _submit(place: TrialFolder) -> None:
+    command = ["condor_submit", "-terse", place.submit.name]
+    try:
+        done = subprocess.run(command, cwd=place.root, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PoolError(f"condor_submit can't be run: {error}") from error
+    if done.returncode != 0:
+        raise PoolError(f"HTCondor refused the trial of the check: {done.stderr.strip()}")
+
+
+def _watch(
+    folder: RunFolder,
+    place: TrialFolder,
+    node: str,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Watched:
+    import htcondor2
+
+    kind = htcondor2.JobEventType
+    now = time.monotonic()
+    deadline, look = now + seconds, now
+    waited, slot = True, ""
+    log = htcondor2.JobEventLog(str(place.log))
+    while time.monotonic() < deadline:
+        with postponed():
+            events = list(log.events(stop_after=0))
+        for event in events:
+            if event.type == kind.EXECUTE:
+                waited, slot = False, str(event.get("SlotName") or event.get("ExecuteHost"))
+                progress(f"runs on {slot}")
+            elif event.type == kind.JOB_TERMINATED:
+                normally = event["TerminatedNormally"]
+                return Watched(
+                    code=event["ReturnValue"] if normally else -int(event["TerminatedBySignal"])
+                )
+            elif event.type == kind.JOB_ABORTED:
+                return Watched(code=_REMOVED)
+            elif event.type in {kind.JOB_EVICTED, kind.SHADOW_EXCEPTION}:
+                slot = ""
+        if time.monotonic() >= look:
+            if words := f"runs on {slot}" if slot else waits_for(folder, node):
+                progress(words)
+            look = time.monotonic() + _LOOK_EVERY
+        time.sleep(_POLL)
+    return Watched(code=None, waited=waited)
