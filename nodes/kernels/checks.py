@@ -93,7 +93,9 @@ def exp(x: Tensor) -> None:
     arguments.tensor("x", x, arguments.floats)
 
 
-def bias_relu_dropout(x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float) -> None:
+def bias_relu_dropout(
+    x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float, offset: int, width: int
+) -> None:
     """Check the arguments of `bias_relu_dropout`."""
     arguments = Arguments("bias_relu_dropout", x.device)
     arguments.tensor("x", x, arguments.floats, (ANY, ANY))
@@ -102,6 +104,10 @@ def bias_relu_dropout(x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float
     in_range = 0 <= layer < 2**32
     arguments.require(met=in_range, argument="layer", wanted="in [0, 2^32)", given=layer)
     _probability(arguments, p)
+    arguments.require(met=offset >= 0, argument="offset", wanted="at least 0", given=offset)
+    is_wide = width == 0 or width >= x.shape[1]
+    wanted = "0 or at least the columns of x"
+    arguments.require(met=is_wide, argument="width", wanted=wanted, given=width)
 
 
 def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> None:

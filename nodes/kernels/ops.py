@@ -47,7 +47,9 @@ def exp(x: Tensor) -> Tensor:
     return result
 
 
-def bias_relu_dropout(x: Tensor, bias: Tensor, p: float, rng: Tensor, layer: int) -> Tensor:
+def bias_relu_dropout(
+    x: Tensor, bias: Tensor, p: float, rng: Tensor, layer: int, offset: int = 0, width: int = 0
+) -> Tensor:
     """Return max(x + bias, 0), with a share p of it dropped and the rest divided by 1 - p.
 
     Dropped elements are a function of rng and layer (Philox4x32-10), the same on every device.
@@ -58,8 +60,11 @@ def bias_relu_dropout(x: Tensor, bias: Tensor, p: float, rng: Tensor, layer: int
         p: the share, in [0, 1).
         rng: [2] int64, seed and step; give every step another.
         layer: number of the layer, at least 0, so that layers differ.
+        offset: where x lies in a larger array, of whose mask it takes its part: the number of its
+            first element there, row-major.
+        width: columns of that array; 0: those of x.
     """
-    y: Tensor = _kernels.bias_relu_dropout(x, bias, rng, layer, p)
+    y: Tensor = _kernels.bias_relu_dropout(x, bias, rng, layer, p, offset, width)
     return y
 
 
@@ -305,7 +310,7 @@ def _exp_backward(ctx: Any, grad: Tensor) -> Tensor:
 
 
 def _activation_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, bias, _, _, ctx.p = inputs
+    _, bias, _, _, ctx.p, *_ = inputs
     ctx.bias_type = bias.dtype
     ctx.save_for_backward(output)
 
@@ -314,7 +319,7 @@ def _activation_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None
 def _activation_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (y,) = ctx.saved_tensors
     grad_x, grad_bias = _kernels.bias_relu_dropout_backward(grad.contiguous(), y, ctx.p)
-    return grad_x, grad_bias.to(ctx.bias_type), None, None, None
+    return grad_x, grad_bias.to(ctx.bias_type), None, None, None, None, None
 
 
 def _loss_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG001

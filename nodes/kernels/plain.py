@@ -41,12 +41,14 @@ def exp(x: Tensor) -> Tensor:
 # Bias, activation, dropout
 
 
-def bias_relu_dropout(x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float) -> Tensor:
+def bias_relu_dropout(
+    x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
+) -> Tensor:
     """Return max(x + bias, 0) · kept / (1 - p), of x's shape and type."""
-    checks.bias_relu_dropout(x, bias, rng, layer, p)
+    checks.bias_relu_dropout(x, bias, rng, layer, p, offset, width)
     y = (_wide(x) + _wide(bias)).relu_()
     if p > 0:
-        y = torch.where(kept(x.shape, rng, layer, p), y * (1 / (1 - p)), 0)
+        y = torch.where(kept(x.shape, rng, layer, p, offset, width), y * (1 / (1 - p)), 0)
     return y.to(x.dtype)
 
 
@@ -57,19 +59,27 @@ def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tenso
     return grad_x.to(grad.dtype), grad_x.sum(0)
 
 
-def kept(shape: torch.Size, rng: Tensor, layer: int, p: float) -> Tensor:
-    """Return dropout's mask, true where an element stays.
+def kept(
+    shape: torch.Size, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
+) -> Tensor:
+    """Return dropout's mask [rows, columns], true where an element stays.
 
     Element i has half i % 8, the lower half of each word first, of the block with the counter
-    (i // 8, layer, step), as the kernels do.
+    (i // 8, layer, step), as the kernels do. `offset` and `width` say which i the elements have:
+    offset + row · width + column.
     """
-    elements = shape.numel()
-    block = torch.arange((elements + 7) // 8, device=rng.device)
+    rows, columns = shape
+    first = offset % 8  # whole blocks before it are left out
+    width = width or columns
+    elements = first + max(0, rows - 1) * width + columns
+    block = offset // 8 + torch.arange((elements + 7) // 8, device=rng.device)
     seed, step = rng.unbind()
     counter = [block & WORD, block >> 32, torch.full_like(block, layer), (step & WORD) + block * 0]
     words = torch.stack(philox(counter, [seed & WORD, (seed >> 32) & WORD]), 1)  # [blocks, 4]
     halves = torch.stack([words & 0xFFFF, words >> 16], 2)  # [blocks, 4, 2]
-    return (halves.flatten()[:elements] >= int(p * 2**16)).view(shape)
+    row = torch.arange(rows, device=rng.device)[:, None] * width
+    place = first + row + torch.arange(columns, device=rng.device)
+    return halves.flatten()[place] >= int(p * 2**16)
 
 
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:

@@ -206,7 +206,7 @@ def test_compiled_functions_come_to_the_same() -> None:
         y = ops.bias_relu_dropout(x * 2, bias, 0.3, rng, 0)
         return ops.softmax_cross_entropy(y, target) + ops.exp(x).mean()
 
-    x, bias, rng, _, _ = cases.arguments()["bias_relu_dropout"]
+    x, bias, rng, *_ = cases.arguments()["bias_relu_dropout"]
     target = cases.arguments()["softmax_cross_entropy"][1].to(GPU)
     results = []
     for called in (function, torch.compile(function, fullgraph=True)):
@@ -229,7 +229,7 @@ def test_nothing_waits_for_the_device(name: str) -> None:
 
 
 def test_a_tensor_on_the_cpu_is_refused_by_name() -> None:
-    x, bias, rng, layer, p = cases.on(GPU, cases.arguments()["bias_relu_dropout"])
+    x, bias, rng, layer, p, *_ = cases.on(GPU, cases.arguments()["bias_relu_dropout"])
     words = re.escape("bias must be on cuda:0, as the other arguments are; it is on cpu")
     with pytest.raises(ValueError, match=words):
         ops.bias_relu_dropout(x, bias.cpu(), p, rng, layer)

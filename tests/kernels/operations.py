@@ -45,6 +45,8 @@ class Dropout:
     seed: int = 0
     step: int = 0
     layer: int = 0
+    offset: int = 0
+    wider: int = 0  # columns that the larger array has more
 
 
 def bias_relu_dropout(
@@ -62,7 +64,8 @@ def bias_relu_dropout(
         kernels.array(kinds[0].encode(x), offsets[0]),
         kernels.array(kinds[1].encode(bias), offsets[1]),
         kernels.array(np.array([dropout.seed, dropout.step], np.int64)),
-        *(dropout.layer, dropout.p, y, *x.shape, *kinds),
+        *(dropout.layer, dropout.p, dropout.offset, x.shape[1] + dropout.wider),
+        *(y, *x.shape, *kinds),
     )
     return y
 

@@ -167,7 +167,7 @@ inline void exp(const Tensor& x, at::DeviceType device) {
 }
 
 inline void bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng, int64_t layer,
-                              double p, at::DeviceType device) {
+                              double p, int64_t offset, int64_t width, at::DeviceType device) {
   const Arguments arguments("bias_relu_dropout", x, device);
   arguments.floating("x", x, {kAny, kAny});
   const at::IntArrayRef row = x.sizes().slice(1);
@@ -180,6 +180,9 @@ inline void bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor&
   TRIALFLEET_REQUIRE(arguments, layer >= 0 && layer < (int64_t{1} << 32), "layer", "in [0, 2^32)",
                      layer);
   arguments.probability(p);
+  TRIALFLEET_REQUIRE(arguments, offset >= 0, "offset", "at least 0", offset);
+  TRIALFLEET_REQUIRE(arguments, width == 0 || width >= x.size(1), "width",
+                     "0 or at least the columns of x", width);
 }
 
 inline void bias_relu_dropout_backward(const Tensor& grad, const Tensor& y, double p,

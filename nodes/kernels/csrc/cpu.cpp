@@ -87,10 +87,11 @@ Tensor exp(const Tensor& x) {
 // --- Bias, activation, dropout -------------------------------------------------------------------
 
 Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng, int64_t layer,
-                         double p) {
-  check::bias_relu_dropout(x, bias, rng, layer, p, kHere);
+                         double p, int64_t offset, int64_t width) {
+  check::bias_relu_dropout(x, bias, rng, layer, p, offset, width, kHere);
   Tensor y = at::empty_like(x);
   const int64_t size = x.numel(), columns = x.size(1);
+  const Place place{offset, width ? width : columns};
   const int64_t seed = rng.const_data_ptr<int64_t>()[0], step = rng.const_data_ptr<int64_t>()[1];
   const Dropout dropout(p);
   const Tensor wide_bias = bias.to(wide_type(x));
@@ -103,11 +104,17 @@ Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng,
     constexpr int64_t n = kGroup;
     at::parallel_for(0, (size + n - 1) / n, kGrain / n, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) {
-        const Words words = dropout.threshold ? dropout_words(seed, step, layer, group) : Words{};
+        Words words = {};
+        int64_t known = -1;  // the Philox block that words are of
         for (int64_t i = n * group; i < std::min(size, n * group + n); ++i) {
+          const int64_t element = place.of(i / columns, i % columns);
+          if (dropout.threshold && element / n != known) {
+            known = element / n;
+            words = dropout_words(seed, step, layer, known);
+          }
           const Wide<T> sum = static_cast<Wide<T>>(in[i]) + of_column[i % columns];
           const Wide<T> active = sum <= 0 ? 0 : sum;  // NaN stays NaN
-          out[i] = static_cast<T>(dropout.keeps(words, i % n) ? active * scale : 0);
+          out[i] = static_cast<T>(dropout.keeps(words, element % n) ? active * scale : 0);
         }
       }
     });

@@ -92,13 +92,14 @@ Tensor exp(const Tensor& x) {
 }
 
 Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng, int64_t layer,
-                         double p) {
-  check::bias_relu_dropout(x, bias, rng, layer, p, kHere);
+                         double p, int64_t offset, int64_t width) {
+  check::bias_relu_dropout(x, bias, rng, layer, p, offset, width, kHere);
   const Launch launch("bias_relu_dropout", x);
   Tensor y = at::empty_like(x);
   launch.check(cuda::bias_relu_dropout(
       x.const_data_ptr(), bias.const_data_ptr(), rng.const_data_ptr<int64_t>(), layer, p,
-      y.mutable_data_ptr(), x.size(0), x.size(1), type_of(x), type_of(bias), launch.stream()));
+      offset, width ? width : x.size(1), y.mutable_data_ptr(), x.size(0), x.size(1), type_of(x),
+      type_of(bias), launch.stream()));
   return y;
 }
 

@@ -4,7 +4,7 @@
 // SC 2011. A bijection of a counter (4 words) under a key (2 words); no state to keep or to hand
 // from thread to thread.
 //
-//   element i of a layer's activations (row-major) takes half i % 8 of the four words of
+//   element i of a layer's activations (row-major, of the whole batch) takes half i % 8 of the four words of
 //   key (seed lo, seed hi), counter (i/8 lo, i/8 hi, layer, step lo), each word's lower half first,
 //   and is kept iff that half >= floor(p * 2^16): with a probability that is above 1 - p by less
 //   than 2^-16.
@@ -64,6 +64,17 @@ TRIALFLEET_EVERYWHERE inline Words dropout_words(int64_t seed, int64_t step, int
                   static_cast<uint32_t>(layer), static_cast<uint32_t>(step)}},
                 static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
 }
+
+// Where an array of activations lies in a larger one, of whose mask it takes its part: ranks that
+// share a batch's rows, or a layer's columns, drop what one of them alone would.
+struct Place {
+  int64_t offset;  // of its first element, row-major
+  int64_t width;   // columns of the larger one
+
+  TRIALFLEET_EVERYWHERE int64_t of(int64_t row, int64_t column) const {
+    return offset + row * width + column;
+  }
+};
 
 // What a probability p in [0, 1) comes to.
 struct Dropout {

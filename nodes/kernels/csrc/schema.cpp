@@ -9,7 +9,8 @@ TORCH_LIBRARY(trialfleet, m) {
 
   m.def("mulc_(Tensor(a!) x, float c) -> ()", tags);
   m.def("exp(Tensor x) -> Tensor", tags);
-  m.def("bias_relu_dropout(Tensor x, Tensor bias, Tensor rng, int layer, float p) -> Tensor", tags);
+  m.def("bias_relu_dropout(Tensor x, Tensor bias, Tensor rng, int layer, float p, "
+        "int offset=0, int width=0) -> Tensor", tags);
   m.def("bias_relu_dropout_backward(Tensor grad, Tensor y, float p) -> (Tensor, Tensor)", tags);
   m.def("softmax_cross_entropy(Tensor logits, Tensor target) -> (Tensor, Tensor)", tags);
   m.def("sigmoid_bce(Tensor logits, Tensor target) -> (Tensor, Tensor)", tags);

@@ -132,6 +132,8 @@ def arguments(dtype: torch.dtype = torch.float32) -> dict[str, tuple[Any, ...]]:
             torch.tensor([SEED, STEP]),
             1,
             0.3,
+            11,
+            7,
         ),
         "bias_relu_dropout_backward": (x.clone(), x.clone().relu(), 0.3),
         "softmax_cross_entropy": (x.clone().requires_grad_(), torch.tensor([0, 1, 2, 3, 4, 0])),

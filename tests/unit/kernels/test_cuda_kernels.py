@@ -145,7 +145,14 @@ def philox(counters: Array, key: Sequence[int]) -> Array:
 
 def kept(dropout: Dropout, shape: tuple[int, int]) -> npt.NDArray[np.bool]:
     """Return dropout's mask: element i takes half i % 8 of the counter (i / 8, layer, step)."""
-    size = shape[0] * shape[1]
+    rows, columns = shape
+    width = columns + dropout.wider
+    if dropout.offset or dropout.wider:  # cut out of the larger array's
+        whole = (-(-dropout.offset // max(1, width)) + rows + 1, width)
+        larger = kept(dataclasses.replace(dropout, offset=0, wider=0), whole).ravel()
+        first = dropout.offset + np.arange(rows)[:, None] * width
+        return larger[first + np.arange(columns)]
+    size = rows * columns
     groups = np.arange((size + 7) // 8, dtype=np.uint64)
     counters = np.zeros((len(groups), 4), np.uint64)
     counters[:, 0] = groups
@@ -183,6 +190,8 @@ dropouts = st.builds(
     seed=st.integers(-(2**63), 2**63 - 1),
     step=st.integers(0, 2**40),
     layer=st.integers(0, 2**32 - 1),
+    offset=st.integers(0, 40),
+    wider=st.sampled_from([0, 0, 8, 3]),
 )
 
 

@@ -78,6 +78,25 @@ def test_activation_and_its_mask_are_right(
     cases.close(grad_bias, expected.sum(0))
 
 
+@given(
+    shape=st.tuples(st.integers(1, 12), st.integers(1, 24)),
+    first=st.tuples(st.integers(0, 11), st.integers(0, 23)),
+    p=PROBABILITIES,
+    device_plain=st.booleans(),
+)
+def test_a_part_of_a_layer_drops_what_the_whole_would(
+    shape: tuple[int, int], first: tuple[int, int], p: float, device_plain: bool
+) -> None:
+    rng, whole = torch.tensor([cases.SEED, cases.STEP]), torch.ones(shape)
+    apply = plain.bias_relu_dropout if device_plain else KERNELS.bias_relu_dropout
+    all_of_it = apply(whole, torch.zeros(shape[1]), rng, 2, p)
+    row, column = first[0] % shape[0], first[1] % shape[1]
+    part = whole[row:, column:].contiguous()
+    place = row * shape[1] + column, shape[1]
+    mine = apply(part, torch.zeros(part.shape[1]), rng, 2, p, *place)
+    assert torch.equal(mine, all_of_it[row:, column:])
+
+
 def test_activation_keeps_what_is_not_a_number() -> None:
     x = torch.tensor([[float("nan"), float("inf"), -float("inf"), -1.0]])
     y = ops.bias_relu_dropout(x, torch.zeros(4), 0.0, torch.tensor([1, 2]), 0)
@@ -322,7 +341,7 @@ def test_gradients_are_those_of_differences(name: str) -> None:
 
 
 def test_a_gradient_of_any_layout_is_taken() -> None:
-    x, bias, rng, layer, p = cases.arguments()["bias_relu_dropout"]
+    x, bias, rng, layer, p, *_ = cases.arguments()["bias_relu_dropout"]
     y = ops.bias_relu_dropout(x, bias, p, rng, layer)
     backward(y.sum())  # an expanded 1, with strides of 0
     torch.testing.assert_close(x.grad, (y > 0) / (1 - p))
@@ -397,7 +416,7 @@ def a_step(x: Tensor, bias: Tensor, rng: Tensor, target: Tensor, of_step: dict[s
 )
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_compiled_functions_come_to_the_same(backend: str) -> None:
-    x, bias, rng, _, _ = cases.arguments()["bias_relu_dropout"]
+    x, bias, rng, *_ = cases.arguments()["bias_relu_dropout"]
     target = cases.arguments()["softmax_cross_entropy"][1]
     results = []
     functions: list[Callable[..., Tensor]] = [a_step]
@@ -443,6 +462,8 @@ REFUSED: list[tuple[str, int, Change, str]] = [
     ("bias_relu_dropout", 2, torch.Tensor.int, "rng must be int64; it is int32"),
     ("bias_relu_dropout", 3, put(-1), "layer must be in [0, 2^32); it is -1"),
     ("bias_relu_dropout", 3, put(2**32), "layer must be in [0, 2^32); it is 4294967296"),
+    ("bias_relu_dropout", 5, put(-1), "offset must be at least 0; it is -1"),
+    ("bias_relu_dropout", 6, put(4), "width must be 0 or at least the columns of x; it is 4"),
     ("bias_relu_dropout", 4, put(1.0), "p must be in [0, 1); it is 1"),
     ("bias_relu_dropout", 4, put(float("nan")), "p must be in [0, 1); it is nan"),
     ("bias_relu_dropout_backward", 1, torch.Tensor.half, "y must be float32; it is float16"),

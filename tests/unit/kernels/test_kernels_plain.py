@@ -56,7 +56,7 @@ def test_nothing_looks_at_a_value(name: str) -> None:
 
 
 def test_an_argument_on_another_device_is_refused() -> None:
-    x, bias, rng, layer, p = cases.arguments()["bias_relu_dropout"]
+    x, bias, rng, layer, p, *_ = cases.arguments()["bias_relu_dropout"]
     words = "bias must be on cpu, as the other arguments are; it is on meta"
     with pytest.raises(ValueError, match=words):
         plain.bias_relu_dropout(x, bias.to("meta"), rng, layer, p)

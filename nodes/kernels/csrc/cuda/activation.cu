@@ -11,8 +11,9 @@ namespace {
 // Whether p is a probability that dropout can take.
 bool droppable(double p) { return p >= 0.0 && p < 1.0; }
 
-// How x and y lie. `packs`: they consist of whole packs; `rows`: so does each row, and bias.
-enum class Layout { any, packs, rows };
+// How x and y lie. `packs`: they consist of whole packs; `rows`: so does each row, and bias; `placed`:
+// their packs share no Philox blocks, by where they lie in a larger array.
+enum class Layout { any, packs, rows, placed };
 
 // Several times what any GPU runs at once, and so few that a large array's threads go round: each gets
 // ready once for many packs.
@@ -24,9 +25,9 @@ constexpr int64_t kMostForwardBlocks = kMostBlocks < 8192 ? kMostBlocks : 8192;
 template <Layout layout, typename T, typename B>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const T* x, const B* bias, const int64_t* rng, int64_t layer, Dropout dropout,
-                   T* y, int64_t size, int64_t columns, int64_t turn) {
+                   Place place, T* y, int64_t size, int64_t columns, int64_t turn) {
   constexpr int n = kGroup;
-  constexpr bool wide = layout != Layout::any;
+  constexpr bool wide = layout == Layout::packs || layout == Layout::rows;
   const bool dropping = dropout.threshold > 0;
   const int64_t seed = dropping ? rng[0] : 0;
   const int64_t step = dropping ? rng[1] : 0;
@@ -49,11 +50,26 @@ __global__ void __launch_bounds__(kThreads)
     column += turn;
     if (column >= columns) column -= columns;
     Words words = {};  // threshold 0 keeps all, whatever they are
-    if (dropping) words = dropout_words(seed, step, layer, first / n);
+    if constexpr (layout != Layout::placed) {
+      if (dropping) words = dropout_words(seed, step, layer, (place.offset + first) / n);
+    }
+    int64_t row = layout == Layout::placed ? first / columns : 0;
+    int64_t at = layout == Layout::placed ? first % columns : 0;
+    int64_t known = -1;  // the Philox block that words are of
 #pragma unroll
     for (int i = 0; i < n; ++i) {
+      int half = i;
+      if constexpr (layout == Layout::placed) {
+        const int64_t element = place.of(row, at);
+        half = static_cast<int>(element % n);
+        if (dropping && element / n != known) {
+          known = element / n;
+          words = dropout_words(seed, step, layer, known);
+        }
+        if (++at == columns) at = 0, ++row;
+      }
       const float sum = value[i] + offset[i];
-      const bool kept = dropout.keeps(words, i) && !(sum <= 0.0f);  // NaN is not <= 0, and stays
+      const bool kept = dropout.keeps(words, half) && !(sum <= 0.0f);  // NaN is not <= 0, and stays
       value[i] = kept ? sum * dropout.scale : 0.0f;
     }
     store<wide>(y, first, size, value);
@@ -150,16 +166,20 @@ __global__ void __launch_bounds__(kAdders)
 }
 
 template <typename T, typename B>
-cudaError_t forward(const T* x, const B* bias, const int64_t* rng, int64_t layer, double p, T* y,
-                    int64_t rows, int64_t columns, cudaStream_t stream) {
+cudaError_t forward(const T* x, const B* bias, const int64_t* rng, int64_t layer, double p,
+                    Place place, T* y, int64_t rows, int64_t columns, cudaStream_t stream) {
   constexpr int n = kGroup;
   const int64_t size = rows * columns;
   const unsigned blocks = blocks_for(size, kThreads * n, kMostForwardBlocks);
   const int64_t turn = static_cast<int64_t>(blocks) * kThreads * n % columns;
   const auto start = [&](auto kernel) {
-    return launch(kernel, blocks, kThreads, stream, x, bias, rng, layer, Dropout(p), y, size,
-                  columns, turn);
+    return launch(kernel, blocks, kThreads, stream, x, bias, rng, layer, Dropout(p), place, y,
+                  size, columns, turn);
   };
+  const bool is_whole = place.width == columns || rows == 1;  // one row after the other
+  if (p > 0 && (!is_whole || place.offset % n != 0)) {
+    return start(forward_kernel<Layout::placed, T, B>);
+  }
   if (!aligned<n>(x) || !aligned<n>(y) || size % n != 0) {
     return start(forward_kernel<Layout::any, T, B>);
   }
@@ -192,21 +212,23 @@ int width_of(Type type) {
 }  // namespace
 
 cudaError_t bias_relu_dropout(const void* x, const void* bias, const int64_t* rng, int64_t layer,
-                              double p, void* y, int64_t rows, int64_t columns, Type type,
-                              Type bias_type, cudaStream_t stream) {
+                              double p, int64_t offset, int64_t width, void* y, int64_t rows,
+                              int64_t columns, Type type, Type bias_type, cudaStream_t stream) {
   if (rows < 0 || columns < 0 || !droppable(p)) return cudaErrorInvalidValue;
+  if (offset < 0 || width < columns) return cudaErrorInvalidValue;
   if (bias_type != Type::float32 && bias_type != type) return cudaErrorInvalidValue;
   if (rows * columns == 0) return cudaSuccess;
   return with_type(type, [&](auto kind) {
     using T = decltype(kind);
     const auto* values = static_cast<const T*>(x);
     auto* result = static_cast<T*>(y);
+    const Place place{offset, width};
     if (bias_type == type) {
-      return forward(values, static_cast<const T*>(bias), rng, layer, p, result, rows, columns,
-                     stream);
+      return forward(values, static_cast<const T*>(bias), rng, layer, p, place, result, rows,
+                     columns, stream);
     }
-    return forward(values, static_cast<const float*>(bias), rng, layer, p, result, rows, columns,
-                   stream);
+    return forward(values, static_cast<const float*>(bias), rng, layer, p, place, result, rows,
+                   columns, stream);
   });
 }
 

@@ -25,6 +25,8 @@
 
 #include <cstdint>
 
+#include "../philox.h"
+
 namespace trialfleet::cuda {
 
 enum class Type : int { float32, bfloat16, float16 };
@@ -42,11 +44,12 @@ cudaError_t exp(const void* x, void* y, int64_t size, Type type, cudaStream_t st
 // y = max(x + bias, 0) * keep / (1 - p)                      dropout: Srivastava et al., 2014
 //   x, y  [rows, columns] of type     bias [columns] of bias_type: float32 or type
 //   rng   int64 [2] = (seed, step)    keep: philox.h, `layer` is its stream
+//   offset, width: x's Place there
 // A NaN that is kept stays NaN; what is dropped is 0, whatever it was.
 // Moves 2 * rows * columns elements (bias stays in the cache). x and y may be the same array.
 cudaError_t bias_relu_dropout(const void* x, const void* bias, const int64_t* rng, int64_t layer,
-                              double p, void* y, int64_t rows, int64_t columns, Type type,
-                              Type bias_type, cudaStream_t stream);
+                              double p, int64_t offset, int64_t width, void* y, int64_t rows,
+                              int64_t columns, Type type, Type bias_type, cudaStream_t stream);
 
 // grad_x = grad * (y > 0) / (1 - p);   grad_bias = the sum of grad_x over the rows
 //   grad, y, grad_x [rows, columns] of type; y is what bias_relu_dropout gave
