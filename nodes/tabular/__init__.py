@@ -10,6 +10,7 @@ FILES = (  # what goes with a trial; the first one runs
     "evaluation.py",
     "graph_steps.py",
     "loader.py",
+    "local_steps.py",
     "network.py",
     "optimizers.py",
     "pace.py",

@@ -14,7 +14,9 @@ to float16, so there they are those of SCALE times the loss. The optimiser takes
 its means become multiples by powers of two, and so do ε, SGD's rate and decay, hence the steps are
 the same.
 
-With several ranks each takes its part of the batch. When the way back is done, gradients and losses
+With several ranks each takes its part of the batch, and drops the units that one rank would drop in
+those rows: a step is the same, but for the order of sums, whatever their number. When the way back
+is done, gradients and losses
 of the parts are added up in the types that they have: one all_reduce for each type, captured with
 the rest. Nothing of it overlaps, but networks for a table are small, and launches are what their
 steps cost. NCCL lets its calls be captured once the rehearsals have connected the ranks; and the
@@ -97,8 +99,13 @@ class Forward(nn.Module):
             self._sources = [embedding.detach(), *layers]
             self.leaves = nn.ParameterList(layers)
 
-    def forward(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Return the outputs [b, o] and targets [b] of the clock's batch, of so many rows b."""
+    def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the outputs [b, o] and targets [b] of this rank's part of the clock's batch.
+
+        Args:
+            rows: b.
+            first: how many rows of the batch the ranks before this one have.
+        """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
         x, target = ops.gather_embed(  # [b, d + k * e], [b]
@@ -115,7 +122,8 @@ class Forward(nn.Module):
         for i in range(0, len(hidden), 2):
             product = functional.linear(x, hidden[i])
             random = self._clock[2:]
-            x = ops.bias_relu_dropout(product, hidden[i + 1], self._dropout, random, i // 2)
+            offset = first * product.shape[1]
+            x = ops.bias_relu_dropout(product, hidden[i + 1], self._dropout, random, i // 2, offset)
         return functional.linear(x.float(), weight, bias), target
 
 
@@ -130,8 +138,12 @@ class GraphSteps:
         seed: of dropout.
         dtype: of the hidden layers, float32, bfloat16 or float16.
         team: the ranks, where there are several.
+        together: the ranks take each step together; else each takes its own, of its part of the
+            batch (`local_steps.py`).
         capture: whether to capture the steps, on a GPU.
     """
+
+    in_step = True
 
     def __init__(
         self,
@@ -143,10 +155,12 @@ class GraphSteps:
         seed: int,
         dtype: torch.dtype = torch.float32,
         team: Ranks | None = None,
+        together: bool = True,
         capture: bool = True,
     ) -> None:
         device = network.first_code.device
         self._settings, self._loader, self._seed, self._team = chosen, loader, seed, team or Ranks()
+        self._together = together
         self._clock = torch.zeros(4, dtype=torch.int64, device=device)
         self._schedule = torch.zeros(len(loader.sizes), 3, device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -173,9 +187,7 @@ class GraphSteps:
         if self._settings.optimizer == "sgd":
             schedule[:, 0] /= self._scale
         self._schedule.copy_(schedule)
-        # Each rank drops units of its own.
-        seed = (self._seed + (self._team.rank << 32)) % (1 << 63)
-        self._clock.copy_(torch.tensor([sum(sizes[:step]), step, seed, taken]))
+        self._clock.copy_(torch.tensor([sum(sizes[:step]), step, self._seed, taken]))
         self._loss_sum.fill_(loss_sum)
 
     def take(self) -> None:
@@ -204,6 +216,16 @@ class GraphSteps:
     def restore(self, state: dict[str, Any]) -> None:
         """See `Steps`."""
         self._optimizer.restore(self._scaled(state, self._scale))
+        self.weights_moved()
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """Return the network's weights; whoever moves them tells `weights_moved`."""
+        return self._optimizer.weights
+
+    @torch.no_grad()
+    def weights_moved(self) -> None:
+        """Bring the shadows to where the weights are."""
         for shadow, weight in zip(self._forward.shadows, self._optimizer.weights, strict=False):
             if shadow.numel():
                 shadow.copy_(weight)
@@ -223,15 +245,17 @@ class GraphSteps:
     def _step(self, batch: int) -> None:
         """Ask the device for a step: this rank's part of a batch of so many rows, all ranks'."""
         rows = self._parts[batch]
-        share = rows / batch
-        outputs, target = self._forward(max(1, rows))  # of a small tail a rank may have nothing
+        share = rows / batch if self._together else min(1, rows)
+        first, _ = self._team.part(batch)
+        # of a small tail a rank may have nothing
+        outputs, target = self._forward(max(1, rows), first)
         flat = outputs if self._loss == "softmax_cross_entropy" else outputs.squeeze(1)
         loss, gradient = ops.loss_and_gradient(self._loss, flat, target)
         if share * self._scale != 1:
             gradient = gradient * (share * self._scale)
         leaves = list(self._forward.leaves)
         gradients = [*torch.autograd.grad(outputs, leaves, gradient.view_as(outputs))]
-        if self._team.count > 1:
+        if self._team.count > 1 and self._together:
             *gradients, loss = self._team.sums([*gradients, loss * share])
         self._move([gradient.contiguous() for gradient in gradients])
         ops.tick_(self._clock, loss, self._loss_sum, rows)

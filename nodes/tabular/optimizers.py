@@ -40,7 +40,7 @@ class Optimizer:
 
     def __init__(self, network: nn.Module, chosen: settings.Settings) -> None:
         self.settings = chosen
-        self.weights = list(network.parameters())
+        self.weights: list[nn.Parameter] = list(network.parameters())
         self.decays = decays_of(self.weights, chosen)
         self.steps = 0
         self.m = [torch.zeros_like(w) for w in self.weights]

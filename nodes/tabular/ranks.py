@@ -1,11 +1,15 @@
-"""Several GPUs for one trial: a process each, its rank, under torchrun's engine.
+"""Several processes for one trial, its ranks: for the GPUs of one machine, or for those of a gang.
 
-The process that HTCondor started launches the ranks by torch.distributed.launcher (what torchrun
-itself calls), hands SIGTERM on, and leaves with the exit code that they agreed on; torchrun would
-make a 1 of HTCondor's 85. Every rank reads the trial and the table, and trains its part of each
-batch. Rank 0 alone writes: progress, checkpoints, model, result; any of them may reject the trial.
+On one machine they are under torchrun's engine. The process that HTCondor started launches them by
+torch.distributed.launcher (what torchrun itself calls), hands SIGTERM on, and leaves with the
+exit code that they agreed on; torchrun would make a 1 of HTCondor's 85. Every rank reads the trial
+and the table, and trains its part of each batch. Rank 0 alone writes: progress, checkpoints, model,
+result; any of them may reject the trial.
 
 Nothing listens outside of this machine: ranks meet by a file, NCCL and gloo talk by loopback.
+
+A gang's ranks are started by its agents (`nodes/gang`), on as many machines as there are, and meet
+by TCP. Who is lost, joins or is called back ends all; others go on from rank 0's checkpoint.
 """
 
 from __future__ import annotations
@@ -40,32 +44,58 @@ TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes with which all ranks leave
 
 
 def inside() -> bool:
-    """Tell whether this process is a rank."""
+    """Tell whether this process is a rank that `launch` started."""
     return MEETING in os.environ and "RANK" in os.environ
+
+
+def in_gang() -> bool:
+    """Tell whether this process is a rank of a gang, alone in it perhaps."""
+    return "TRIALFLEET_GENERATION" in os.environ and "RANK" in os.environ
 
 
 class Ranks:
     """One rank's view of all of them. Without others, everything here is free.
 
     Attributes:
-        rank: this one's number, from 0; also its GPU's among those that the trial sees.
+        rank: this one's number, from 0.
         count: how many there are.
+        local_rank: its number on its machine, and its GPU's among those that the trial sees there.
+        in_gang: they may be on several machines, and their number changes.
+        wire: the type in which `sums` sends float32.
     """
 
-    def __init__(self, rank: int = 0, count: int = 1) -> None:
-        self.rank, self.count = rank, count
+    def __init__(
+        self,
+        rank: int = 0,
+        count: int = 1,
+        *,
+        local_rank: int | None = None,
+        in_gang: bool = False,
+    ) -> None:
+        self.rank, self.count, self.in_gang = rank, count, in_gang
+        self.local_rank = rank if local_rank is None else local_rank
+        self.wire = torch.float32
         self._pace = Pace(STEPS)
         self._vote: tuple[distributed.Work, torch.Tensor] | None = None
 
     @staticmethod
     def join() -> Ranks:
         """Meet the other ranks, if this process is one."""
-        if not inside():
+        given = os.environ
+        if not inside() and not in_gang():
             return Ranks()
-        team = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        team = Ranks(
+            int(given["RANK"]),
+            int(given["WORLD_SIZE"]),
+            local_rank=int(given.get("LOCAL_RANK", given["RANK"])),
+            in_gang=not inside(),
+        )
+        if team.in_gang and team.count == 1:
+            return team
+        at = f"tcp://{given['MASTER_ADDR']}:{given['MASTER_PORT']}" if team.in_gang else ""
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-            init_method=f"file://{os.environ[MEETING]}/ranks",
+            init_method=at or f"file://{given[MEETING]}/ranks",
             rank=team.rank,
             world_size=team.count,
             timeout=PATIENCE,
@@ -107,19 +137,24 @@ class Ranks:
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of what all ranks have, the same bits to each.
 
-        All tensors of a type travel as one. On GPUs nothing waits for the device, so that it can be
-        captured in a CUDA graph once the ranks have been connected by a first call.
+        All tensors of a type travel as one; float32, unless a single number, as `wire` says. On
+        GPUs nothing waits for the device, so that it can be captured in a CUDA graph once the ranks
+        have been connected by a first call.
         """
         if self.count == 1:
             return [*tensors]
         sums: dict[int, torch.Tensor] = {}
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            same = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            joined = torch.cat([tensors[i].reshape(-1) for i in same])
+        types = [self._sent_as(tensor) for tensor in tensors]
+        for dtype in dict.fromkeys(types):
+            same = [i for i, sent in enumerate(types) if sent == dtype]
+            joined = torch.cat([tensors[i].reshape(-1).to(dtype) for i in same])
             distributed.all_reduce(joined)
             parts = torch.split(joined, [tensors[i].numel() for i in same])
             sums |= {i: part.view_as(tensors[i]) for i, part in zip(same, parts, strict=True)}
-        return [sums[i] for i in range(len(tensors))]
+        return [sums[i].to(tensor.dtype) for i, tensor in enumerate(tensors)]
+
+    def _sent_as(self, tensor: torch.Tensor) -> torch.dtype:
+        return self.wire if tensor.dtype == torch.float32 and tensor.ndim else tensor.dtype
 
     def of_first(self, value: float) -> float:
         """Return what rank 0 has, so that all decide alike."""
@@ -208,6 +243,8 @@ def run(main: Callable[[], None]) -> None:
         main()
     except SystemExit as left:
         if not inside():
+            if left.code in TOGETHER and distributed.is_initialized():
+                distributed.destroy_process_group()
             raise
         together = left.code in TOGETHER
         if left.code == trial.EXIT_REJECTED or (together and os.environ["RANK"] == "0"):

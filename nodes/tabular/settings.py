@@ -40,6 +40,14 @@ class Settings:
         tune_fraction: the share of the training rows used in mode "tune", in (0, 1]; the same
             rows for every trial.
         checkpoint_seconds: yield a checkpoint that often (see `trial.py`).
+        local_steps: in a gang (`resources.nodes`), how many steps a machine takes by itself until
+            the weights are brought together. 1: each step is that of the whole batch, whatever the
+            number of machines.
+        outer_learning_rate: with local_steps above 1, the share of the machines' mean way that the
+            weights go.
+        outer_momentum: the same, of those ways.
+        wire: the type in which gradients, or weights, travel between ranks: "float32" or
+            "bfloat16", which halves what is sent.
     """
 
     learning_rate: float = 1e-3
@@ -56,6 +64,10 @@ class Settings:
     patience: int = 3
     tune_fraction: float = 1.0
     checkpoint_seconds: float = 300.0
+    local_steps: int = 1
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
+    wire: str = "float32"
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -113,7 +125,11 @@ def metrics_of(kind: str) -> list[str]:
 
 
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
-_CHOICES = {"optimizer": ("adamw", "sgd"), "precision": PRECISIONS}
+_CHOICES = {
+    "optimizer": ("adamw", "sgd"),
+    "precision": PRECISIONS,
+    "wire": ("float32", "bfloat16"),
+}
 _TINY = 1e-12  # stands for "above zero"
 _RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (_TINY, 100.0),
@@ -128,6 +144,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "patience": (1, 1_000_000),
     "tune_fraction": (_TINY, 1.0),
     "checkpoint_seconds": (0.0, 1e9),
+    "local_steps": (1, 1_000_000),
+    "outer_learning_rate": (_TINY, 10.0),
+    "outer_momentum": (0.0, 0.9999),
 }
 
 

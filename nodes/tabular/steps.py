@@ -23,7 +23,13 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
 
 
 class Steps(Protocol):
-    """What moves the weights of a network, in place."""
+    """What moves the weights of a network, in place.
+
+    Attributes:
+        in_step: all ranks have the same weights now.
+    """
+
+    in_step: bool
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
         """Get ready for an epoch, from one of its steps on; the ones before made that sum."""
@@ -46,6 +52,8 @@ class Steps(Protocol):
 
 class PlainSteps:
     """Steps by autograd, one operation after the other."""
+
+    in_step = True
 
     def __init__(
         self, network: Network, data: dataset.Dataset, chosen: settings.Settings, seed: int

@@ -7,7 +7,8 @@ the very same bits.
     table        the file of a region          steps         an epoch's steps on a CPU
     dataset      its rows, ready to train on   graph_steps   an epoch's steps on a GPU
     loader       how rows get to the GPU       optimizers    AdamW and SGD
-    evaluation   loss and metrics              ranks         several GPUs for one trial
+    evaluation   loss and metrics              ranks         several GPUs or machines for one trial
+    local_steps  machines that bring their weights together now and then
     comparison   mode evaluate: two models on the same rows
 """
 
@@ -43,6 +44,9 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     from steps import PlainSteps, Steps
 
 
+WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
 def main() -> None:
     """Run the trial that `trial.json` describes."""
     t = trial.start()
@@ -55,9 +59,10 @@ def main() -> None:
         t.reject(str(error))
     if t.accelerator == "gpu":
         require_gpus(t)
-        if t.gpus > 1 and not ranks.inside():
+        if t.gpus > 1 and not ranks.inside() and not ranks.in_gang():
             ranks.launch(t.gpus)
     team = ranks.Ranks.join()
+    team.wire = WIRES[chosen.wire]
     device = choose_device(t, team)
     try:
         train(t, chosen, device, team)
@@ -106,8 +111,9 @@ def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
     """Return the device of the study's accelerator, or this rank's, made deterministic."""
     if t.accelerator == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", team.rank)
-    t.device = torch.cuda.get_device_name(device) + (f" x {t.gpus}" if t.gpus > 1 else "")
+    device = torch.device("cuda", team.local_rank)
+    count = team.count if team.in_gang else t.gpus
+    t.device = torch.cuda.get_device_name(device) + (f" x {count}" if count > 1 else "")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(mode=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -135,7 +141,7 @@ def train(
     """Train, and leave with the result."""
     data = loader.place(dataset.load(t, chosen), device, t.gpu_share)
     if len(data.train) < team.count:
-        t.reject(f"{len(data.train)} training rows are too few for {team.count} GPUs to share")
+        t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")
     torch.manual_seed(t.seed)
     network = Network(data.columns, chosen).to(device)
     with closing(steps_of(t, chosen, network, data, team)) as steps:
@@ -160,22 +166,39 @@ def steps_of(
 ) -> Steps:
     """Return the way of taking steps where the network lies."""
     device = network.first_code.device
-    if device.type == "cpu":
+    if device.type == "cpu" and not team.in_gang:
         return PlainSteps(network, data, chosen, t.seed)
-    if __package__:  # the kernels travel with trials for GPUs alone
+    if device.type == "cpu":  # to compile kernels for it would take longer than they save
+        os.environ.setdefault("TRIALFLEET_PLAIN", "1")
+    if __package__:  # the kernels travel with trials for GPUs, and with gangs
         from trialfleet.nodes.tabular.graph_steps import GraphSteps
+        from trialfleet.nodes.tabular.local_steps import LocalSteps
     elif not TYPE_CHECKING:
         from graph_steps import GraphSteps
+        from local_steps import LocalSteps
     # Beside its loader, a step takes 4 bytes for each value of a column and 256 rows of the batch:
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
     dtype = precision_of(chosen, device)
     torch.set_float32_matmul_precision("high" if chosen.precision == "tf32" else "highest")
-    return GraphSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
+    is_local = team.in_gang and chosen.local_steps > 1
+    steps = GraphSteps(
+        network,
+        chosen,
+        data.kind,
+        source,
+        seed=t.seed,
+        dtype=dtype,
+        team=team,
+        together=not is_local,
+    )
+    return LocalSteps(steps, chosen, team, len(source.sizes)) if is_local else steps
 
 
 def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype:
-    """Return the type of the hidden layers' matrix products on a GPU."""
+    """Return the type of the hidden layers' matrix products; float32 on a CPU."""
+    if device.type == "cpu":
+        return torch.float32
     named = {"float32": torch.float32, "tf32": torch.float32}
     named |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
     if chosen.precision != "auto":
@@ -243,11 +266,21 @@ class Training:
         while progress.step < self.steps_per_epoch:
             self.steps.take()
             progress.step += 1
+            self.save_if_due()
+        progress.loss_sum = self.steps.loss_sum()
+
+    def save_if_due(self) -> None:
+        """Leave with a checkpoint when it is time; in a gang, go on unless it ends."""
+        if not self.team.in_gang:
             if self.team.agree(wish=self.trial.should_checkpoint()):
-                progress.loss_sum = self.steps.loss_sum()
+                self.progress.loss_sum = self.steps.loss_sum()
                 self.save()
                 self.trial.yield_node()
-        progress.loss_sum = self.steps.loss_sum()
+        elif self.team.first and self.steps.in_step and self.trial.should_checkpoint():
+            self.progress.loss_sum = self.steps.loss_sum()
+            self.save()  # the others wait in the next step
+            if self.trial.interrupted:
+                self.trial.yield_node()
 
     def evaluate_epoch(self) -> None:
         """Measure the epoch on the validation rows, report it, remember it if it is the best."""
@@ -281,7 +314,8 @@ class Training:
             }
             with self.trial.checkpoint() as folder:
                 torch.save(state, folder / "state.pt")
-        self.team.meet()
+        if not self.team.in_gang:
+            self.team.meet()
 
     def restore(self) -> None:
         """Go on from the checkpoint, if there is one."""

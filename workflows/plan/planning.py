@@ -148,7 +148,7 @@ def _trainer_files(study: Study) -> list[Path]:
     """The trainer's files, in the study's order, the helper not among them."""
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
-    kernels = [nodes.KERNELS] if study.accelerator == "gpu" else []
+    kernels = [nodes.KERNELS] if study.accelerator == "gpu" or study.has_gangs else []
     return [_node_file(f"tabular/{name}") for name in tabular.FILES] + [*map(_node_file, kernels)]
 
 

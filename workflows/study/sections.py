@@ -258,17 +258,13 @@ class Resources(Section):
         return max(1, int(self.gpus))
 
 
-def refuse_gangs(resources: Resources, *, tabular: bool, fleet: bool) -> None:
+def refuse_gangs(resources: Resources, *, fleet: bool) -> None:
     """Raise an error where a study can't have gangs.
 
     Args:
         resources: the study's.
-        tabular: the trainer is the reference trainer.
         fleet: the study has a fleet.
     """
-    if tabular:
-        text = "the reference trainer trains in one slot; leave nodes out"
-        refuse("Study", [(("resources", "nodes"), text, {})])
     if fleet:
         text = "machines of a gang must reach each other, which a fleet's can't yet; leave one out"
         refuse("Study", [(("resources", "nodes"), text, {})])

@@ -225,9 +225,9 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
-    def _gangs_have_a_trainer_of_their_own(self) -> Self:
+    def _gangs_have_machines_that_reach_each_other(self) -> Self:
         if self.has_gangs:
-            refuse_gangs(self.resources, tabular=self.trainer == "tabular", fleet=bool(self.fleet))
+            refuse_gangs(self.resources, fleet=bool(self.fleet))
         return self
 
     @model_validator(mode="after")

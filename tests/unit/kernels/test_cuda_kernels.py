@@ -149,9 +149,11 @@ def kept(dropout: Dropout, shape: tuple[int, int]) -> npt.NDArray[np.bool]:
     width = columns + dropout.wider
     if dropout.offset or dropout.wider:  # cut out of the larger array's
         whole = (-(-dropout.offset // max(1, width)) + rows + 1, width)
-        larger = kept(dataclasses.replace(dropout, offset=0, wider=0), whole).ravel()
+        larger: npt.NDArray[np.bool] = kept(
+            dataclasses.replace(dropout, offset=0, wider=0), whole
+        ).ravel()
         first = dropout.offset + np.arange(rows)[:, None] * width
-        return larger[first + np.arange(columns)]
+        return np.asarray(larger[first + np.arange(columns)])
     size = rows * columns
     groups = np.arange((size + 7) // 8, dtype=np.uint64)
     counters = np.zeros((len(groups), 4), np.uint64)

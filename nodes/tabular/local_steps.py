@@ -1,0 +1,106 @@
+"""Steps that each rank takes by itself, with the ranks' weights brought together now and then.
+
+For machines between which summing the gradients of a step takes longer than the step. It is DiLoCo
+(Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with one shard of each batch for a rank:
+
+    w    a rank's weights        g   the weights at the last meeting, the same on all ranks
+    H    steps between meetings  u   velocity of the outer optimiser (SGD with Nesterov's momentum)
+
+    every H steps, and at the end of each epoch:
+    d ← g - mean of all ranks' w
+    u ← outer_momentum u + d
+    g ← g - outer_learning_rate (d + outer_momentum u)
+    w ← g
+
+So the weights travel once in H steps where the gradients would in each. The inner optimiser's means
+stay with their rank, as in the paper; a checkpoint has those of rank 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if __package__:
+    from trialfleet.nodes.tabular import settings
+    from trialfleet.nodes.tabular.graph_steps import GraphSteps
+    from trialfleet.nodes.tabular.ranks import Ranks
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    import settings
+    from graph_steps import GraphSteps
+    from ranks import Ranks
+
+
+class LocalSteps:
+    """See the module, and `steps.Steps`.
+
+    Args:
+        inner: a rank's own steps, which take no notice of the others.
+        chosen: the settings.
+        team: the ranks.
+        steps_per_epoch: an epoch ends with a meeting.
+
+    Attributes:
+        weights: the network's.
+    """
+
+    def __init__(
+        self, inner: GraphSteps, chosen: settings.Settings, team: Ranks, steps_per_epoch: int
+    ) -> None:
+        self._inner, self._settings, self._team = inner, chosen, team
+        self._steps_per_epoch = steps_per_epoch
+        self.weights = inner.weights
+        self._met = [w.detach().clone() for w in self.weights]
+        self._velocity = [torch.zeros_like(w) for w in self.weights]
+        self._next = 0
+        self.in_step = True
+
+    def begin(self, epoch: int, step: int, loss_sum: float) -> None:
+        """See `Steps`."""
+        self._next = step
+        self._inner.begin(epoch, step, loss_sum)
+
+    def take(self) -> None:
+        """See `Steps`."""
+        self._inner.take()
+        self._next += 1
+        is_last = self._next == self._steps_per_epoch
+        self.in_step = is_last or self._next % self._settings.local_steps == 0
+        if self.in_step:
+            self._meet()
+
+    @torch.no_grad()
+    def _meet(self) -> None:
+        moved = [met - w for met, w in zip(self._met, self.weights, strict=True)]
+        momentum, rate = self._settings.outer_momentum, self._settings.outer_learning_rate
+        everything = zip(
+            self.weights, self._met, self._velocity, self._team.sums(moved), strict=True
+        )
+        for w, met, velocity, total in everything:
+            d = total / self._team.count
+            velocity.mul_(momentum).add_(d)
+            met.sub_(d.add(velocity, alpha=momentum), alpha=rate)
+            w.copy_(met)
+        self._inner.weights_moved()
+
+    def loss_sum(self) -> float:
+        """See `Steps`: of this rank's own parts of the batches."""
+        return self._inner.loss_sum()
+
+    def state(self) -> dict[str, Any]:
+        """See `Steps`; to be asked for in step."""
+        return {**self._inner.state(), "velocity": self._velocity}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `Steps`."""
+        self._inner.restore(state)
+        for met, w in zip(self._met, self.weights, strict=True):
+            met.copy_(w)
+        for velocity, saved in zip(self._velocity, state["velocity"], strict=True):
+            velocity.copy_(saved)
+
+    def close(self) -> None:
+        """See `Steps`."""
+        self._inner.close()

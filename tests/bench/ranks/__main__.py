@@ -1,0 +1,174 @@
+"""Accuracy against bytes sent: one airport's flights, trained by several ranks in several ways.
+
+Ranks are processes with gloo on this machine, as a gang's are. Each way has the same rows, seed,
+settings and epochs. What is counted: the bytes that each rank hands to all_reduce (what travels is
+2 (n - 1) / n times that, by a ring of n), how often, and the share of the time that it waits there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests import gang_rank
+from trialfleet import nodes
+from trialfleet.nodes import tabular
+from trialfleet.nodes.tabular import train
+
+FLIGHTS = Path(__file__).parents[3] / "workflows" / "examples" / "flights"
+PROGRAM = Path(__file__).with_name("counted.py")
+SETTINGS: dict[str, Any] = {"batch_size": 512, "hidden": 128, "layers": 2, "dropout": 0.1}
+TOGETHER: dict[str, Any] = {"local_steps": 1}
+AVERAGED = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
+DILOCO = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
+WAYS: dict[str, dict[str, Any]] = {
+    "each step": TOGETHER,
+    "each step, bfloat16": {"wire": "bfloat16"},
+    "4 local, mean": {"local_steps": 4, **AVERAGED},
+    "16 local, mean": {"local_steps": 16, **AVERAGED},
+    "64 local, mean": {"local_steps": 64, **AVERAGED},
+    "16 local, DiLoCo": {"local_steps": 16, **DILOCO},
+    "64 local, DiLoCo": {"local_steps": 64, **DILOCO},
+    "64 local, momentum 0.5": {
+        "local_steps": 64,
+        "outer_learning_rate": 0.7,
+        "outer_momentum": 0.5,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training came to.
+
+    Attributes:
+        way: its name.
+        ranks: how many trained.
+        val_loss: of the model that is left.
+        test_auc: of the same.
+        megabytes: handed to all_reduce by each rank.
+        sums: calls of all_reduce.
+        waiting: share of rank 0's training time in them.
+    """
+
+    way: str
+    ranks: int
+    val_loss: float
+    test_auc: float
+    megabytes: float
+    sums: int
+    waiting: float
+
+
+def main() -> None:
+    """Train each way, print a table, and leave the figures as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--region", default="JFK")
+    parser.add_argument("--out", type=Path, help="also write the figures here, as JSON")
+    given = parser.parse_args()
+    subprocess.run([sys.executable, str(FLIGHTS / "prepare.py")], check=True)
+    table = FLIGHTS / "data" / f"{given.region}.npz"
+    outcomes: list[Outcome] = []
+    print(_row("way", "ranks", "val loss", "test AUC", "MB a rank", "sums", "waiting"))
+    for ranks in [1, *given.ranks]:
+        for way in given.ways if ranks > 1 else ["each step"]:
+            params = {**SETTINGS, "epochs": given.epochs, "patience": given.epochs, **WAYS[way]}
+            found = [trained(way, ranks, table, params, seed) for seed in range(given.seeds)]
+            outcomes += found
+            print(_row(*_means(found)), flush=True)
+    if given.out:
+        given.out.write_text(json.dumps([asdict(each) for each in outcomes], indent=1) + "\n")
+
+
+def _row(*cells: str) -> str:
+    way, *numbers = cells
+    return f"{way:<24}" + "".join(f"{number:>12}" for number in numbers)
+
+
+def _means(found: list[Outcome]) -> list[str]:
+    def mean(name: str) -> float:
+        return float(statistics.mean(getattr(each, name) for each in found))
+
+    first = found[0]
+    figures = [f"{mean('val_loss'):.4f}", f"{mean('test_auc'):.4f}", f"{mean('megabytes'):.1f}"]
+    return [first.way, str(first.ranks), *figures, str(first.sums), f"{mean('waiting'):.0%}"]
+
+
+def trained(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: int) -> Outcome:
+    """Train by so many processes, in folders that are removed."""
+    with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
+        folders = [Path(place, str(rank)) for rank in range(ranks)]
+        order = {
+            "mode": "tune",
+            "seed": seed,
+            "params": params,
+            "objective": {"metric": "val_loss", "direction": "minimize"},
+            "data": [str(table)],
+            "accelerator": "cpu",
+        }
+        for folder in folders:
+            _fill(folder, order)
+        port = _free_port()
+        shared = {
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "TRIALFLEET_GENERATION": "1",
+            "TRIALFLEET_TRIAL": "trial.json",
+        }
+        processes = [
+            gang_rank.start(folder, {**shared, "RANK": str(rank)}, PROGRAM.name)
+            for rank, folder in enumerate(folders)
+        ]
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            sys.exit("\n".join((folder / "err").read_text() for folder in folders))
+        metrics = json.loads((folders[0] / "result.json").read_text())["metrics"]
+        counted = json.loads((folders[0] / "counted.json").read_text())
+    return Outcome(
+        way,
+        ranks,
+        metrics["val_loss"],
+        metrics["test_auc"],
+        counted["bytes"] / 1e6,
+        counted["sums"],
+        counted["seconds"] / counted["training_seconds"],
+    )
+
+
+def _fill(folder: Path, order: Mapping[str, Any]) -> None:
+    trainer = Path(train.__file__).parent
+    left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
+    shutil.copytree(trainer.parent / nodes.KERNELS, folder / nodes.KERNELS, ignore=left)
+    own = (trainer.parent / nodes.HELPER, PROGRAM, *map(trainer.joinpath, tabular.FILES))
+    for file in own:
+        shutil.copy(file, folder)
+    (folder / "trial.json").write_text(json.dumps(order))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""The reference trainer as the ranks of a gang: processes that meet by TCP."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import time
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import gang_rank
+from tests.unit.tabular.small_trials import (
+    make_sandbox,
+    make_table,
+    progress,
+    read_result,
+    weights,
+    write_order,
+)
+from trialfleet import nodes
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, loader, settings, train
+from trialfleet.nodes.tabular.graph_steps import GraphSteps
+from trialfleet.nodes.tabular.local_steps import LocalSteps
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.ranks import Ranks
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Path:
+    folder = make_sandbox(tmp_path / "sandbox")
+    left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
+    kernels = Path(train.__file__).parents[1] / nodes.KERNELS
+    shutil.copytree(kernels, folder / nodes.KERNELS, ignore=left)
+    return folder
+
+
+class Gang:
+    """So many ranks, each in a sandbox of its own."""
+
+    def __init__(self, sandbox: Path, place: Path, world: int, **changes: Any) -> None:
+        place.mkdir()
+        self.folders = [place / str(rank) for rank in range(world)]
+        for folder in self.folders:
+            shutil.copytree(sandbox, folder)
+            write_order(folder, mode="final", **changes)
+        self.processes: list[ForkServerProcess] = []
+
+    @property
+    def first(self) -> Path:
+        return self.folders[0]
+
+    def start(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        shared = {
+            "WORLD_SIZE": str(len(self.folders)),
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "TRIALFLEET_GENERATION": "1",
+            "TRIALFLEET_TRIAL": "trial.json",
+        }
+        for rank, folder in enumerate(self.folders):
+            self.processes.append(gang_rank.start(folder, {**shared, "RANK": str(rank)}))
+
+    def codes(self) -> list[int | None]:
+        for process in self.processes:
+            process.join(60)
+        return [process.exitcode for process in self.processes]
+
+    def trained(self) -> Path:
+        """Train to the end; return rank 0's sandbox."""
+        self.start()
+        codes = self.codes()
+        said = [(folder / "err").read_text() for folder in self.folders]
+        assert codes == [0] * len(self.folders), said
+        return self.first
+
+
+DROPPING = {"dropout": 0.3, "epochs": 6, "patience": 6, "batch_size": 50}
+
+
+def near(ours: Path, theirs: Path, *, relative: float) -> None:
+    assert len(progress(ours)) == len(progress(theirs))
+    for mine, its in zip(progress(ours), progress(theirs), strict=True):
+        assert mine["metrics"] == pytest.approx(its["metrics"], rel=relative)
+
+
+def test_the_losses_are_the_same_whatever_the_number_of_ranks(
+    sandbox: Path, tmp_path: Path
+) -> None:
+    alone = Gang(sandbox, tmp_path / "1", 1, params=DROPPING).trained()
+    three = Gang(sandbox, tmp_path / "3", 3, params=DROPPING).trained()
+    near(three, alone, relative=1e-6)
+    assert read_result(three)["metrics"] == pytest.approx(read_result(alone)["metrics"], rel=1e-5)
+    ours, theirs = weights(three), weights(alone)
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_called_back_it_goes_on_with_another_number_of_ranks_to_the_same_losses(
+    sandbox: Path, tmp_path: Path
+) -> None:
+    params = {**DROPPING, "epochs": 60, "patience": 60}
+    whole = Gang(sandbox, tmp_path / "whole", 1, params=params).trained()
+    two = Gang(sandbox, tmp_path / "two", 2, params=params)
+    two.start()
+    while not (two.first / "progress.jsonl").exists() or len(progress(two.first)) < 5:
+        assert two.processes[0].is_alive(), (two.first / "err").read_text()
+        time.sleep(0.005)
+    pid = two.processes[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)  # to rank 0 alone, as a gang's keeper has it
+    two.processes[0].join(60)
+    assert two.processes[0].exitcode == 85, (two.first / "err").read_text()
+    two.processes[1].kill()  # by its agent
+    assert 5 <= len(progress(two.first)) < 60
+    three = Gang(two.first, tmp_path / "three", 3, params=params).trained()
+    near(three, whole, relative=1e-4)
+    assert read_result(three)["metrics"] == pytest.approx(read_result(whole)["metrics"], rel=1e-4)
+
+
+def test_a_checkpoint_in_between_does_not_end_a_gang(sandbox: Path, tmp_path: Path) -> None:
+    params = {**DROPPING, "checkpoint_seconds": 0.0}
+    gang = Gang(sandbox, tmp_path / "gang", 2, params=params).trained()
+    assert (gang / "checkpoint/complete.json").exists()
+    assert len(progress(gang)) == DROPPING["epochs"]
+
+
+def test_gradients_that_travel_in_bfloat16_lead_near(sandbox: Path, tmp_path: Path) -> None:
+    alone = Gang(sandbox, tmp_path / "1", 1, params=DROPPING).trained()
+    two = Gang(sandbox, tmp_path / "2", 2, params={**DROPPING, "wire": "bfloat16"}).trained()
+    near(two, alone, relative=3e-2)
+    assert progress(two) != progress(alone)
+
+
+def test_ranks_that_step_by_themselves_meet_and_learn(sandbox: Path, tmp_path: Path) -> None:
+    params = {**DROPPING, "epochs": 12, "patience": 12, "local_steps": 2}
+    params |= {"outer_learning_rate": 1.0, "outer_momentum": 0.0}  # the mean of the ranks' weights
+    gang = Gang(sandbox, tmp_path / "2", 2, params=params)
+    losses = [line["metrics"]["val_loss"] for line in progress(gang.trained())]
+    assert losses[-1] < 0.7 * losses[0]
+    together = Gang(sandbox, tmp_path / "1", 2, params={**params, "local_steps": 1}).trained()
+    assert losses[-1] == pytest.approx(progress(together)[-1]["metrics"]["val_loss"], rel=0.25)
+
+
+# Local steps, in one process
+
+
+def own_steps(folder: Path, chosen: settings.Settings) -> tuple[GraphSteps, int]:
+    """A rank's own steps from the same weights each time, and how many an epoch has."""
+    data = dataset.load(trial.Trial(folder, {"data": ["r.npz"]}), settings.Settings())
+    torch.manual_seed(3)
+    network = Network(data.columns, chosen)
+    orders = loader.Orders(3, len(data.train), chosen.batch_size, Ranks())
+    source = loader.Resident(data.train, orders)
+    steps = GraphSteps(network, chosen, data.kind, source, seed=3, together=False)
+    return steps, len(source.sizes)
+
+
+def test_a_meeting_is_a_step_of_sgd_with_nesterovs_momentum(tmp_path: Path) -> None:
+    make_table(tmp_path / "r.npz")
+    chosen = settings.Settings(
+        hidden=16, batch_size=25, local_steps=3, outer_learning_rate=0.6, outer_momentum=0.8
+    )
+    inner, count = own_steps(tmp_path, chosen)
+    ours = LocalSteps(inner, chosen, Ranks(), count)
+    alike, _ = own_steps(tmp_path, chosen)
+    met = [w.detach().clone().requires_grad_() for w in alike.weights]
+    outer = torch.optim.SGD(met, lr=0.6, momentum=0.8, nesterov=True)
+    assert count == 8
+    for epoch in range(2):
+        ours.begin(epoch, 0, 0.0)
+        alike.begin(epoch, 0, 0.0)
+        for step in range(count):
+            ours.take()
+            alike.take()
+            assert ours.in_step is (step in {2, 5, 7})
+            if ours.in_step:
+                with torch.no_grad():
+                    for g, w in zip(met, alike.weights, strict=True):
+                        g.grad = g - w
+                    outer.step()
+                    for g, w in zip(met, alike.weights, strict=True):
+                        w.copy_(g)
+            for mine, its in zip(inner.weights, alike.weights, strict=True):
+                torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-7)
+
+
+def test_local_steps_go_on_from_a_meeting_to_the_same_bits(tmp_path: Path) -> None:
+    make_table(tmp_path / "r.npz")
+    chosen = settings.Settings(hidden=16, batch_size=25, local_steps=2, dropout=0.2)
+    whole, halves = (
+        LocalSteps(inner, chosen, Ranks(), count)
+        for inner, count in (own_steps(tmp_path, chosen), own_steps(tmp_path, chosen))
+    )
+    whole.begin(0, 0, 0.0)
+    halves.begin(0, 0, 0.0)
+    for _ in range(4):
+        whole.take()
+        halves.take()
+    inner, count = own_steps(tmp_path, chosen)
+    again = LocalSteps(inner, chosen, Ranks(), count)
+    with torch.no_grad():
+        for mine, its in zip(inner.weights, halves.weights, strict=True):
+            mine.copy_(its)
+    again.restore(halves.state())
+    again.begin(0, 4, halves.loss_sum())
+    for _ in range(4):
+        whole.take()
+        again.take()
+    assert all(torch.equal(a, b) for a, b in zip(whole.weights, again.weights, strict=True))
+    assert whole.loss_sum() == again.loss_sum()
