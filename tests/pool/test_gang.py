@@ -16,9 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
+from tests import gang_rank
 from tests.conftest import MakeRun
 from tests.pool.watching import dagmans, processes_with
-from trialfleet import Run, RunState
+from tests.unit.tabular.small_trials import make_sandbox, make_table
+from trialfleet import Run, RunState, nodes
 from trialfleet.nodes import trial
 from trialfleet.nodes.gang import agent
 from trialfleet.nodes.gang.network import free_port
@@ -315,3 +317,44 @@ def test_a_gang_that_runs_too_long_has_failed_for_good(make_gang: MakeGang) -> N
     (record,) = own.run.trials()
     assert record.attempts == 1
     assert "over its time: ran for more than 0.15 min" in (record.error or "")
+
+
+def test_the_reference_trainer_trains_one_region_over_several_slots(
+    make_run: MakeRun, work: Path, tmp_path: Path
+) -> None:
+    for region in ("north", "south"):
+        make_table(work / f"{region}.npz")
+    run = make_run(
+        {"epochs": 4, "hidden": 16, "dropout": 0.2, "batch_size": 50},
+        regions={"north": {"nodes": {"min": 2, "max": 2}}, "south": {}},
+        data="{region}.npz",
+        objective={"metric": "val_loss", "direction": "minimize"},
+        search_space={"learning_rate": {"type": "float", "low": 1e-3, "high": 1e-2, "log": True}},
+        trainer="tabular",
+        budget={"trials": 1, "lanes": 1},
+        resources={"memory": "1GB", "disk": "100MB"},
+    )
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert {entry.region for entry in run.best() if entry.published} == {"north", "south"}
+    north, south = (run.trials(region) for region in ("north", "south"))
+    assert [trial.ranks for trial in north] == [2]
+    assert [trial.ranks for trial in south] == [None]
+    place = TrialFolder(run.folder / "regions/north/trials" / NODE)
+    told = json.loads(place.result.read_text())["metrics"]
+    assert told == pytest.approx(alone_in_its_gang(place, work / "north.npz", tmp_path), rel=1e-4)
+
+
+def alone_in_its_gang(place: TrialFolder, table: Path, tmp_path: Path) -> dict[str, float]:
+    """What a trial of the reference trainer comes to with one rank."""
+    folder = make_sandbox(tmp_path / "alone")
+    left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
+    kernels = Path(trial.__file__).parent / nodes.KERNELS
+    shutil.copytree(kernels, folder / nodes.KERNELS, ignore=left)
+    shutil.copy(place.trial_json, folder)
+    shutil.copy(table, folder)
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "TRIALFLEET_GENERATION": "1"}
+    rank = gang_rank.start(folder, {**variables, "TRIALFLEET_TRIAL": "trial.json"})
+    rank.join(60)
+    metrics: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    return metrics

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
-import sys
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import MakeRun
+from tests.killed_child import status_at_line
 from trialfleet.errors import StudyError
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
@@ -468,43 +468,26 @@ def test_a_channel_that_was_taken_out_gets_nothing(tmp_path: Path, hook: Hook) -
     assert hook.got == []
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.unit.run.test_notify import channel, event
-from trialfleet.workflows.notify import delivery, outbox as boxes
-
-kill_at, box, heard = int(sys.argv[1]), boxes.Outbox(Path(sys.argv[2])), sys.argv[3]
-to = [channel(command=["sh", "-c", f"echo $TRIALFLEET_EVENT_ID >> '{heard}'"])]
-lines = 0
-def trace(frame, what, arg):
-    global lines
-    if what == "line" and "workflows/notify" in frame.f_code.co_filename:
-        lines += 1
-        if lines == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return trace
-sys.settrace(trace)
-box.put([event(1), event(2)], to, is_daily=False)
-delivery.deliver(box, to)
-"""
-
-
 @pytest.mark.slow
 def test_killed_between_any_two_lines_each_event_arrives_once_or_twice(tmp_path: Path) -> None:
-    """Every line would be some 400 processes; every eleventh, which no pattern of the code has."""
+    """Every line would be some 400 processes; every seventh, which no pattern of the code has."""
     ids = {event(1).id, event(2).id}
-    for kill_at in itertools.count(1, 11):
-        box, heard = tmp_path / f"box{kill_at}", tmp_path / f"heard{kill_at}"
-        words = [sys.executable, "-c", KILLED, str(kill_at), str(box), str(heard)]
-        died = subprocess.run(words, check=False, cwd=Path(__file__).parents[3])
-        subprocess.run([*words[:3], "0", *words[4:]], check=True, cwd=Path(__file__).parents[3])
+    for kill_at in itertools.count(1, 7):
+        box, heard = Outbox(tmp_path / f"box{kill_at}"), tmp_path / f"heard{kill_at}"
+        to = [channel(command=["sh", "-c", f"echo $TRIALFLEET_EVENT_ID >> '{heard}'"])]
+
+        def tell(box: Outbox = box, to: Sequence[Channel] = to) -> None:
+            box.put([event(1), event(2)], to, is_daily=False)
+            deliver(box, to)
+
+        died = status_at_line(tell, kill_at, "workflows/notify")
+        assert status_at_line(tell, 0, "workflows/notify") == 0
         got = heard.read_text().split()
         assert set(got) == ids, kill_at
         assert len(got) <= 3, kill_at  # one at most was sent and not noted
-        if died.returncode == 0:
+        if died == 0:
             break
-    assert died.returncode == 0, "the last one came to its end"
+        assert os.WTERMSIG(died) == signal.SIGKILL
     assert kill_at > 50, "the others were killed"
 
 
