@@ -17,6 +17,7 @@ FILES = (  # what goes with a trial; the first one runs
     "predict.py",
     "ranks.py",
     "settings.py",
+    "sharded_steps.py",
     "steps.py",
     "table.py",
 )

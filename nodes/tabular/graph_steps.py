@@ -42,6 +42,7 @@ if __package__:
     from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
     from trialfleet.nodes.tabular.pace import Pace
     from trialfleet.nodes.tabular.ranks import Ranks
+    from trialfleet.nodes.tabular.steps import WholeSteps
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import settings
     from kernels import ops
@@ -50,6 +51,7 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     from optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
     from pace import Pace
     from ranks import Ranks
+    from steps import WholeSteps
 
 WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
 AHEAD = 32  # steps between two looks at how far the device is, at most
@@ -127,7 +129,7 @@ class Forward(nn.Module):
         return functional.linear(x.float(), weight, bias), target
 
 
-class GraphSteps:
+class GraphSteps(WholeSteps):
     """See the module, and `steps.Steps`.
 
     Args:
@@ -142,8 +144,6 @@ class GraphSteps:
             batch (`local_steps.py`).
         capture: whether to capture the steps, on a GPU.
     """
-
-    in_step = True
 
     def __init__(
         self,

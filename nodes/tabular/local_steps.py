@@ -26,13 +26,15 @@ if __package__:
     from trialfleet.nodes.tabular import settings
     from trialfleet.nodes.tabular.graph_steps import GraphSteps
     from trialfleet.nodes.tabular.ranks import Ranks
+    from trialfleet.nodes.tabular.steps import WholeSteps
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import settings
     from graph_steps import GraphSteps
     from ranks import Ranks
+    from steps import WholeSteps
 
 
-class LocalSteps:
+class LocalSteps(WholeSteps):
     """See the module, and `steps.Steps`.
 
     Args:

@@ -33,10 +33,11 @@ class Network(nn.Module):
         sizes = torch.tensor(counts, dtype=torch.int64)
         first_code = (sizes.cumsum(0) - sizes).int()
         self.register_buffer("first_code", first_code, persistent=False)
-        self.embedding = nn.Embedding(max(1, sum(counts)), chosen.embedding)
-        nn.init.normal_(self.embedding.weight, std=0.1)
+        table = nn.Embedding(max(1, sum(counts)), chosen.embedding)
+        nn.init.normal_(table.weight, std=0.1)
         with torch.no_grad():
-            self.embedding.weight[first_code.long()] = 0.0  # unknown: no opinion, and stays so
+            table.weight[first_code.long()] = 0.0  # unknown: no opinion, and stays so
+        self.embedding: nn.Module = table  # or a rank's part of it: sharded_steps.py
 
         width = len(columns.numeric) + len(columns.categorical) * chosen.embedding
         layers: list[nn.Module] = []

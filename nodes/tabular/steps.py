@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import Tensor
 
 if __package__:
     from trialfleet.nodes.tabular import dataset, loader, settings
@@ -46,14 +47,32 @@ class Steps(Protocol):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `state`; the weights have been restored."""
 
+    def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the network's state as one rank would have it; complete on rank 0 alone."""
+
+    def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return what this rank holds of a whole network's state."""
+
     def close(self) -> None:
         """Let go of what other libraries wait for at the end; no step is taken any more."""
 
 
-class PlainSteps:
-    """Steps by autograd, one operation after the other."""
+class WholeSteps:
+    """Those of ranks that each hold all of the network."""
 
     in_step = True
+
+    def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `Steps`."""
+        return weights
+
+    def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `Steps`."""
+        return weights
+
+
+class PlainSteps(WholeSteps):
+    """Steps by autograd, one operation after the other."""
 
     def __init__(
         self, network: Network, data: dataset.Dataset, chosen: settings.Settings, seed: int

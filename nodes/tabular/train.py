@@ -8,7 +8,8 @@ the very same bits.
     dataset      its rows, ready to train on   graph_steps   an epoch's steps on a GPU
     loader       how rows get to the GPU       optimizers    AdamW and SGD
     evaluation   loss and metrics              ranks         several GPUs or machines for one trial
-    local_steps  machines that bring their weights together now and then
+    local_steps    machines that bring their weights together now and then
+    sharded_steps  machines that hold a part of the embeddings each
     comparison   mode evaluate: two models on the same rows
 """
 
@@ -147,14 +148,17 @@ def train(
     with closing(steps_of(t, chosen, network, data, team)) as steps:
         training = Training(t, chosen, network, data, steps, team)
         training.fit()
+        weights = steps.whole(copy_weights(network))
+    metrics = evaluate(network, data.validation, data, "val_")
+    if not training.stopped:
+        metrics |= evaluate(network, data.test, data, "test_")
     if not team.first:
         sys.exit(0)
     if training.stopped:
-        t.stop(**evaluate(network, data.validation, data, "val_"))
+        t.stop(**metrics)
     if t.mode == "final":
-        save_model(t.model, network, data, chosen)
-    metrics = evaluate(network, data.validation, data, "val_")
-    t.complete(**metrics, **evaluate(network, data.test, data, "test_"))
+        save_model(t.model, weights, data, chosen)
+    t.complete(**metrics)
 
 
 def steps_of(
@@ -173,9 +177,13 @@ def steps_of(
     if __package__:  # the kernels travel with trials for GPUs, and with gangs
         from trialfleet.nodes.tabular.graph_steps import GraphSteps
         from trialfleet.nodes.tabular.local_steps import LocalSteps
+        from trialfleet.nodes.tabular.sharded_steps import ShardedSteps
     elif not TYPE_CHECKING:
         from graph_steps import GraphSteps
         from local_steps import LocalSteps
+        from sharded_steps import ShardedSteps
+    if team.in_gang and chosen.parallel == "sharded":
+        return ShardedSteps(network, data, chosen, t.seed, team)
     # Beside its loader, a step takes 4 bytes for each value of a column and 256 rows of the batch:
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
@@ -271,11 +279,13 @@ class Training:
 
     def save_if_due(self) -> None:
         """Leave with a checkpoint when it is time; in a gang, go on unless it ends."""
-        if not self.team.in_gang:
+        is_sharded = self.settings.parallel == "sharded"  # so all have to save together
+        if not self.team.in_gang or is_sharded:
             if self.team.agree(wish=self.trial.should_checkpoint()):
                 self.progress.loss_sum = self.steps.loss_sum()
                 self.save()
-                self.trial.yield_node()
+                if not self.team.in_gang or self.trial.interrupted:
+                    self.trial.yield_node()
         elif self.team.first and self.steps.in_step and self.trial.should_checkpoint():
             self.progress.loss_sum = self.steps.loss_sum()
             self.save()  # the others wait in the next step
@@ -304,14 +314,15 @@ class Training:
 
     def save(self) -> None:
         """Write a checkpoint, the same on every device: the weights and `Steps.state`."""
-        if self.team.first:
+        if self.team.first or self.settings.parallel == "sharded":
             state = {
                 "progress": dataclasses.asdict(self.progress),
-                "network": self.network.state_dict(),
-                "best_weights": self.best_weights,
+                "network": self.steps.whole(self.network.state_dict()),
+                "best_weights": self.steps.whole(self.best_weights),
                 "optimizer": self.steps.state(),
                 "random": torch.get_rng_state(),  # dropout's, on a CPU
             }
+        if self.team.first:
             with self.trial.checkpoint() as folder:
                 torch.save(state, folder / "state.pt")
         if not self.team.in_gang:
@@ -325,8 +336,8 @@ class Training:
             folder / "state.pt", map_location="cpu", weights_only=True
         )
         self.progress = TrainingProgress(**state["progress"])
-        self.network.load_state_dict(state["network"])
-        self.best_weights = state["best_weights"]
+        self.network.load_state_dict(self.steps.part(state["network"]))
+        self.best_weights = self.steps.part(state["best_weights"])
         self.steps.restore(state["optimizer"])
         torch.set_rng_state(state["random"])
 
@@ -335,12 +346,12 @@ class Training:
 
 
 def save_model(
-    folder: Path, network: Network, data: dataset.Dataset, chosen: settings.Settings
+    folder: Path, weights: dict[str, Tensor], data: dataset.Dataset, chosen: settings.Settings
 ) -> None:
     """Write what `predict.py` needs: weights.pt and model.json."""
     folder.mkdir(exist_ok=True)
     torch.save(
-        {name: weight.cpu() for name, weight in copy_weights(network).items()},
+        {name: weight.cpu() for name, weight in weights.items()},
         folder / "weights.pt",
     )
     description = {

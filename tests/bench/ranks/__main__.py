@@ -29,14 +29,13 @@ FLIGHTS = Path(__file__).parents[3] / "workflows" / "examples" / "flights"
 PROGRAM = Path(__file__).with_name("counted.py")
 SETTINGS: dict[str, Any] = {"batch_size": 512, "hidden": 128, "layers": 2, "dropout": 0.1}
 TOGETHER: dict[str, Any] = {"local_steps": 1}
-AVERAGED = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
 DILOCO = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 WAYS: dict[str, dict[str, Any]] = {
     "each step": TOGETHER,
     "each step, bfloat16": {"wire": "bfloat16"},
-    "4 local, mean": {"local_steps": 4, **AVERAGED},
-    "16 local, mean": {"local_steps": 16, **AVERAGED},
-    "64 local, mean": {"local_steps": 64, **AVERAGED},
+    "4 local, mean": {"local_steps": 4},
+    "16 local, mean": {"local_steps": 16},
+    "64 local, mean": {"local_steps": 64},
     "16 local, DiLoCo": {"local_steps": 16, **DILOCO},
     "64 local, DiLoCo": {"local_steps": 64, **DILOCO},
     "64 local, momentum 0.5": {

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from trialfleet.errors import InputError
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, settings, table, train
-from trialfleet.nodes.tabular.network import Network, outputs_of
+from trialfleet.nodes.tabular.network import Network, copy_weights, outputs_of
 from trialfleet.nodes.tabular.predict import load_model
 from trialfleet.nodes.tabular.steps import PlainSteps
 from trialfleet.workflows.cli.main import main
@@ -71,7 +71,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     steps = PlainSteps(network, data, chosen, t.seed)
     train.Training(t, chosen, network, data, steps).fit()
     signal.signal(signal.SIGTERM, former)
-    train.save_model(t.model, network, data, chosen)
+    train.save_model(t.model, copy_weights(network), data, chosen)
     torch.save(outputs_in_trial(network, data), folder / "outputs.pt")
     return t.model
 

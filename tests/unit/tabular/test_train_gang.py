@@ -30,6 +30,7 @@ from trialfleet.nodes.tabular.graph_steps import GraphSteps
 from trialfleet.nodes.tabular.local_steps import LocalSteps
 from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.sharded_steps import ShardedSteps
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -79,6 +80,19 @@ class Gang:
             process.join(60)
         return [process.exitcode for process in self.processes]
 
+    def call_back(self, after: int) -> None:
+        """Have rank 0 save and leave once it has seen so many epochs, as a gang's keeper does."""
+        while not (self.first / "progress.jsonl").exists() or len(progress(self.first)) < after:
+            assert self.processes[0].is_alive(), (self.first / "err").read_text()
+            time.sleep(0.005)
+        pid = self.processes[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)  # to rank 0 alone
+        self.processes[0].join(60)
+        assert self.processes[0].exitcode == 85, (self.first / "err").read_text()
+        for process in self.processes[1:]:
+            process.kill()  # by its agent
+
     def trained(self) -> Path:
         """Train to the end; return rank 0's sandbox."""
         self.start()
@@ -116,15 +130,7 @@ def test_called_back_it_goes_on_with_another_number_of_ranks_to_the_same_losses(
     whole = Gang(sandbox, tmp_path / "whole", 1, params=params).trained()
     two = Gang(sandbox, tmp_path / "two", 2, params=params)
     two.start()
-    while not (two.first / "progress.jsonl").exists() or len(progress(two.first)) < 5:
-        assert two.processes[0].is_alive(), (two.first / "err").read_text()
-        time.sleep(0.005)
-    pid = two.processes[0].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGTERM)  # to rank 0 alone, as a gang's keeper has it
-    two.processes[0].join(60)
-    assert two.processes[0].exitcode == 85, (two.first / "err").read_text()
-    two.processes[1].kill()  # by its agent
+    two.call_back(after=5)
     assert 5 <= len(progress(two.first)) < 60
     three = Gang(two.first, tmp_path / "three", 3, params=params).trained()
     near(three, whole, relative=1e-4)
@@ -147,12 +153,67 @@ def test_gradients_that_travel_in_bfloat16_lead_near(sandbox: Path, tmp_path: Pa
 
 def test_ranks_that_step_by_themselves_meet_and_learn(sandbox: Path, tmp_path: Path) -> None:
     params = {**DROPPING, "epochs": 12, "patience": 12, "local_steps": 2}
-    params |= {"outer_learning_rate": 1.0, "outer_momentum": 0.0}  # the mean of the ranks' weights
     gang = Gang(sandbox, tmp_path / "2", 2, params=params)
     losses = [line["metrics"]["val_loss"] for line in progress(gang.trained())]
     assert losses[-1] < 0.7 * losses[0]
     together = Gang(sandbox, tmp_path / "1", 2, params={**params, "local_steps": 1}).trained()
     assert losses[-1] == pytest.approx(progress(together)[-1]["metrics"]["val_loss"], rel=0.25)
+
+
+# Shards of the embeddings
+
+SHARDED = {**DROPPING, "parallel": "sharded", "embedding": 3}
+
+
+def test_ranks_with_shards_of_the_embeddings_come_to_what_one_rank_comes_to(
+    sandbox: Path, tmp_path: Path
+) -> None:
+    data = {**SHARDED, "parallel": "data"}
+    alone = Gang(sandbox, tmp_path / "1", 1, params=data).trained()
+    three = Gang(sandbox, tmp_path / "3", 3, params=SHARDED).trained()
+    near(three, alone, relative=1e-6)
+    assert read_result(three)["metrics"] == pytest.approx(read_result(alone)["metrics"], rel=1e-5)
+    ours, theirs = weights(three), weights(alone)
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_shards_that_three_ranks_saved_are_gone_on_with_by_two_and_by_one(
+    sandbox: Path, tmp_path: Path
+) -> None:
+    params = {**SHARDED, "epochs": 60, "patience": 60}
+    whole = Gang(sandbox, tmp_path / "whole", 1, params=params).trained()
+    three = Gang(sandbox, tmp_path / "three", 3, params=params)
+    three.start()
+    three.call_back(after=5)
+    two = Gang(three.first, tmp_path / "two", 2, params=params)
+    two.start()
+    two.call_back(after=20)
+    last = Gang(two.first, tmp_path / "last", 1, params={**params, "parallel": "data"}).trained()
+    near(last, whole, relative=1e-4)
+
+
+def test_each_rank_holds_its_part_of_what_a_number_takes(tmp_path: Path) -> None:
+    make_table(tmp_path / "r.npz")
+    data = dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), settings.Settings())
+    chosen = settings.Settings(hidden=4, parallel="sharded")
+    held = []
+    for rank in range(3):
+        network = Network(data.columns, chosen)
+        table = dict(network.named_parameters())["embedding.weight"]
+        steps = ShardedSteps(network, data, chosen, 3, Ranks(rank, 3))
+        own = dict(network.named_parameters())["embedding.shard"]
+        assert torch.equal(own, table[rank::3])
+        held.append(sum(each.numel() for each in (own, *own_means(steps))))
+    assert sum(held) == 3 * table.numel()
+    assert max(held) - min(held) <= 3 * chosen.embedding
+
+
+def own_means(steps: ShardedSteps) -> list[torch.Tensor]:
+    """The optimiser's means of a rank's embeddings."""
+    optimizer = steps._optimizer
+    return [optimizer.m[0], optimizer.v[0]]
 
 
 # Local steps, in one process
