@@ -121,7 +121,6 @@ OWN = "trainer: {command: [python3, train.py], files: [train.py]}\n"
         (OWN + "resources: {nodes: {min: 3, max: 2}}", "min: must be at most max, which is 2"),
         (OWN + "resources: {nodes: {min: 0, max: 2}}", "min"),
         (OWN + "resources: {nodes: 2}", "its keys: min, max"),
-        ("trainer: tabular\nresources: {nodes: {min: 1, max: 2}}", "the reference trainer"),
         (
             OWN + "resources: {gpus: 0.5, nodes: {min: 1, max: 2}}",
             "must be a whole number with nodes",

@@ -119,7 +119,7 @@ def test_fewer_rows_than_ranks_are_refused(sandbox: Path) -> None:
     order(sandbox, mode="tune", params={"tune_fraction": 0.005})
     code, output = run(sandbox)
     assert code == 64, output
-    assert "1 training rows are too few for 2 GPUs" in read_result(sandbox)["error"]
+    assert "1 training rows are too few for 2 ranks" in read_result(sandbox)["error"]
 
 
 def test_in_bfloat16_each_type_travels_by_itself(sandbox: Path, tmp_path: Path) -> None:
