@@ -5,6 +5,7 @@ https://docs.ray.io/en/latest/tune/tutorials/tune-fault-tolerance.html says how 
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def tuned(folder: Path, region: str, trials: int) -> list[float]:
 
     def trainable(config: dict[str, Any]) -> dict[str, float]:
         name = tune.get_context().get_trial_id()
+        # Ray calls this from a thread, where the trainer can't ask for SIGTERM.
+        signal.signal = lambda *_: None
         return {METRIC: train(folder, region, name, config)}
 
     storage = folder / "ray"
