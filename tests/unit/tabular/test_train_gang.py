@@ -137,8 +137,11 @@ def test_called_back_it_goes_on_with_another_number_of_ranks_to_the_same_losses(
     assert read_result(three)["metrics"] == pytest.approx(read_result(whole)["metrics"], rel=1e-4)
 
 
-def test_a_checkpoint_in_between_does_not_end_a_gang(sandbox: Path, tmp_path: Path) -> None:
-    params = {**DROPPING, "checkpoint_seconds": 0.0}
+@pytest.mark.parametrize("parallel", ["data", "sharded"])
+def test_a_checkpoint_in_between_does_not_end_a_gang(
+    sandbox: Path, tmp_path: Path, parallel: str
+) -> None:
+    params = {**DROPPING, "checkpoint_seconds": 0.0, "parallel": parallel}
     gang = Gang(sandbox, tmp_path / "gang", 2, params=params).trained()
     assert (gang / "checkpoint/complete.json").exists()
     assert len(progress(gang)) == DROPPING["epochs"]
@@ -261,7 +264,9 @@ def test_a_meeting_is_a_step_of_sgd_with_nesterovs_momentum(tmp_path: Path) -> N
 
 def test_local_steps_go_on_from_a_meeting_to_the_same_bits(tmp_path: Path) -> None:
     make_table(tmp_path / "r.npz")
-    chosen = settings.Settings(hidden=16, batch_size=25, local_steps=2, dropout=0.2)
+    chosen = settings.Settings(
+        hidden=16, batch_size=25, local_steps=2, dropout=0.2, outer_momentum=0.5
+    )
     whole, halves = (
         LocalSteps(inner, chosen, Ranks(), count)
         for inner, count in (own_steps(tmp_path, chosen), own_steps(tmp_path, chosen))
