@@ -13,6 +13,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.stopping import FLOOR
+from trialfleet.workflows.cli.printing.gang_traffic import gang_lines
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
@@ -113,6 +114,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             *(_labelled(*note.split(": ", 1)) for note in run.notes),
             *(_labelled("pool", line) for line in (pool_check.lines() if pool_check else ())),
             *table_lines(tables := {r["name"]: r["table"] for r in regions if "table" in r}),
+            *gang_lines(study, tables),
             *_gate_on_columns(study, tables),
         ]
     )

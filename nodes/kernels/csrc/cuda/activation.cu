@@ -20,7 +20,7 @@ enum class Layout { any, packs, rows, placed };
 constexpr int64_t kMostForwardBlocks = kMostBlocks < 8192 ? kMostBlocks : 8192;
 
 // A pack has the elements that share a Philox block. `turn`: how far a thread's column moves from one
-// pack to the next. In SASS of CUDA 13.0 for sm_90, 8 values of bfloat16 take 144 instructions
+// pack to the next. In SASS of CUDA 13.0 for sm_90, 8 values of bfloat16 took 144 instructions before `place`
 // (`python -m tests.kernels.sass activation.cu --kernel forward --through 0x2daee0ad`).
 template <Layout layout, typename T, typename B>
 __global__ void __launch_bounds__(kThreads)

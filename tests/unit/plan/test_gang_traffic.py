@@ -1,0 +1,97 @@
+"""What a gang's ranks send: the network's own weights, the page's table, the plan's line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tabular.small_trials import make_table
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.settings import Settings
+from trialfleet.workflows.cli.printing.gang_traffic import gang_lines
+from trialfleet.workflows.gang.traffic import (
+    ETHERNET_10,
+    ETHERNET_100,
+    Link,
+    sent_bytes,
+    step_seconds,
+    weights_of,
+)
+from trialfleet.workflows.study.loading import load_study
+
+PAGE = (Path(__file__).parents[3] / "docs/large-models.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("binary", 1), ("multiclass", 3)])
+def test_weights_are_those_of_the_network(tmp_path: Path, task: str, outputs: int) -> None:
+    make_table(tmp_path / "r.npz", task)
+    data = dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), Settings())
+    chosen = Settings(hidden=24, layers=3, embedding=5)
+    sizes = [len(words) for words in data.columns.categorical.values()]
+    described = {"hidden": 24, "layers": 3, "embedding": 5}
+    found = weights_of(len(data.columns.numeric), sizes, outputs, described)
+    assert found == sum(w.numel() for w in Network(data.columns, chosen).parameters())
+
+
+@pytest.mark.parametrize(
+    ("row", "weights", "compute", "link", "local_steps"),
+    [
+        ("the flights' network, on a GPU", 50_000, 1e-4, ETHERNET_10, 1),
+        ("a network of 10 million, batch 8,192", 10_000_000, 0.04, ETHERNET_10, 1),
+        ("the same in `local_steps: 64`", 10_000_000, 0.04, ETHERNET_10, 64),
+        ("a transformer of 1 billion, batch of 1 s", 1_000_000_000, 1.0, ETHERNET_10, 1),
+        ("the same over 100 Gbit/s", 1_000_000_000, 1.0, ETHERNET_100, 1),
+    ],
+)
+def test_the_pages_table_is_the_models(
+    row: str, weights: int, compute: float, link: Link, local_steps: int
+) -> None:
+    (cells,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", PAGE, re.MULTILINE)
+    told = [cell.strip() for cell in cells.split("|")]
+    sent = sent_bytes(4 * weights, 4) / local_steps
+    factor = compute / step_seconds(compute, 4 * weights, 4, link, local_steps=local_steps)
+    unit = 1e9 if "GB" in told[2] else 1e6
+    assert float(told[2].split()[0]) == pytest.approx(sent / unit, rel=0.07)
+    if factor < 1:
+        assert told[4] == "slower than one"
+    else:
+        assert float(told[4].split()[0]) == pytest.approx(factor, abs=0.05)
+
+
+STUDY = """
+name: churn
+regions: {north: {nodes: {min: 2, max: 4}}, south: {}}
+objective: {metric: val_loss, direction: minimize}
+trainer: tabular
+data: "{region}.npz"
+accelerator: cpu
+search_space:
+  hidden: {type: int, low: 8, high: 100}
+  layers: 1
+"""
+TABLE = {"numeric": ["a", "b"], "categorical": {"c": 9}, "classes": {"no": 5, "yes": 5}}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        # 10 * 8 for the codes, 11 * 100 for the hidden layer, 101 for the last: 1281 weights
+        ("", "each of 4 ranks sends up to 0.00769 MB each step, 0.0061 ms"),
+        ("  wire: bfloat16\n", "up to 0.00384 MB each step"),
+        ("  local_steps: 16\n", "up to 0.00769 MB every 16 steps"),
+        ("  parallel: sharded\n", "up to 0.00721 MB each step, beside the embeddings"),
+    ],
+)
+def test_a_plan_tells_what_the_largest_network_sends(tmp_path: Path, more: str, words: str) -> None:
+    for region in ("north", "south"):
+        make_table(tmp_path / f"{region}.npz")
+    (tmp_path / "study.yaml").write_text(STUDY + more)
+    study = load_study(tmp_path / "study.yaml")
+    (line,) = gang_lines(study, {"north": TABLE, "south": TABLE})
+    assert line.startswith("  gangs    north: ")
+    assert words in line
+    assert gang_lines(study, {"south": TABLE}) == []

@@ -1,0 +1,90 @@
+"""What the ranks of a gang send each other, and how long that takes beside their work.
+
+In a step of data parallel training each of n ranks computes the gradients of its part of the batch,
+and a ring adds them up, in which each sends and receives 2 (n - 1) / n times their bytes in
+2 (n - 1) messages (Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce algorithms"):
+
+    step = overhead + compute / n + 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency
+
+The docs' table of when several machines pay is computed by it, and `plan` tells its first part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Link:
+    """A network between machines.
+
+    Attributes:
+        bandwidth: bytes per second that a machine sends while it receives as many.
+        latency: seconds of a message.
+    """
+
+    bandwidth: float
+    latency: float
+
+
+ETHERNET_10 = Link(bandwidth=1.25e9, latency=50e-6)  # 10 Gbit/s, in the same zone
+ETHERNET_100 = Link(bandwidth=12.5e9, latency=50e-6)
+
+
+def sent_bytes(gradients: float, ranks: int) -> float:
+    """Return the bytes that each rank sends to have gradients of so many bytes added up."""
+    return 2 * (ranks - 1) / ranks * gradients
+
+
+def step_seconds(
+    compute: float,
+    gradients: float,
+    ranks: int,
+    link: Link,
+    *,
+    local_steps: int = 1,
+    overhead: float = 0.0,
+) -> float:
+    """Return the seconds of a step on so many ranks.
+
+    Args:
+        compute: seconds of the whole batch on one rank.
+        gradients: bytes of the gradients, or of the weights where ranks meet now and then.
+        ranks: how many there are.
+        link: between them.
+        local_steps: steps between two meetings.
+        overhead: seconds that no number of ranks shortens.
+    """
+    if ranks == 1:
+        return overhead + compute
+    sums = sent_bytes(gradients, ranks) / link.bandwidth + 2 * (ranks - 1) * link.latency
+    return overhead + compute / ranks + sums / local_steps
+
+
+def weights_of(
+    numeric: int, vocabularies: Sequence[int], outputs: int, settings: Mapping[str, Any]
+) -> int:
+    """Return how many weights the reference trainer's network has.
+
+    Args:
+        numeric: numeric columns.
+        vocabularies: texts of each categorical column.
+        outputs: 1, or one for each class where there are more than two.
+        settings: as `nodes.tabular.settings.Settings` has them: embedding, hidden, layers.
+    """
+    embedding = settings["embedding"]
+    width = numeric + len(vocabularies) * embedding
+    count = max(1, sum(size + 1 for size in vocabularies)) * embedding
+    for _ in range(settings["layers"]):
+        count += (width + 1) * settings["hidden"]
+        width = settings["hidden"]
+    return int(count + (width + 1) * outputs)
+
+
+def gradient_bytes(weights: int, wire: str) -> int:
+    """Return the bytes of the gradients of so many weights, as they travel."""
+    return weights * _BYTES[wire]
