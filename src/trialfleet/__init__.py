@@ -10,7 +10,7 @@
 
 plan(study)         writes the folder of a run of a study, and returns the Run
 Run(folder)         a run: submit, wait, watch, status, trials, best, stop, resume
-load_study(path)    reads and checks a study file, and returns the Study
+load_study(study)   reads and checks a study file, or a dict, and returns the Study
 Study               what a study file holds; Study.model_validate({...}).resolve(folder) makes one
 
 Run.status() gives a RunStatus with a RegionStatus for each region, both with a RunState;

@@ -51,7 +51,11 @@ def replacing(path: Path) -> Iterator[TextIO]:
 @contextmanager
 def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
     beside = path.with_name(f".{secrets.token_hex(6)}.tmp")  # a name of 255 bytes has no room left
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except OSError as error:
+        error.filename = str(path)  # the name that somebody knows
+        raise
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

@@ -15,6 +15,7 @@ from trialfleet.errors import PoolError
 from trialfleet.workflows.plan.matching import machines as pool_machines
 from trialfleet.workflows.status.causes import SEE, all_alike, failed_attempts, log_of
 from trialfleet.workflows.status.job_log import Job, read_job, sandbox_of
+from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
 
 if TYPE_CHECKING:
     from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
@@ -33,9 +34,13 @@ TRIALS = 3  # of different parameters: one may have been given some that can't b
 
 
 def is_vain(reason: str | None) -> bool:
-    """Whether a region was given up for what is as it was when the run goes on."""
-    why = (reason or "").removeprefix(GAVE_UP)
-    return bool(reason) and why != reason and not _OUTSIDE.match(why)
+    """Whether a region is over for what is as it was when the run goes on.
+
+    All of its attempts failed alike, or its trainer leaves no model.
+    """
+    text = reason or ""
+    why = text.removeprefix(GAVE_UP)
+    return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
 
 
 def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None) -> str | None:

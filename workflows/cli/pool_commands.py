@@ -78,7 +78,10 @@ def _tell_of_runs(named: Pool, yes: bool) -> None:
 @pool_option
 @json_option
 def pool_status(folder: Path | None, as_json: bool) -> None:
-    """Show the pool's daemons, what its machines have in use and free, its runs and trials."""
+    """Show the pool's daemons, what its machines have in use and free, its runs and trials.
+
+    Exits with 1 where the pool isn't up.
+    """
     from trialfleet.infra.pool.embedded import Pool
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
@@ -87,6 +90,8 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
         print_json(asdict(current))
     else:
         show(pool_view(current))
+    if current.state != "up":
+        sys.exit(1)
 
 
 @pool.command("shell")

@@ -34,15 +34,19 @@ _UNPRICED = (
 
 @click.command()
 @run_argument
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_option
-def best(run: str | None, as_json: bool) -> None:
+def best(run: str | None, as_csv: bool, as_json: bool) -> None:
     """Show the best settings of each region of RUN."""
+    from trialfleet.workflows.cli.printing.best_csv import write_best_csv
     from trialfleet.workflows.run.record_tables import best_table
 
-    opened = run_called(run, quiet=as_json)
+    opened = run_called(run, quiet=as_json or as_csv)
     found = opened.best()
     if as_json:
         print_json([asdict(entry) for entry in found])
+    elif as_csv:
+        write_best_csv(found, sys.stdout)
     elif found:
         show(best_table(found, opened.study.objective.metric))
         for entry in found:  # paths to copy: a table would fold them

@@ -89,8 +89,8 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     """Return the folder of a run.
 
     Args:
-        name: its folder, its id, a beginning that no other id has, STUDY/RUN-ID, or the name of a
-            study, which stands for its newest run; None for the newest of all.
+        name: its folder, its id, STUDY/RUN-ID, or the name of a study, which stands for its newest
+            run; or a beginning that no other has; None for the newest of all.
         planned: whether the newest is the newest that was planned and not submitted, where there
             is one; else a run that was submitted comes before those.
 
@@ -131,12 +131,19 @@ def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
 
 def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:
     """The runs that a name means: by id, else the newest of a study, else by a beginning."""
-    of_study = [run for run in runs if run.study == name]
+    of_study = [run for run in runs if run.study == name] or _of_one_study(name, runs)
     return (
         [run for run in runs if name in {run.run, run.name}]
         or ([_newest(of_study, planned=planned)] if of_study else [])
         or [run for run in runs if run.run.startswith(name) or run.name.startswith(name)]
     )
+
+
+def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
+    """The runs of the one study whose name begins so; none where a run's id does, too."""
+    found = [run for run in runs if (run.study or "").startswith(name)]
+    is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
+    return [] if is_other else found
 
 
 def _unknown(name: str, runs: list[FoundRun]) -> str:
@@ -197,8 +204,8 @@ def find_model(name: str) -> Path:
     if not before and not known:  # models may have been copied here without their runs
         return _model_alone(region)
     raise InputError(
-        f"{name!r} is no model's folder, and no region whose model a run in "
-        f"{str(RUNS.absolute())!r} published{did_you_mean(region, known)}; "
+        f"{name!r} is no model's folder, and no region of which the runs in "
+        f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
         f"regions: {_listed(known) or 'none'}"
     )
 

@@ -6,6 +6,8 @@ run has gone on. The studies of another database are copied once.
 
 from __future__ import annotations
 
+import shlex
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -88,7 +90,8 @@ def optuna_dashboard(copy: StudyCopy) -> Application:
         from optuna_dashboard import wsgi
     except ImportError:
         raise InputError(
-            "optuna-dashboard is not installed; get it with: pip install 'trialfleet[dashboard]'"
+            "optuna-dashboard is not installed; get it with: "
+            f"{shlex.quote(sys.executable)} -m pip install optuna-dashboard"
         ) from None
     from trialfleet.optimizer.storage import open_storage
     from trialfleet.optimizer.storage_url import sqlite_url

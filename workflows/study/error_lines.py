@@ -121,7 +121,10 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails) -> str:
     given = detail["input"]
     shows_value = detail["type"] not in _UNSHOWN and _is_short(given)
     value = f" (got {_plain(given)!r})" if shows_value and repr(given) not in message else ""
-    return f"{path}:{line}: {'.'.join(map(str, keys)) or 'study'}: {message}{value}"
+    words = f"{'.'.join(map(str, keys)) or 'study'}: {message}{value}"
+    if not line:  # of no file
+        return words if words.startswith(f"{path}: ") else f"{path}: {words}"
+    return f"{path}:{line}: {words}"
 
 
 @contextmanager
@@ -136,7 +139,8 @@ def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
 def _place(path: Path, tree: Any, problem: Problem) -> str:
     """`file:line: key.key: what is wrong`; a default stands on no line."""
     keys = _keys_in_file(tree, problem.keys, missing=False)
-    line = f":{_line_of(tree, keys)}" if keys else ""
+    number = _line_of(tree, keys) if keys else 0
+    line = f":{number}" if number else ""
     return f"{path}{line}: {'.'.join(map(str, keys or problem.keys))}: {problem.message}"
 
 
@@ -178,6 +182,9 @@ def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
 
 
 def _line_of(tree: Any, keys: Sequence[int | str]) -> int:
+    """The line of a key, from 1; 0 in a table that no file has."""
+    if not hasattr(tree, "lc"):
+        return 0
     line: int = tree.lc.line
     for key in keys:
         places = getattr(getattr(tree, "lc", None), "data", None) or {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -61,9 +62,29 @@ def load_whole(path: Path) -> Study:
     return validated(Study, path, read_table(path))
 
 
-def load_study(path: str | PathLike[str], day: date | None = None) -> Study:
-    """Read, validate and resolve a study file; see `load_dated`."""
-    return load_dated(path, day)[0]
+def load_study(
+    study: str | PathLike[str] | Mapping[str, Any],
+    day: date | None = None,
+    folder: str | PathLike[str] = ".",
+) -> Study:
+    """Read, validate and resolve a study file, or what would stand in one; see `load_dated`.
+
+    Args:
+        study: the file; or its content, as a dict.
+        day: what `{date}` stands for in its data; default: today in the study's zone.
+        folder: what relative paths of a dict are relative to; those of a file are to its own.
+
+    Raises:
+        StudyError: the file is not YAML, or not a study, or names files that can't be used; every
+            problem stands on a line of its own.
+        InputError: the file can't be read.
+    """
+    if not isinstance(study, Mapping):
+        return load_dated(study, day)[0]
+    here = Path("study")  # what errors call it
+    with problems_with_lines(here, study):
+        dated, _ = validated(Study, here, study).dated(day)
+        return dated.resolve(Path(folder).absolute())
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:

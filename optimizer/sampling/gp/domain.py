@@ -89,6 +89,7 @@ class Column:
         numbers = self.low + np.clip(encoded, 0.0, 1.0) * (self.high - self.low)
         if self._is_log:
             numbers = np.exp(numbers)
+            numbers = np.where(encoded <= 0.0, low, np.where(encoded >= 1.0, high, numbers))
         if self.distribution.step is not None:
             step = self.distribution.step
             numbers = low + np.rint((numbers - low) / step) * step

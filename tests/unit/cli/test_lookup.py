@@ -66,6 +66,8 @@ def test_runs_are_listed_the_newest_first(here: Path) -> None:
         ("stores/nightly", "stores/nightly"),
         ("flights/2026-11-20", "flights/2026-11-20T10-00-00"),
         ("stores/2", "stores/2026-11-20T11-00-00"),
+        ("sto", "stores/nightly"),
+        ("flig", "flights/nightly"),
     ],
 )
 def test_a_run_is_found_by_its_id_a_beginning_of_it_and_its_study(
@@ -205,7 +207,7 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
     ("name", "expected"),
     [
         ("AA", "did you mean 'A'?"),
-        ("C", "regions: A, B"),
+        ("C", "published a model; regions: A, B"),
         ("tuesday/B", "has published no model of 'B'; regions: A"),
         ("sunday/A", "as RUN/REGION: 'sunday' is no run's folder"),
         ("/nowhere", "/nowhere"),

@@ -17,6 +17,8 @@ from trialfleet.workflows.attempts.giving_up import GAVE_UP
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import mend
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.run.console import next_steps
+from trialfleet.workflows.status.region_state import NO_MODEL
 
 
 def ended(run: Run) -> Run:
@@ -139,6 +141,16 @@ def test_a_run_that_gave_up_goes_on_only_if_the_cause_was_outside_of_it(
     assert result.exit_code == 2
     assert f"A: {GAVE_UP}{error}" in result.output
     assert "start another: trialfleet run STUDY --check" in result.output
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_a_run_whose_trainer_leaves_no_model_has_nothing_left(make_run: MakeRun) -> None:
+    run = make_run()
+    ended(run)
+    RunFolder(run.folder).region("A").stopped.write_text(json.dumps({"reason": NO_MODEL}))
+    with pytest.raises(InputError, match="nothing left to try:\n  A: the full training left no"):
+        run.resume()
+    assert not any("resume" in line for line in next_steps(run.status()))
 
 
 @pytest.mark.usefixtures("empty_queue")

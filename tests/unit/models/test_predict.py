@@ -406,3 +406,11 @@ def test_categories_that_the_model_does_not_know_are_counted(
     rows.head(1).write_csv(tmp_path / "known.csv")
     known = CliRunner().invoke(main, ["predict", str(model), str(tmp_path / "known.csv")])
     assert "category" not in known.stderr
+
+
+def test_a_folder_that_is_not_there_is_told_with_the_files_own_name(model: Path) -> None:
+    words = ["predict", str(model), str(model.parent / "rows.csv"), "-o", "/nowhere/x.csv"]
+    (model.parent / "rows.csv").write_text("number,kind\n1,a\n")
+    shown = CliRunner().invoke(main, words)
+    assert shown.exit_code == 2
+    assert "/nowhere/x.csv: No such file or directory" in shown.stderr

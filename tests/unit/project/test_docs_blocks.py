@@ -293,7 +293,7 @@ def test_python_is_python_and_imports_what_there_is(block: Block) -> None:
 
 
 def test_a_study_without_a_file_is_planned(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [block] = [one for one in blocks("python", of="docs/python.md") if "resolve" in one.text]
+    [block] = [one for one in blocks("python", of="docs/python.md") if "load_study(" in one.text]
     monkeypatch.chdir(work)
     assert CliRunner().invoke(main, ["init", "first"]).exit_code == 0
     names: dict[str, Any] = {}

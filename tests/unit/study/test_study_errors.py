@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.unit.study.study_texts import MINIMAL, REGIONS, TRAINER, error_of, with_line, write
 from trialfleet.errors import InputError, StudyError
@@ -376,3 +377,16 @@ def test_an_expression_has_no_macro(folder: Path, expression: str) -> None:
     message = error_of(folder, MINIMAL + f"resources: {{rank: '{expression}'}}\n")
     assert ":9: resources.rank: " in message
     assert "macro" in message or "expanded" in message
+
+
+def test_a_study_of_python_is_told_the_same_without_a_line(folder: Path) -> None:
+    table = YAML(typ="safe").load(MINIMAL)
+    assert load_study(table, folder=folder).regions
+    table["acelerator"] = table.pop("accelerator")
+    with pytest.raises(StudyError) as caught:
+        load_study(table, folder=folder)
+    assert str(caught.value).startswith("study: unknown key 'acelerator'")
+    assert "did you mean 'accelerator'" in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+    with pytest.raises(StudyError, match=r"^study: data: region 'A'"):
+        load_study({**YAML(typ="safe").load(MINIMAL), "data": "{region}.npz"}, folder=folder)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optuna.distributions import IntDistribution
+from optuna.distributions import FloatDistribution, IntDistribution
 
 from trialfleet.optimizer.sampling.gp.domain import Column, Domain
 from trialfleet.optimizer.space import SearchSpace
@@ -92,3 +92,8 @@ def test_a_parameter_with_one_value_is_always_that() -> None:
     column = Column.of(IntDistribution(3, 3))
     assert column.count == 1
     assert column.decode(np.array([0.0, 0.4, 1.0])).tolist() == [3, 3, 3]
+
+
+def test_the_ends_of_a_logarithmic_range_are_those_of_the_study() -> None:
+    column = Column.of(FloatDistribution(3e-4, 0.03, log=True))
+    assert column.decode(np.array([-0.1, 0.0, 1.0, 1.1])).tolist() == [3e-4, 3e-4, 0.03, 0.03]
