@@ -65,6 +65,22 @@ def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, mos
     )
 
 
+def never_begins(least: int, nodes: int, slots: int) -> str:
+    """Return why a gang can never begin, in words; empty if it can.
+
+    Args:
+        least: with how many jobs it begins.
+        nodes: how many nodes there may be.
+        slots: how many of its jobs a node holds at the most.
+    """
+    if least <= nodes * slots:
+        return ""
+    return (
+        f"a gang begins with {least} jobs (resources.nodes.min), and the fleet never has room for "
+        f"more than {nodes * slots}: nodes.max is {nodes}, and a node holds {slots} of them"
+    )
+
+
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
     """Take the room of `jobs` jobs, as far as there is any; return how many found none."""
     for name, room in rooms.items():
