@@ -78,7 +78,17 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
             TagSpecifications=[tags.specification(fleet, "launch-template")],
         )
 
+    def placement_group() -> object:
+        return ec2.create_placement_group(
+            DryRun=True,
+            GroupName=name,
+            Strategy="cluster",
+            TagSpecifications=[tags.specification(fleet, "placement-group")],
+        )
+
+    place = f"permission to make a placement group in {aws_region}"
     return [
+        *([(place, placement_group)] if fleet.clusters else []),
         (f"permission to make a security group in {aws_region}", group),
         (f"permission to make a launch template in {aws_region}", launch_template),
         (f"permission to launch in {aws_region}", partial(_launch, aws, fleet, aws_region, places)),

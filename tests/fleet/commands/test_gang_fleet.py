@@ -22,6 +22,7 @@ from tests.fleet.mock_aws.moto_account import (
 from tests.fleet.mock_aws.moto_faults import Killed
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import placement
+from trialfleet.infra.fleet.commands import permissions
 from trialfleet.infra.fleet.instances.launch import Launched
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -115,6 +116,25 @@ def test_what_a_group_is_in_the_way_of_is_told(cloud: Account) -> None:
     cloud.faults.refuse("DeletePlacementGroup", "InvalidPlacementGroup.InUse")
     left = removed(cloud)
     assert f"left: placement group {GROUP} in {HOME}" in left
+
+
+@pytest.mark.parametrize(
+    ("gangs", "tried"),
+    [({}, ["permission to make a placement group in eu-west-1"]), (None, [])],
+)
+def test_the_doctor_tries_to_make_one(cloud: Account, gangs: Any, tried: list[str]) -> None:
+    found = permissions.examine(cloud.aws, spec(gangs=gangs, instance_types=["g5.xlarge"]))
+    about = [one for one in found if "placement" in one.check]
+    assert [one.check for one in about] == tried
+    assert all(one.ok for one in about)
+    assert placed(cloud) == []
+
+
+def test_the_doctor_tries_a_launch_from_a_template_with_an_adapter(cloud: Account) -> None:
+    gangs = spec(instance_types=["p4d.24xlarge"])
+    up.up(cloud.aws, gangs, inputs(), [A], 1)
+    [launch] = [one for one in permissions.examine(cloud.aws, gangs) if "launch in" in one.check]
+    assert (launch.ok, launch.found) == (True, "granted")
 
 
 # --- One zone -------------------------------------------------------------------------------------
