@@ -52,6 +52,7 @@ TITLES = {
     "Fleet": "fleet",
     "Needs": "fleet: needs",
     "Spot": "fleet: spot",
+    "Gangs": "fleet: gangs",
     "Nodes": "fleet: nodes",
     "PriceCap": "fleet: price_cap",
     "Probe": "fleet: probe",

@@ -33,6 +33,7 @@ FLEET: dict[str, Any] = {
     "nodes": {"min": 0, "max": 4},
     "price_cap": {"hour": 8, "run": 60.5, "reserve": 0.1},
     "trials_per_gpu": 1,
+    "gangs": {"placement_group": True, "efa": False},
     "probe": {
         "bandwidth_share": 0.5,
         "launch_microseconds": 30,

@@ -54,6 +54,7 @@ def fleet_plan(
     from trialfleet.infra.fleet.commands.plan import policies
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
     from trialfleet.workflows.cli.printing.fleet_tables import plan_view
+    from trialfleet.workflows.study.gang_needs import load_gang_needs
 
     if account and not policy:
         raise InputError("--account goes with --policy; all else asks AWS, by your credentials")
@@ -65,7 +66,7 @@ def fleet_plan(
         return
     if refresh_prices:
         say(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
-    result = planned(aws, spec)
+    result = planned(aws, spec, load_gang_needs(file or _file_here()))
     if as_json:
         print_json(asdict(result))
     else:

@@ -18,7 +18,7 @@ from trialfleet.workflows.plan.graph import autoscale_of, graph_of
 from trialfleet.workflows.plan.matching import Prospects, pool_slots, prospects
 from trialfleet.workflows.plan.trial_files import TrialOrder, submit_text
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.study.spec import Study, gangs_of
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
@@ -111,7 +111,8 @@ def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
     assert study.fleet is not None, "who scales has a fleet"
     asked = [int(value(job, f"Request{name}") or 0) for name in ("GPUs", "Cpus", "Memory")]
     need = Room(gpus=asked[0], cpus=asked[1], memory_mb=asked[2])
-    return suitable_types(Aws(), study.fleet, need)
+    gangs = [size.min for size in gangs_of(study.resources, study.regions)]
+    return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:

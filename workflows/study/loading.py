@@ -15,9 +15,10 @@ from trialfleet.errors import StudyError
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.study.checks import Accelerator, StudyName
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
+from trialfleet.workflows.study.regions import Regions
 from trialfleet.workflows.study.resolution import studys_fleet
 from trialfleet.workflows.study.sections import Resources
-from trialfleet.workflows.study.spec import Study, shares_of
+from trialfleet.workflows.study.spec import Study, gangs_of, shares_of
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class StudyWithFleet(BaseModel):
     fleet: Fleet
     resources: Resources = Resources()
     accelerator: Accelerator = "auto"
+    regions: Regions | None = None
 
 
 def load_fleet(path: Path) -> Fleet:
@@ -127,8 +129,9 @@ def load_fleet(path: Path) -> Fleet:
     if "fleet" in tree:
         study = validated(StudyWithFleet, path, tree)
         shares = shares_of(study.accelerator, study.resources, study.fleet)
+        gangs = bool(gangs_of(study.resources, study.regions))
         with problems_with_lines(path, tree):
-            return studys_fleet(study.fleet, study.name, shares)
+            return studys_fleet(study.fleet, study.name, shares, gangs=gangs)
     if "search_space" in tree:
         raise StudyError(f"{path}: the study has no fleet: table; begin with aws_regions")
     fleet = validated(Fleet, path, tree)

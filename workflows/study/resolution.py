@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
 from trialfleet.optimizer.sampling.startup import default_startup
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study.checks import URL_PREFIXES
@@ -50,7 +50,7 @@ def resolved(study: Study, folder: Path) -> Study:
             "storage": study.storage and absolute_storage(study.storage, folder, ("storage",)),
             "publish": _publish(study, folder),
             "export": _export(study, folder),
-            "fleet": study.fleet and studys_fleet(study.fleet, study.name, study.shares),
+            "fleet": _own_fleet(study),
             "notify": study.channels(folder),
         }
     )
@@ -152,13 +152,20 @@ def _with_startup(study: Study, name: str) -> Region:
     return region.model_copy(update={"budget": budget_override})
 
 
-def studys_fleet(fleet: Fleet, study: str, shares: int | None) -> Fleet:
+def _own_fleet(study: Study) -> Fleet | None:
+    if study.fleet is None:
+        return None
+    return studys_fleet(study.fleet, study.name, study.shares, gangs=study.has_gangs)
+
+
+def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
     """Return a study's fleet, with what it takes from the study where it has none of its own.
 
     Args:
         fleet: as the study has it.
         study: its name, which becomes the fleet's.
         shares: how many of its trials share a GPU; None: they want none.
+        gangs: whether some of its trainings are spread over several jobs.
 
     Raises:
         UnusableStudyError: the fleet shares GPUs otherwise than the trials ask, which would wait
@@ -175,5 +182,6 @@ def studys_fleet(fleet: Fleet, study: str, shares: int | None) -> Fleet:
         update={
             "name": name if fleet.name is None else fleet.name,
             "trials_per_gpu": fleet.trials_per_gpu or shares,
+            "gangs": fleet.gangs or (Gangs() if gangs else None),
         }
     )

@@ -258,16 +258,8 @@ class Resources(Section):
         return max(1, int(self.gpus))
 
 
-def refuse_gangs(resources: Resources, *, fleet: bool) -> None:
-    """Raise an error where a study can't have gangs.
-
-    Args:
-        resources: the study's.
-        fleet: the study has a fleet.
-    """
-    if fleet:
-        text = "machines of a gang must reach each other, which a fleet's can't yet; leave one out"
-        refuse("Study", [(("resources", "nodes"), text, {})])
+def refuse_gangs(resources: Resources) -> None:
+    """Raise an error where a study whose resources are these can't have gangs."""
     if resources.trials_per_gpu > 1:
         text = "must be a whole number with nodes: a rank has its GPUs for itself"
         refuse("Study", [(("resources", "gpus"), text, resources.gpus)])

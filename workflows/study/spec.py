@@ -225,9 +225,9 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
-    def _gangs_have_machines_that_reach_each_other(self) -> Self:
+    def _gangs_have_whole_gpus(self) -> Self:
         if self.has_gangs:
-            refuse_gangs(self.resources, fleet=bool(self.fleet))
+            refuse_gangs(self.resources)
         return self
 
     @model_validator(mode="after")
@@ -252,8 +252,7 @@ class Study(Section):
     @property
     def has_gangs(self) -> bool:
         """Whether trainings of a region, or of all, are spread over several slots."""
-        own = self.regions.values() if isinstance(self.regions, dict) else ()
-        return any([self.resources.nodes, *(region.nodes for region in own if region)])
+        return bool(gangs_of(self.resources, self.regions))
 
     def nodes_of(self, region: str) -> Gang | None:
         """How many slots a training of a region is spread over; None: it has one."""
@@ -392,6 +391,13 @@ class Study(Section):
 
 def _today(now: datetime) -> date:
     return now.astimezone().date()
+
+
+def gangs_of(resources: Resources, regions: Regions | None) -> list[Gang]:
+    """Return the sizes of a study's gangs: the study's own, and those of its regions."""
+    own = regions.values() if isinstance(regions, dict) else ()
+    sizes = [resources.nodes, *(region.nodes for region in own if region)]
+    return [size for size in sizes if size]
 
 
 def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | None) -> int | None:

@@ -1,4 +1,8 @@
-"""The launch template: what all nodes of a region and an architecture have in common."""
+"""The launch template: what all nodes of a region and an architecture have in common.
+
+Those with an Elastic Fabric Adapter have a template of their own: it names their network interface,
+which types without one would refuse.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,38 @@ if TYPE_CHECKING:
     from types_boto3_ec2 import EC2Client
     from types_boto3_ec2.type_defs import LaunchTemplateTypeDef
 
+EFA = "-efa"  # how the name of a template ends whose nodes have an Elastic Fabric Adapter
 # Disks are sold by the GiB; a fleet's 100GB are 100 of them.
 _GIB = {"KB": 1 / 1_048_576, "MB": 1 / 1_024, "GB": 1.0, "TB": 1_024.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """One version of a launch template."""
+    """One version of a launch template.
+
+    Attributes:
+        interface: the first network interface, where it names one.
+    """
 
     id: str
     version: str
+    interface: Mapping[str, Any] | None = None
 
 
-def definition(fleet: Fleet, image: Image, group: str, user_data: str) -> dict[str, Any]:
+def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
+    """Return which of a region's templates a type's nodes are of, the end of its name.
+
+    Args:
+        fleet: whose nodes they are.
+        architecture: the type's.
+        efa: whether the type has an Elastic Fabric Adapter.
+    """
+    return architecture + (EFA if fleet.efa and efa else "")
+
+
+def definition(
+    fleet: Fleet, image: Image, group: str, user_data: str, *, efa: bool = False
+) -> dict[str, Any]:
     """Return what the template says.
 
     Args:
@@ -40,10 +63,11 @@ def definition(fleet: Fleet, image: Image, group: str, user_data: str) -> dict[s
         image: what they boot.
         group: their security group.
         user_data: the script that their first boot runs; no secret is in it.
+        efa: whether their first network interface is an Elastic Fabric Adapter.
     """
     wanted: dict[str, Any] = {
         "ImageId": image.id,
-        "SecurityGroupIds": [group],
+        **({"NetworkInterfaces": [adapter(group)]} if efa else {"SecurityGroupIds": [group]}),
         "UserData": base64.b64encode(user_data.encode()).decode(),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
@@ -60,15 +84,36 @@ def definition(fleet: Fleet, image: Image, group: str, user_data: str) -> dict[s
     return wanted
 
 
+def in_subnet(interface: Mapping[str, Any] | None, subnet: str) -> dict[str, Any]:
+    """Return where a request puts a node.
+
+    EC2 takes no subnet beside network interfaces, and an interface of the request in the place of
+    the template's: so it has all that the template's has, and the subnet.
+    """
+    if interface is None:
+        return {"SubnetId": subnet}
+    return {"NetworkInterfaces": [{**interface, "SubnetId": subnet}]}
+
+
+def adapter(group: str) -> dict[str, Any]:
+    """Return an Elastic Fabric Adapter as the first network interface, a member of a group."""
+    return {
+        "DeviceIndex": 0,
+        "InterfaceType": "efa",
+        "Groups": [group],
+        "DeleteOnTermination": True,
+    }
+
+
 def ensure(
-    aws: Aws, fleet: Fleet, aws_region: str, architecture: str, wanted: Mapping[str, Any]
+    aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
     """Make the launch template, or a version of it where its newest says something else.
 
     Raises:
         FleetError: AWS refuses.
     """
-    name = f"{names.resource_name(fleet.called)}-{architecture}"
+    name = f"{names.resource_name(fleet.called)}-{kind}"
     with asking(f"the launch template {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         found = _called(ec2, name)
@@ -79,7 +124,8 @@ def ensure(
             number = found["LatestVersionNumber"]
         else:
             number = _another(ec2, found, wanted)
-    return Template(id=found["LaunchTemplateId"], version=str(number))
+    interface = next(iter(wanted.get("NetworkInterfaces", [])), None)
+    return Template(id=found["LaunchTemplateId"], version=str(number), interface=interface)
 
 
 def digest(wanted: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Where nodes are put: subnets by zone, and the security group that lets the pool talk.
 
-The group lets in HTCondor's one shared port, from members of the group alone. The manager is made
+The group lets in HTCondor's one shared port, from members of the group alone; where they serve
+gangs, every port, because ranks meet on any that the system gives them. The manager is made
 a member where it is an instance of the same network; nodes elsewhere call out to it and are
 reached back over those connections (CCB), so that they need nothing open.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries, tags
@@ -29,6 +30,20 @@ if TYPE_CHECKING:
     )
 
 SSH = 22  # inside the group too, where the fleet has a key pair
+
+
+class Rule(NamedTuple):
+    """What members of the group may send to each other, as EC2 has it; -1: all there is."""
+
+    protocol: str
+    first: int
+    last: int
+    is_egress: bool = False
+
+
+ALL_TCP = Rule("tcp", 0, 65_535)  # torch's gloo and NCCL over sockets
+# An EFA carries what it knows as the group's own, and no rule for addresses: in and out.
+ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +90,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
     with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         group = _group_in(aws, fleet, aws_region, vpc) or _make_group(ec2, fleet, vpc)
-        _open(ec2, group, {PORT, SSH} if fleet.key_pair else {PORT})
+        _open(ec2, group, _rules(fleet))
     return group
 
 
@@ -167,35 +182,67 @@ def _make_group(ec2: EC2Client, fleet: Fleet, vpc: str) -> str:
     )["GroupId"]
 
 
-def _open(ec2: EC2Client, group: str, ports: set[int]) -> None:
-    """Let these ports in from the group's members, and nothing else from anywhere."""
+def _rules(fleet: Fleet) -> set[Rule]:
+    rules = {Rule("tcp", port, port) for port in ((PORT, SSH) if fleet.key_pair else (PORT,))}
+    if fleet.efa:
+        return rules | {ALL_IN, ALL_OUT}
+    return rules | {ALL_TCP} if fleet.gangs else rules
+
+
+def _open(ec2: EC2Client, group: str, wanted: set[Rule]) -> None:
+    """Let this pass among the group's members, and nothing else in from anywhere.
+
+    What goes out is free but for an EFA, and stays so.
+    """
     found = ec2.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])
-    rules = [rule for rule in found["SecurityGroupRules"] if not rule["IsEgress"]]
-    wanted = [rule for rule in rules if _inside(rule, group) and rule["FromPort"] in ports]
-    strange = [rule["SecurityGroupRuleId"] for rule in rules if rule not in wanted]
-    for port in sorted(ports - {rule["FromPort"] for rule in wanted}):
-        _let_in(ec2, group, port)
-    if strange:
-        ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=strange)
+    rules = found["SecurityGroupRules"]
+    there = {_as_rule(rule) for rule in rules if _inside(rule, group)}
+    strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
+    for rule in sorted(wanted - there):
+        _let_pass(ec2, group, rule)
+    if ids := [rule["SecurityGroupRuleId"] for rule in strange if not rule["IsEgress"]]:
+        ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=ids)
+    if ids := [rule["SecurityGroupRuleId"] for rule in strange if rule["IsEgress"]]:
+        _forget_egress(ec2, group, ids)
 
 
-def _inside(rule: SecurityGroupRuleTypeDef, group: str) -> bool:
-    return (
-        rule.get("ReferencedGroupInfo", {}).get("GroupId") == group
-        and rule["IpProtocol"] == "tcp"
-        and rule["FromPort"] == rule["ToPort"]
+def _is_strange(rule: SecurityGroupRuleTypeDef, group: str, wanted: set[Rule]) -> bool:
+    if _inside(rule, group):
+        return _as_rule(rule) not in wanted
+    return not rule["IsEgress"]  # what goes out elsewhere is AWS's default, or the user's choice
+
+
+def _forget_egress(ec2: EC2Client, group: str, ids: list[str]) -> None:
+    """Take away what let an EFA out; it may stay where the permission went with the gangs.
+
+    All else may go out anyway, so it opens nothing.
+    """
+    or_none(
+        lambda: ec2.revoke_security_group_egress(GroupId=group, SecurityGroupRuleIds=ids),
+        "UnauthorizedOperation",
     )
 
 
-def _let_in(ec2: EC2Client, group: str, port: int) -> None:
+def _inside(rule: SecurityGroupRuleTypeDef, group: str) -> bool:
+    return rule.get("ReferencedGroupInfo", {}).get("GroupId") == group
+
+
+def _as_rule(rule: SecurityGroupRuleTypeDef) -> Rule:
+    first, last = rule.get("FromPort", -1), rule.get("ToPort", -1)
+    return Rule(rule["IpProtocol"], first, last, rule["IsEgress"])
+
+
+def _let_pass(ec2: EC2Client, group: str, rule: Rule) -> None:
     members: IpPermissionTypeDef = {
-        "IpProtocol": "tcp",
-        "FromPort": port,
-        "ToPort": port,
+        "IpProtocol": rule.protocol,
+        "FromPort": rule.first,
+        "ToPort": rule.last,
         "UserIdGroupPairs": [{"GroupId": group}],
     }
 
     def allow() -> object:
+        if rule.is_egress:
+            return ec2.authorize_security_group_egress(GroupId=group, IpPermissions=[members])
         return ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[members])
 
     is_new = retries.on("InvalidGroup.NotFound")

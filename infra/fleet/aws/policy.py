@@ -38,6 +38,7 @@ DESCRIBED = [
     *("SpotPriceHistory", "Subnets"),
 ]
 RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
+EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
 OWN = [
     *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
     *("GetConsoleOutput", "RunInstances"),
@@ -155,20 +156,29 @@ def _allow(
     return statement | ({"Condition": conditions} if conditions else {})
 
 
-def _looking(*_: Any) -> list[Document]:
+def _rules(fleet: Fleet) -> list[str]:
+    """What is called on rules of the fleet's security group."""
+    return [*RULES, *(EFA_RULES if fleet.efa else [])]
+
+
+def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
     """What changes nothing; AWS scopes none of these."""
+    described = [*DESCRIBED, *(["PlacementGroups"] if fleet.gangs else [])]
     others = ["pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"]
-    return [_allow("Look", [*_all("ec2:Describe", DESCRIBED), *others])]
+    return [_allow("Look", [*_all("ec2:Describe", described), *others])]
 
 
 def _making(fleet: Fleet, within: _Arns) -> list[Document]:
     """What is made must get the fleet's tag, and stand in the fleet's regions."""
     tagged = {OWN_TAG: fleet.called, "aws:RequestedRegion": fleet.aws_regions}
-    create = ["ec2:CreateLaunchTemplate", "ec2:CreateSecurityGroup"]
-    makers = ["CreateLaunchTemplate", "CreateSecurityGroup", "RunInstances"]
-    groups, nodes = ("launch-template", "security-group"), ("instance", "volume")
+    creators = ["CreateLaunchTemplate", "CreateSecurityGroup"]
+    groups, nodes = ["launch-template", "security-group"], ("instance", "volume")
+    if fleet.clusters:
+        creators.append("CreatePlacementGroup")
+        groups.append("placement-group")
+    makers = [*creators, "RunInstances"]
     return [
-        _allow("Make", create, within.ec2(*groups), StringEquals=tagged),
+        _allow("Make", _all("ec2:", creators), within.ec2(*groups), StringEquals=tagged),
         _allow("Launch", ["ec2:RunInstances"], within.ec2(*nodes), StringEquals=tagged),
         _allow(
             "Tag",
@@ -184,7 +194,7 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)
-    rules = ["ec2:CreateSecurityGroup", *_all("ec2:", RULES)]
+    rules = ["ec2:CreateSecurityGroup", *_all("ec2:", _rules(fleet))]
     # The manager's own network card, and the groups that it is in besides.
     manager = within.ec2("instance", "network-interface", "security-group")
     return [
@@ -203,9 +213,13 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
     """What carries the fleet's tag may be used and changed; of a tag, the lease alone."""
     its = {ITS_TAG: fleet.called}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG]}}
-    own, nodes = within.ec2("instance", "launch-template", "security-group"), within.ec2("instance")
+    # Those that the fleet has from when its gangs wanted one are removed with it.
+    more = ["placement-group"] if fleet.gangs else []
+    own = within.ec2("instance", "launch-template", "security-group", *more)
+    actions = [*OWN, *_rules(fleet), *(["DeletePlacementGroup"] if more else [])]
+    nodes = within.ec2("instance")
     return [
-        _allow("Own", _all("ec2:", [*OWN, *RULES]), own, StringEquals=its),
+        _allow("Own", _all("ec2:", actions), own, StringEquals=its),
         _allow("Lease", ["ec2:CreateTags"], nodes, StringEquals=its, **lease),
         # Of any fleet: `reap` ends whatever outlived its lease.
         _allow("End", ["ec2:TerminateInstances"], nodes, StringLike={ITS_TAG: "*"}),

@@ -86,6 +86,8 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
         gpu_memory_mb=min((gpu["MemoryInfo"]["SizeInMiB"] for gpu in gpus), default=0),
         architecture=_architecture(info),
         local_disk_gb=info.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
+        clusters="cluster" in info.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
+        efa=info.get("NetworkInfo", {}).get("EfaSupported", False),
     )
 
 

@@ -78,7 +78,17 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
             TagSpecifications=[tags.specification(fleet, "launch-template")],
         )
 
+    def placement_group() -> object:
+        return ec2.create_placement_group(
+            DryRun=True,
+            GroupName=name,
+            Strategy="cluster",
+            TagSpecifications=[tags.specification(fleet, "placement-group")],
+        )
+
+    place = f"permission to make a placement group in {aws_region}"
     return [
+        *([(place, placement_group)] if fleet.clusters else []),
         (f"permission to make a security group in {aws_region}", group),
         (f"permission to make a launch template in {aws_region}", launch_template),
         (f"permission to launch in {aws_region}", partial(_launch, aws, fleet, aws_region, places)),
@@ -95,16 +105,23 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:
         raise FleetError("it takes the launch template that `up` makes")
-    architecture = made[0]["LaunchTemplateName"].rpartition("-")[2]
+    name = made[0]["LaunchTemplateName"]
+    efa = name.endswith(launch_template.EFA)
+    architecture = name.removesuffix(launch_template.EFA).rpartition("-")[2]
     kinds = instance_types.resolve(aws, fleet, aws_region)
-    fit: Any = next(kind.name for kind in kinds if kind.architecture == architecture)
+    fit: Any = next(
+        kind.name for kind in kinds if kind.architecture == architecture and kind.efa >= efa
+    )
+    groups = network.groups(aws, fleet, aws_region) if efa else []
+    interface = launch_template.adapter(groups[0]) if groups else None
+    subnet = next(iter(places()[aws_region].subnets.values()))
     aws.ec2(aws_region).run_instances(
         DryRun=True,
         MinCount=1,
         MaxCount=1,
         LaunchTemplate={"LaunchTemplateId": made[0]["LaunchTemplateId"], "Version": "$Latest"},
         InstanceType=fit,
-        SubnetId=next(iter(places()[aws_region].subnets.values())),
+        **launch_template.in_subnet(interface, subnet),
         IamInstanceProfile={"Name": names.resource_name(fleet.called)},
         TagSpecifications=[tags.specification(fleet, one) for one in ("instance", "volume")],
     )

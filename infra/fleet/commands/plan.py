@@ -11,6 +11,7 @@ from trialfleet.infra.fleet.aws import policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import instance_types, prices
+from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_prices
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -27,6 +28,7 @@ class FleetPlan:
         makes: what `up` makes beside the nodes.
         living: nodes that there are already.
         most_per_hour: USD of the largest fleet at the dearest candidate, within the cap.
+        gangs: what the gangs of its study take of it.
         policies: what the callers and the nodes must be allowed, as IAM has it.
     """
 
@@ -41,14 +43,20 @@ class FleetPlan:
     makes: Sequence[str]
     living: int
     most_per_hour: float
+    gangs: Sequence[GangPrice]
     policies: Mapping[str, Any]
 
 
-def fleet_plan(aws: Aws, fleet: Fleet) -> FleetPlan:
+def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
     """Return the plan of a fleet.
 
+    Args:
+        aws: the account.
+        fleet: which.
+        gangs: those of its study.
+
     Raises:
-        InputError: an instance type doesn't exist.
+        InputError: an instance type doesn't exist, or a gang could never begin.
         FleetError: AWS refuses, or no candidate is left.
     """
     account = aws.account(fleet.home)
@@ -63,9 +71,10 @@ def fleet_plan(aws: Aws, fleet: Fleet) -> FleetPlan:
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,
-        makes=_makes(fleet, account),
+        makes=_makes(fleet, account, candidates),
         living=len(inventory.instances(aws, fleet)),
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
+        gangs=gang_prices(fleet, gangs, candidates),
         policies=policies(fleet, account),
     )
 
@@ -94,12 +103,24 @@ def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     }
 
 
-def _makes(fleet: Fleet, account: str) -> list[str]:
+def _makes(fleet: Fleet, account: str, candidates: Sequence[Candidate]) -> list[str]:
     name = names.resource_name(fleet.called)
     bucket = fleet.bucket or names.bucket_name(fleet.called, account)
     return [
         *(f"security group and launch templates {name} in {at}" for at in fleet.aws_regions),
+        *_for_gangs(fleet, candidates),
         f"IAM role and instance profile {name}",
         f"S3 bucket {bucket}, prefix {names.prefix(fleet.called)}",
         f"SSM parameter {names.token_parameter(fleet.called)} in {fleet.home}",
+    ]
+
+
+def _for_gangs(fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
+    """What the types that may be chosen get for gangs, and where."""
+    name = names.resource_name(fleet.called)
+    placed = {one.aws_region for one in candidates if fleet.clusters and one.type.clusters}
+    adapted = sorted({one.type.name for one in candidates if fleet.efa and one.type.efa})
+    return [
+        *(f"cluster placement group {name} in {at}" for at in fleet.aws_regions if at in placed),
+        *([f"an Elastic Fabric Adapter for each node of {', '.join(adapted)}"] if adapted else []),
     ]

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.infra.fleet.aws import bucket, identity, launch_template, network, tags, token_store
+from trialfleet.infra.fleet.aws import (
+    bucket,
+    identity,
+    launch_template,
+    network,
+    placement,
+    tags,
+    token_store,
+)
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -127,6 +135,7 @@ def _regional(aws: Aws, fleet: Fleet, aws_region: str) -> list[Resource]:
                 for found in launch_template.templates(aws, fleet, aws_region)
             ],
             "security group": network.groups(aws, fleet, aws_region),
+            "placement group": placement.groups(aws, fleet, aws_region),
         }
     return [
         Resource(kind=kind, id=id_, aws_region=aws_region)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from botocore.exceptions import ClientError
 
-from trialfleet.infra.fleet.aws import retries, tags
+from trialfleet.infra.fleet.aws import launch_template, retries, tags
 from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of
 from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.network import RegionNetwork
@@ -48,6 +48,7 @@ JUST_MADE = {
     "InvalidGroup.NotFound",
     "InvalidLaunchTemplateId.NotFound",
     "InvalidLaunchTemplateId.VersionNotFound",
+    "InvalidPlacementGroup.Unknown",
 }
 FLEETING = {
     UNAVAILABLE[code]
@@ -68,7 +69,7 @@ class Ready(Protocol):
 
     @property
     def templates(self) -> dict[tuple[str, str], Template]:
-        """The launch template, by AWS region and architecture."""
+        """The launch template, by AWS region and `launch_template.kind_of`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +113,13 @@ def launch(
     progress: Progress,
     *,
     now: datetime | None = None,
+    least: int = 1,
 ) -> Launched:
     """Ask for nodes, of the candidates in their order, within the fleet's price cap per hour.
+
+    Those of gangs all lie in one zone, because a placement group can't lie in two, and what ranks
+    send each other across zones is slow and costs. The zone is that of the first node for as long
+    as one lives; one that has not room for `least` is left, as long as nothing was launched there.
 
     Args:
         aws: the account.
@@ -124,6 +130,7 @@ def launch(
         run: what run they are for; empty for none.
         progress: takes a line for each answer.
         now: the moment; by default the present.
+        least: fewer nodes than so many would be of no use: a zone that has not so many gives none.
 
     Returns:
         The instances that AWS started, which may be fewer, and who refused.
@@ -136,8 +143,9 @@ def launch(
     missing = _split(fleet, order.living, count)
     launched = Launched()
     for candidate in candidates:
-        while missing[candidate.lifecycle] > 0:
-            answer = order.ask(candidate, missing[candidate.lifecycle])
+        while missing[candidate.lifecycle] > 0 and order.reaches(candidate):
+            lacking = max(1, least - len(launched.instances))
+            answer = order.ask(candidate, missing[candidate.lifecycle], lacking)
             if isinstance(answer, Refusal):
                 progress(str(answer))
                 launched.refusals.append(answer)
@@ -145,7 +153,14 @@ def launch(
             missing[candidate.lifecycle] -= len(answer)
             launched.instances.extend(answer)
             progress(f"{label(candidate)}: launched {', '.join(i.id for i in answer)}")
+    if candidates and not (launched.instances or launched.refusals) and any(missing.values()):
+        launched.refusals.append(_elsewhere(candidates[0], order.zone))
     return launched
+
+
+def _elsewhere(candidate: Candidate, zone: str | None) -> Refusal:
+    reason = f"nodes of a gang lie in one zone, and those that there are lie in {zone}"
+    return Refusal(candidate=candidate, code="zone", reason=reason)
 
 
 def _split(fleet: Fleet, living: Sequence[Instance], count: int) -> dict[Lifecycle, int]:
@@ -179,16 +194,27 @@ class _Order:
     def living(self) -> list[Instance]:
         return [instance for instance in self._known if instance.alive]
 
-    def ask(self, candidate: Candidate, wanted: int) -> list[Instance] | Refusal:
-        """Ask for at most so many of a candidate; AWS gives at least one or refuses."""
+    @property
+    def zone(self) -> str | None:
+        """Where the nodes of gangs lie: the zone of the oldest; None while there is none."""
+        running = [one for one in self._known if one.state in {"pending", "running"}]
+        return running[0].zone if running and self._fleet.gangs else None
+
+    def reaches(self, candidate: Candidate) -> bool:
+        """Tell whether a candidate's nodes would lie where those lie that there are."""
+        return self.zone in {None, candidate.zone}
+
+    def ask(self, candidate: Candidate, wanted: int, least: int = 1) -> list[Instance] | Refusal:
+        """Ask for at most `wanted` of a candidate; AWS gives at least `least` or refuses."""
         place = self._prepared.places[candidate.aws_region]
         if candidate.zone not in place.subnets:
             return Refusal(candidate=candidate, code="subnet", reason="no subnet in this zone")
+        least = min(least, wanted)
         affordable = self._affordable(candidate, wanted)
-        if affordable < 1:
+        if affordable < least:
             reason = f"would exceed the cap of {self._fleet.price_cap.hour} USD per hour"
             return Refusal(candidate=candidate, code="cap", reason=reason)
-        return self._request(candidate, affordable)
+        return self._request(candidate, affordable, least)
 
     def _affordable(self, candidate: Candidate, wanted: int) -> int:
         cap = self._fleet.price_cap.hour
@@ -201,11 +227,11 @@ class _Order:
         )
         return min(wanted, math.floor((cap - spent) / candidate.price + 1e-9))
 
-    def _request(self, candidate: Candidate, count: int) -> list[Instance] | Refusal:
+    def _request(self, candidate: Candidate, count: int, least: int) -> list[Instance] | Refusal:
         name = self._name(candidate)
         with asking(f"{count} x {label(candidate)}"):
             try:
-                made = self._run_instances(candidate, count, name)
+                made = self._run_instances(candidate, count, least, name)
             except ClientError as error:
                 if code_of(error) not in UNAVAILABLE:
                     raise
@@ -215,8 +241,10 @@ class _Order:
         self._known += made
         return made
 
-    def _run_instances(self, candidate: Candidate, count: int, name: str) -> list[Instance]:
-        request = self._described(candidate, count, name)
+    def _run_instances(
+        self, candidate: Candidate, count: int, least: int, name: str
+    ) -> list[Instance]:
+        request = self._described(candidate, count, least, name)
         ec2 = self._aws.ec2(candidate.aws_region)
         ec2.meta.events.register_first("needs-retry.ec2.RunInstances", _take_as_answer, "capacity")
         answer = retries.patiently(lambda: ec2.run_instances(**request), _is_new, retries.LATER)
@@ -224,15 +252,16 @@ class _Order:
             inventory.described(instance, candidate.aws_region) for instance in answer["Instances"]
         ]
 
-    def _described(self, candidate: Candidate, count: int, name: str) -> dict[str, Any]:
+    def _described(self, candidate: Candidate, count: int, least: int, name: str) -> dict[str, Any]:
         template = self._template(candidate)
+        subnet = self._prepared.places[candidate.aws_region].subnets[candidate.zone]
         tagged = self._tags(candidate, name)
         request: dict[str, Any] = {
             "LaunchTemplate": {"LaunchTemplateId": template.id, "Version": template.version},
             "InstanceType": candidate.type.name,
-            "SubnetId": self._prepared.places[candidate.aws_region].subnets[candidate.zone],
+            **launch_template.in_subnet(template.interface, subnet),
             "IamInstanceProfile": {"Name": self._prepared.profile},
-            "MinCount": 1,
+            "MinCount": least,
             "MaxCount": count,
             "ClientToken": name,
             "TagSpecifications": [
@@ -241,10 +270,14 @@ class _Order:
         }
         if candidate.lifecycle == "spot":
             request["InstanceMarketOptions"] = self._spot()
+        if self._fleet.clusters and candidate.type.clusters:
+            request["Placement"] = {"GroupName": names.resource_name(self._fleet.called)}
         return request
 
     def _template(self, candidate: Candidate) -> Template:
-        return self._prepared.templates[candidate.aws_region, candidate.type.architecture]
+        type_ = candidate.type
+        kind = launch_template.kind_of(self._fleet, type_.architecture, efa=type_.efa)
+        return self._prepared.templates[candidate.aws_region, kind]
 
     def _spot(self) -> dict[str, Any]:
         options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}

@@ -10,6 +10,7 @@ from trialfleet.infra.fleet.aws import (
     identity,
     launch_template,
     network,
+    placement,
     retries,
     token_store,
 )
@@ -95,6 +96,7 @@ def _delete(aws: Aws, fleet: Fleet, progress: Progress) -> list[str]:
             for what, step in (
                 ("launch templates", launch_template.remove),
                 ("security group", network.remove),
+                *([("placement group", placement.remove)] if fleet.gangs else []),
             )
         ),
         ("instance profile and role", lambda: identity.remove(aws, fleet)),

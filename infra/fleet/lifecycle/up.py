@@ -17,6 +17,7 @@ from trialfleet.infra.fleet.aws import (
     images,
     launch_template,
     network,
+    placement,
     retries,
     token_store,
 )
@@ -70,7 +71,7 @@ class Prepared:
     Attributes:
         profile: the instance profile.
         places: the network, by AWS region.
-        templates: the launch template, by AWS region and architecture.
+        templates: the launch template, by AWS region and `launch_template.kind_of`.
     """
 
     profile: str
@@ -121,17 +122,26 @@ def prepare(
     user_data = inputs.user_data(settings)
     progress("the nodes' role and instance profile")
     profile = identity.ensure(aws, fleet, inputs.policy, inputs.trust)
-    kinds = sorted({(choice.aws_region, choice.type.architecture) for choice in candidates})
+    regions = sorted({choice.aws_region for choice in candidates})
     groups = {
         aws_region: _network(aws, fleet, inputs, aws_region, places, progress)
-        for aws_region in dict(kinds)
+        for aws_region in regions
     }
     templates = {
-        (aws_region, architecture): _template(
-            aws, fleet, aws_region, architecture, groups[aws_region], user_data
+        (aws_region, launch_template.kind_of(fleet, architecture, efa=efa)): _template(
+            aws, fleet, aws_region, architecture, groups[aws_region], user_data, efa=efa
         )
-        for aws_region, architecture in kinds
+        for aws_region, architecture, efa in sorted(
+            {
+                (one.aws_region, one.type.architecture, fleet.efa and one.type.efa)
+                for one in candidates
+            }
+        )
     }
+    if fleet.clusters:
+        for aws_region in sorted({one.aws_region for one in candidates if one.type.clusters}):
+            progress(f"the placement group in {aws_region}")
+            placement.ensure(aws, fleet, aws_region)
     return Prepared(profile=profile, places=places, templates=templates)
 
 
@@ -168,8 +178,11 @@ def up(
     lease.renew(aws, fleet, living)
     refusals = []
     for pause in (*PAUSES, None):
+        missing = max(0, wanted - len(living))
+        # Nodes of a gang come together or not at all: some of them alone would cost for nothing.
+        least = missing if fleet.gangs else 1
         launched = launch.launch(
-            aws, fleet, prepared, candidates, max(0, wanted - len(living)), run, progress
+            aws, fleet, prepared, candidates, missing, run, progress, least=least
         )
         living += launched.instances
         refusals = launched.refusals
@@ -244,8 +257,16 @@ def _network(
 
 
 def _template(
-    aws: Aws, fleet: Fleet, aws_region: str, architecture: str, group: str, user_data: str
+    aws: Aws,
+    fleet: Fleet,
+    aws_region: str,
+    architecture: str,
+    group: str,
+    user_data: str,
+    *,
+    efa: bool,
 ) -> Template:
     image = images.find(aws, fleet, aws_region, architecture)
-    wanted = launch_template.definition(fleet, image, group, user_data)
-    return launch_template.ensure(aws, fleet, aws_region, architecture, wanted)
+    wanted = launch_template.definition(fleet, image, group, user_data, efa=efa)
+    kind = launch_template.kind_of(fleet, architecture, efa=efa)
+    return launch_template.ensure(aws, fleet, aws_region, kind, wanted)

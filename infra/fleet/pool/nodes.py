@@ -6,8 +6,8 @@ ads are pure; `look` asks the collector and the schedd.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -113,19 +113,21 @@ class PoolNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Trials that ask for the same.
+    """Trials that ask for the same, or jobs of one gang.
 
     Attributes:
         need: what each asks for.
         requirements: its other demands on a node, as a ClassAd expression.
         jobs: how many they are.
         since: when the first of them began to wait, or to run; None if HTCondor doesn't say.
+        least: fewer than so many at once are of no use: a gang that waits begins with its min.
     """
 
     need: Room
     jobs: int
     requirements: str = ""
     since: datetime | None = None
+    least: int = 1
 
     @property
     def kind(self) -> tuple[Room, str]:
@@ -291,23 +293,46 @@ def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
     return Demand(idle=_groups(jobs, {IDLE}), active=_groups(jobs, ACTIVE))
 
 
-def _groups(jobs: Iterable[Mapping[str, Any]], statuses: set[int]) -> tuple[Group, ...]:
-    """Return the jobs in one of these states by what they ask for, the largest first."""
-    of: dict[tuple[Room, str], list[datetime | None]] = defaultdict(list)
+def _groups(jobs: Sequence[Mapping[str, Any]], statuses: set[int]) -> tuple[Group, ...]:
+    """Return the jobs in one of these states by what they ask for, the largest first.
+
+    Of gangs that ask for the same the oldest comes first: it is the one that gets slots.
+    """
+    of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
         if job.get("JobStatus") in statuses:
             need = _room(job, "RequestGPUs", "RequestCpus", "RequestMemory")
-            since = _number(job, "EnteredCurrentStatus")
-            of[need, str(job.get("Requirements", ""))].append(_moment(since) if since else None)
+            of[need, str(job.get("Requirements", "")), -_gang(job)].append(job)
+    begun = Counter(_gang(job) for job in jobs if job.get("JobStatus") in ACTIVE)
     return tuple(
         Group(
             need=need,
             requirements=requirements,
-            jobs=len(moments),
-            since=min((moment for moment in moments if moment), default=None),
+            jobs=len(alike),
+            since=min((moment for job in alike if (moment := _since(job))), default=None),
+            least=_least(alike[0], begun),
         )
-        for (need, requirements), moments in sorted(of.items(), reverse=True, key=lambda i: i[0])
+        for (need, requirements, _), alike in sorted(
+            of.items(), reverse=True, key=lambda item: item[0]
+        )
     )
+
+
+def _gang(job: Mapping[str, Any]) -> int:
+    """Return which gang a job is of, the jobs of one submission; 0: of none."""
+    return int(_number(job, "ClusterId") or 0) if _number(job, "TrialfleetGangMin") else 0
+
+
+def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
+    """Return how many more of a gang's jobs it takes for the gang to train; 1 where it does."""
+    if not (gang := _gang(job)):
+        return 1
+    return max(1, int(_number(job, "TrialfleetGangMin") or 1) - begun[gang])
+
+
+def _since(job: Mapping[str, Any]) -> datetime | None:
+    since = _number(job, "EnteredCurrentStatus")
+    return _moment(since) if since else None
 
 
 def _room(ad: Mapping[str, Any], gpus: str, cpus: str, memory: str) -> Room:

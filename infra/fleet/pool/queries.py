@@ -45,6 +45,7 @@ NODE_ATTRIBUTES = [
 JOB_ATTRIBUTES = [
     "JobStatus",
     "GlobalJobId",
+    "ClusterId",
     "RequestCpus",
     "RequestGPUs",
     "RequestMemory",
@@ -54,6 +55,7 @@ JOB_ATTRIBUTES = [
     "TrialfleetFolder",
     "TrialfleetRegion",
     "TrialfleetNode",
+    "TrialfleetGangMin",
 ]
 AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 Ad = dict[str, Any]

@@ -370,7 +370,8 @@ class Autoscaler:
         inputs = self._connections.inputs(self._aws, self._fleet)
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
         prepared = up.prepare(aws, fleet, inputs, candidates, run)
-        got = launch.launch(aws, fleet, prepared, candidates, decision.launch, run, say, now=now)
+        count, least = decision.launch, decision.least
+        got = launch.launch(aws, fleet, prepared, candidates, count, run, say, now=now, least=least)
         self._watch.launched(got.instances)
         if len(got.instances) >= decision.launch:
             self._capacity.reset()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trialfleet.infra.fleet.pool.nodes import OURS, Demand, Group, PoolNode, Room
 from trialfleet.infra.fleet.scaling.limits import Limits, how_many
-from trialfleet.infra.fleet.scaling.packing import Packing, pack
+from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 
 SILENT_MINUTES = 5.0  # a node that the collector has lost for so long is given up
 MATCH_MINUTES = 5.0  # trials that wait so long beside a node free for so long don't match it
@@ -75,12 +75,14 @@ class Decision:
 
     Attributes:
         launch: number of nodes to ask for.
+        least: fewer than so many of them would be of no use: no gang would begin on them.
         drain: nodes that are to take no more trials; they are terminated when empty.
         terminate: nodes to end at once: nothing runs there.
         reasons: one line for each thing that a person may wonder about.
     """
 
     launch: int = 0
+    least: int = 1
     drain: tuple[Removal, ...] = ()
     terminate: tuple[Removal, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -98,12 +100,15 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
     fleet = _Fleet(nodes, limits, now)
     if limits.run_cap is not None and limits.spent >= limits.run_cap:
         return _wind_down(fleet)
-    packing = pack(demand.idle, fleet.free(), limits.room)
+    free, allowance = fleet.free(), _allowance(fleet)
+    packing = pack(demand.idle, free, limits.room, allowance.nodes)
+    wanted = pack(demand.idle, free, limits.room).new
     over = _over_the_hour_cap(fleet)
     idle = _idle_too_long(fleet, packing.used, over)
-    launch, held_back = _launch(fleet, packing.new)
+    launch, held_back = _launch(fleet, packing.new, wanted, allowance)
     return Decision(
         launch=launch,
+        least=max(1, least_new(demand.idle, free, limits.room, launch)),
         drain=(
             *(_too_dear(fleet, node) for node in over if node.pool),
             *(_was_idle(fleet, node) for node in idle),
@@ -126,7 +131,8 @@ def unmatched_trials(
     found = []
     for group in demand.idle:
         if group.since is not None and _minutes(group.since, now) >= MATCH_MINUTES:
-            fitting = (n for n in free if n.pool and n.pool.free.holds(group.need))
+            rooms = {n.instance: n.pool.free for n in free if n.pool}
+            fitting = [n for n in free if n.instance in pack([group], rooms, Room(), 0).used]
             found += [(group, node) for node in fitting][:1]
     return found
 
@@ -212,12 +218,15 @@ class _Fleet:
 # --- Up -------------------------------------------------------------------------------------------
 
 
-def _launch(fleet: _Fleet, missing: int) -> tuple[int, str]:
-    """Return how many nodes to ask for, and what holds back the others that would be of use."""
+class _Allowance(NamedTuple):
+    """How many new nodes there may be, and what keeps others from coming."""
+
+    nodes: int
+    bound: str
+
+
+def _allowance(fleet: _Fleet) -> _Allowance:
     limits = fleet.limits
-    wanted = max(missing, limits.min_nodes - len(fleet.among(OPEN)))
-    if wanted <= 0:
-        return 0, ""
     rate = fleet.rate(fleet.besides(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes),
@@ -226,8 +235,24 @@ def _launch(fleet: _Fleet, missing: int) -> tuple[int, str]:
         **({limits.paused: 0} if limits.paused else {}),
     }
     bound, allowed = min(bounds.items(), key=lambda item: item[1])
-    launch = max(0, min(wanted, allowed))
-    return launch, f"{wanted - launch} more would be of use: {bound}" if launch < wanted else ""
+    return _Allowance(max(0, allowed), bound)
+
+
+def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> tuple[int, str]:
+    """Return how many nodes to ask for, and what holds back the others that would be of use.
+
+    Args:
+        fleet: the nodes that there are.
+        useful: so many of those that may come would be of use.
+        wanted: so many would be of use, if all could come.
+        allowance: how many may come.
+    """
+    lacking = fleet.limits.min_nodes - len(fleet.among(OPEN))
+    wanted = max(wanted, lacking)
+    launch = max(useful, min(lacking, allowance.nodes), 0)
+    if launch >= wanted:
+        return launch, ""
+    return launch, f"{wanted - launch} more would be of use: {allowance.bound}"
 
 
 def _hour_bound(rate: float, limits: Limits) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trialfleet.infra.fleet.pool.nodes import Group, Room
+from trialfleet.infra.fleet.scaling.limits import UNBOUNDED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,27 +24,61 @@ class Packing:
     unfit: tuple[Group, ...]
 
 
-def pack(waiting: Iterable[Group], free: Mapping[str, Room], new: Room) -> Packing:
+def pack(
+    waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int = UNBOUNDED
+) -> Packing:
     """Return where trials go: the largest first, each into the first node with room for it.
+
+    A gang that would not begin, for want of nodes beyond the most, goes nowhere: it holds none of
+    those that are there, and none is missing for it.
 
     Args:
         waiting: what they ask for.
         free: the room on nodes that are there or come, in the order in which they are filled.
         new: the room on a node that isn't asked for yet.
+        most: so many new nodes there may be.
     """
     left = dict(free)
     fresh: dict[str, Room] = {}
     unfit: list[Group] = []
     for group in sorted(waiting, key=lambda group: group.need, reverse=True):
+        before = dict(left), dict(fresh)
         homeless = _fill(fresh, group.need, _fill(left, group.need, group.jobs))
         if homeless and not new.holds(group.need):
             unfit.append(Group(need=group.need, jobs=homeless))
-            continue
-        while homeless:
-            fresh[f"new {len(fresh)}"] = new
-            homeless = _fill(fresh, group.need, homeless)
+        else:
+            while homeless and len(fresh) < most:
+                fresh[f"new {len(fresh)}"] = new
+                homeless = _fill(fresh, group.need, homeless)
+        if group.jobs - homeless < min(group.least, group.jobs):
+            left, fresh = before
     used = frozenset(name for name, room in left.items() if room != free[name])
     return Packing(used=used, new=len(fresh), unfit=tuple(unfit))
+
+
+def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int) -> int:
+    """Return the smallest number of new nodes that is of any use; 0 where none is."""
+    waiting = list(waiting)
+    return next(
+        (found for few in range(1, most + 1) if (found := pack(waiting, free, new, few).new)),
+        0,
+    )
+
+
+def never_begins(least: int, nodes: int, slots: int) -> str:
+    """Return why a gang can never begin, in words; empty if it can.
+
+    Args:
+        least: with how many jobs it begins.
+        nodes: how many nodes there may be.
+        slots: how many of its jobs a node holds at the most.
+    """
+    if least <= nodes * slots:
+        return ""
+    return (
+        f"a gang begins with {least} jobs (resources.nodes.min), and the fleet never has room for "
+        f"more than {nodes * slots}: nodes.max is {nodes}, and a node holds {slots} of them"
+    )
 
 
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:

@@ -8,6 +8,7 @@ from trialfleet.errors import first_of
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.scaling.saved_state import room_of
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
@@ -19,20 +20,31 @@ class SuitableTypes:
     Attributes:
         need: what it asks for.
         rooms: what a node of each type has.
+        least: so many of them must run at once, the jobs of a gang.
+        nodes: so many nodes there may be.
     """
 
     need: Room
     rooms: dict[str, Room]
+    least: int = 1
+    nodes: int = 1
 
     @property
     def types(self) -> list[str]:
-        """The types whose nodes could hold it."""
-        return [name for name, room in sorted(self.rooms.items()) if room.holds(self.need)]
+        """The types whose nodes could hold it: of a gang, so many jobs that it begins."""
+        return [
+            name
+            for name, room in sorted(self.rooms.items())
+            if self.nodes * room.holds(self.need) >= self.least
+        ]
 
     def __str__(self) -> str:
         """In a line."""
         if found := self.types:
             return f"nodes of the study's fleet can hold one: {first_of(found, 4)}"
+        slots = max(room.holds(self.need) for room in self.rooms.values())
+        if slots and (why := never_begins(self.least, self.nodes, slots)):
+            return why
         name, room = max(self.rooms.items(), key=lambda item: item[1])
         return (
             f"no instance type of the study's fleet can hold one: it needs {self.need}, and the "
@@ -40,8 +52,14 @@ class SuitableTypes:
         )
 
 
-def suitable_types(aws: Aws, fleet: Fleet, need: Room) -> SuitableTypes | None:
+def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
     """Return what the nodes of a fleet have for a job; None where AWS knows none of their types.
+
+    Args:
+        aws: the account.
+        fleet: whose nodes.
+        need: what the job asks for.
+        least: so many such jobs must run at once: with how many a gang begins.
 
     Raises:
         InputError: an instance type exists nowhere.
@@ -49,4 +67,6 @@ def suitable_types(aws: Aws, fleet: Fleet, need: Room) -> SuitableTypes | None:
     """
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
     rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}
-    return SuitableTypes(need=need, rooms=rooms) if rooms else None
+    if not rooms:
+        return None
+    return SuitableTypes(need=need, rooms=rooms, least=least, nodes=fleet.nodes.max)

@@ -102,6 +102,20 @@ class Nodes(Section):
         return self
 
 
+class Gangs(Section):
+    """What nodes that train one model together have of EC2, beside an open network."""
+
+    placement_group: bool = Field(
+        default=True,
+        description="Nodes lie close together, in a cluster placement group, where their type may.",
+    )
+    efa: bool = Field(
+        default=True,
+        description="Nodes of a type that has an Elastic Fabric Adapter get one; the security "
+        "group then lets all protocols through among its members, else TCP alone.",
+    )
+
+
 class PriceCap(Section):
     """What the fleet may cost, in USD; reached, nodes are drained and no more are asked for."""
 
@@ -165,6 +179,11 @@ class Fleet(Section):
         le=16,
         description="So many trials share each GPU (default: as the study's resources.gpus asks).",
     )
+    gangs: Gangs | None = Field(
+        None,
+        description="Nodes serve gangs (docs/gangs.md): all lie in one zone, and reach each other "
+        "on every port (default: with {} where the study has gangs, otherwise not).",
+    )
     probe: Probe = Probe()
     idle_minutes: float = Field(
         10, gt=0, le=1_440, description="A node idle for so long is drained and removed."
@@ -224,6 +243,16 @@ class Fleet(Section):
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0
+
+    @property
+    def clusters(self) -> bool:
+        """True when nodes go into a cluster placement group, if their type may."""
+        return self.gangs is not None and self.gangs.placement_group
+
+    @property
+    def efa(self) -> bool:
+        """True when nodes get an Elastic Fabric Adapter, if their type has one."""
+        return self.gangs is not None and self.gangs.efa
 
     @property
     def spot_nodes(self) -> bool:

@@ -22,6 +22,8 @@ class InstanceType:
         gpu_memory_mb: memory of one GPU in MiB; 0 without.
         architecture: `x86_64` or `arm64`.
         local_disk_gb: NVMe of the machine's own in GB; 0 without.
+        clusters: whether it may lie in a cluster placement group.
+        efa: whether it has an Elastic Fabric Adapter.
     """
 
     name: str
@@ -32,6 +34,8 @@ class InstanceType:
     gpu_memory_mb: int
     architecture: str
     local_disk_gb: int = 0
+    clusters: bool = False
+    efa: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

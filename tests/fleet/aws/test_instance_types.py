@@ -31,7 +31,20 @@ def test_a_listed_type_is_what_aws_says_of_it(cloud: Account) -> None:
         gpu_memory_mb=22_888,
         architecture="x86_64",
         local_disk_gb=3_800,
+        clusters=True,
+        efa=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "clusters", "efa"),
+    [("g5.xlarge", True, False), ("p4d.24xlarge", True, True), ("t3.small", False, False)],
+)
+def test_a_type_says_whether_it_lies_close_to_others_and_has_an_efa(
+    cloud: Account, name: str, clusters: bool, efa: bool
+) -> None:
+    (kind,) = resolved(cloud, instance_types=[name])
+    assert (kind.clusters, kind.efa) == (clusters, efa)
 
 
 def test_gpus_of_another_maker_are_none_to_us() -> None:

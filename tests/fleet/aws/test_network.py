@@ -26,6 +26,31 @@ def rules(cloud: Account, group: str) -> list[Any]:
     ]
 
 
+def listed(cloud: Account, group: str) -> list[Any]:
+    found = cloud.client("ec2").describe_security_group_rules(
+        Filters=[{"Name": "group-id", "Values": [group]}]
+    )
+    return list(found["SecurityGroupRules"])
+
+
+def allowed(cloud: Account, group: str) -> set[tuple[str, int, int]]:
+    """What members let in from each other."""
+    return {
+        (rule["IpProtocol"], rule.get("FromPort", -1), rule.get("ToPort", -1))
+        for rule in listed(cloud, group)
+        if not rule["IsEgress"] and rule["ReferencedGroupInfo"]["GroupId"] == group
+    }
+
+
+def sent_by(cloud: Account, group: str) -> set[tuple[str, str]]:
+    """What members may send, and to which group; empty: to anybody."""
+    return {
+        (rule["IpProtocol"], rule.get("ReferencedGroupInfo", {}).get("GroupId", ""))
+        for rule in listed(cloud, group)
+        if rule["IsEgress"]
+    }
+
+
 def made(cloud: Account, **changes: Any) -> str:
     spec = fleet(**changes)
     return network.ensure(cloud.aws, spec, HOME, network.places(cloud.aws, spec)[HOME].vpc)
@@ -101,6 +126,46 @@ def test_a_key_pair_opens_ssh_inside_the_group_and_no_further(cloud: Account) ->
     ]
     assert made(cloud) == group
     assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
+
+
+@pytest.mark.parametrize(
+    ("gangs", "more"),
+    [({"efa": False}, [("tcp", 0, 65_535)]), ({}, [("-1", -1, -1)])],
+)
+def test_nodes_of_gangs_reach_each_other_on_every_port_until_the_key_is_gone(
+    cloud: Account, gangs: dict[str, bool], more: list[tuple[str, int, int]]
+) -> None:
+    group = made(cloud)
+    assert made(cloud, gangs=gangs) == group
+    opened = sorted(allowed(cloud, group) - {("tcp", 9618, 9618)})
+    assert opened == more
+    cloud.faults.calls.clear()
+    made(cloud, gangs=gangs)
+    assert all(call.startswith("ec2:Describe") for call in cloud.faults.calls)
+    assert made(cloud) == group
+    assert allowed(cloud, group) == {("tcp", 9618, 9618)}
+    assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
+
+
+def test_an_efa_may_also_send_to_the_group_and_nobody_elses_rule_is_touched(
+    cloud: Account,
+) -> None:
+    group = made(cloud)
+    before = sent_by(cloud, group)
+    made(cloud, gangs={})
+    assert sent_by(cloud, group) == {*before, ("-1", group)}
+    made(cloud, gangs={"efa": False})
+    assert sent_by(cloud, group) == before
+    assert before == {("-1", "")}
+
+
+def test_a_right_that_went_with_the_gangs_does_not_keep_the_fleet_from_coming_up(
+    cloud: Account,
+) -> None:
+    group = made(cloud, gangs={})
+    cloud.faults.refuse("RevokeSecurityGroupEgress", "UnauthorizedOperation")
+    assert made(cloud) == group
+    assert allowed(cloud, group) == {("tcp", 9618, 9618)}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.instances import inventory, lease
 from trialfleet.infra.fleet.lifecycle import reap, up
 from trialfleet.infra.fleet.lifecycle.down import down
 from trialfleet.infra.fleet.spec import names
-from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
 
 MOST_CHARACTERS = 6_144  # of a managed policy, without white space
 MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 2})
@@ -130,6 +130,53 @@ def test_the_callers_policy_names_what_is_called_and_nothing_else(cloud: Account
     called = {action for call in cloud.faults.calls for action in IAM_NAMES.get(call, [call])}
     allowed = {action for one in policy_of()["Statement"] for action in one["Action"]}
     assert called | UNCALLED == allowed
+
+
+GANGS = moto_account.fleet(instance_types=["g5.8xlarge"], gangs={}, nodes={"max": 2})
+GANGS_CALL = {
+    *("ec2:AuthorizeSecurityGroupEgress", "ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"),
+    *("ec2:DescribePlacementGroups", "ec2:RevokeSecurityGroupEgress"),
+}
+
+
+def test_gangs_take_leave_for_what_they_add_and_for_nothing_else(cloud: Account) -> None:
+    def granted(fleet: Fleet) -> set[str]:
+        return {action for one in policy_of(fleet)["Statement"] for action in one["Action"]}
+
+    without_gangs = GANGS.model_copy(update={"gangs": None})
+    assert granted(GANGS) - granted(without_gangs) == GANGS_CALL
+    assert granted(without_gangs) <= granted(GANGS)
+    plain_gangs = GANGS.model_copy(update={"gangs": Gangs(placement_group=False, efa=False)})
+    assert granted(plain_gangs) - granted(without_gangs) == {
+        "ec2:DeletePlacementGroup",
+        "ec2:DescribePlacementGroups",
+    }
+    own = moto_account.manager_instance(cloud)
+    cloud.faults.calls.clear()
+    assert raised_watched_and_removed(cloud.aws, own, GANGS) == []
+    assert set(cloud.faults.calls) >= GANGS_CALL - {"ec2:RevokeSecurityGroupEgress"}
+
+
+def test_the_policy_is_enough_for_the_life_of_a_fleet_with_gangs(cloud: Account) -> None:
+    own = moto_account.manager_instance(cloud)
+    with moto_iam.allowed(policy_of(GANGS)) as aws:
+        up.prepare(aws, GANGS, supplies_of(own), choice.candidates(aws, GANGS))
+        no_efa = GANGS.model_copy(update={"gangs": Gangs(efa=False)})
+        up.prepare(aws, no_efa, supplies_of(own), choice.candidates(aws, no_efa))
+        assert raised_watched_and_removed(aws, own, GANGS) == []
+
+
+def test_a_placement_group_is_made_with_the_tag_and_used_and_removed_where_it_carries_it() -> None:
+    arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:placement-group/trialfleet-f"
+    tag = {"aws:RequestTag/trialfleet:fleet": "f", "aws:RequestedRegion": ["eu-west-1"]}
+    document = policy_of(GANGS)
+    (make,) = grants(document, "ec2:CreatePlacementGroup", arn)
+    assert make["Condition"]["StringEquals"] == tag
+    for action in ("ec2:RunInstances", "ec2:DeletePlacementGroup"):
+        (own,) = grants(document, action, arn)
+        assert own["Condition"]["StringEquals"] == {"aws:ResourceTag/trialfleet:fleet": "f"}
+    (tagged,) = grants(document, "ec2:CreateTags", arn)
+    assert "CreatePlacementGroup" in tagged["Condition"]["StringEquals"]["ec2:CreateAction"]
 
 
 KEYED = MINE.model_copy(update={"key_pair": "k"})
@@ -253,6 +300,8 @@ def test_the_largest_policy_is_one_that_iam_takes() -> None:
     assert len(text) <= MOST_CHARACTERS
     called = [one["Sid"] for one in policy_of(fleet)["Statement"]]
     assert len(called) == len(set(called))
+    gangs = fleet.model_copy(update={"gangs": Gangs(), "aws_regions": ["ap-northeast-1"]})
+    assert len(json.dumps(policy_of(gangs), separators=(",", ":"))) <= MOST_CHARACTERS
 
 
 def test_a_node_reads_its_program_and_the_token_and_writes_its_log(cloud: Account) -> None:

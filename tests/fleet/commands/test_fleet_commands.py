@@ -52,6 +52,59 @@ def test_plan_tells_prices_what_would_be_made_and_the_next_command(cloud: Accoun
     assert cloud.instances() == []
 
 
+GANGS = f"""\
+name: f
+resources: {{nodes: {{min: 2, max: 4}}, gpus: 8, memory: 4GB}}
+fleet:
+  aws_regions: [eu-west-1]
+  instance_types: [g5.48xlarge]
+  spot: {{share: 0}}
+  nodes: {{max: 3}}
+  ami: {IMAGE}
+"""
+
+
+def test_plan_tells_what_gangs_take_and_what_is_made_for_them(cloud: Account) -> None:
+    Path("study.yaml").write_text(GANGS)
+    result = fleet_command("plan", "study.yaml")
+    assert result.exit_code == 0, result.output
+    assert "a gang of 2 to 4 jobs takes 2 to 3 nodes of g5.48xlarge on-demand: " in result.output
+    plan = json.loads(fleet_command("plan", "study.yaml", "--json").output)
+    (gang,) = plan["gangs"]
+    price = plan["candidates"][0]["price"]
+    assert (gang["min_per_hour"], gang["max_per_hour"]) == (2 * price, 3 * price)
+    assert "cluster placement group trialfleet-f in eu-west-1" in plan["makes"]
+    assert "an Elastic Fabric Adapter for each node of g5.48xlarge" in plan["makes"]
+    assert not {"placement", "Adapter"} & set(" ".join(usual_makes()).split())
+
+
+def usual_makes() -> list[str]:
+    plan = json.loads(fleet_command("plan", "fleet.yaml", "--json").output)
+    assert plan["gangs"] == []
+    return list(plan["makes"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "min: 2, max: 4",
+            "min: 4, max: 4",
+            "has room for more than 3: nodes.max is 3, and a node holds 1 of them",
+        ),
+        ("memory: 4GB", "memory: 4TB", "nodes.max is 3, and a node holds 0 of them"),
+        ("spot:", "price_cap: {hour: 30}\n  spot:", "over price_cap.hour, which is 30"),
+    ],
+)
+def test_a_gang_that_could_never_begin_is_an_error_of_plan(
+    cloud: Account, old: str, new: str, words: str
+) -> None:
+    Path("study.yaml").write_text(GANGS.replace(old, new))
+    result = fleet_command("plan", "study.yaml")
+    assert result.exit_code == 2
+    assert words in result.output
+
+
 def test_plan_prints_json_and_the_policies_alone(cloud: Account) -> None:
     plan = json.loads(fleet_command("plan", "--json").output)
     assert plan["candidates"][0]["type"]["name"] == "g4dn.xlarge"

@@ -16,6 +16,7 @@ from moto import mock_aws
 from moto.ec2.models import amis
 
 from tests.fleet.mock_aws.moto_faults import Faults
+from tests.fleet.mock_aws.moto_placement import placement_groups
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.lifecycle import up
@@ -106,6 +107,8 @@ class Account:
             yield f"group {aws_region} {group['GroupName']}"
         for template in ec2.describe_launch_templates()["LaunchTemplates"]:
             yield f"template {aws_region} {template['LaunchTemplateName']}"
+        for placed in ec2.describe_placement_groups()["PlacementGroups"]:
+            yield f"placement group {aws_region} {placed['GroupName']}"
         for instance in self.instances(aws_region):
             groups = sorted(group["GroupName"] for group in _card(instance)["Groups"])
             yield f"instance {aws_region} {instance['InstanceType']} {groups}"
@@ -116,7 +119,7 @@ def account() -> Iterator[Account]:
     """Give an empty account; nothing in it sleeps."""
     aws, faults = _under_test()
     pauses: list[float] = []
-    with _few_images(), mock_aws(), mock.patch("time.sleep", pauses.append):
+    with _few_images(), placement_groups(), mock_aws(), mock.patch("time.sleep", pauses.append):
         faults.reset()
         faults.refuse("DeleteSecurityGroup", "DependencyViolation", when=_has_members)
         yield Account(copy(aws), faults, pauses)  # which has asked nothing yet
@@ -142,6 +145,8 @@ def candidate(
     price: float = 0.4,
     lifecycle: Lifecycle = "spot",
     architecture: str = "x86_64",
+    clusters: bool = False,
+    efa: bool = False,
 ) -> Candidate:
     """Return one way to get a node."""
     kind = InstanceType(
@@ -152,6 +157,8 @@ def candidate(
         gpu="A10G",
         gpu_memory_mb=24_576,
         architecture=architecture,
+        clusters=clusters,
+        efa=efa,
     )
     return Candidate(type=kind, aws_region=zone[:-1], zone=zone, lifecycle=lifecycle, price=price)
 

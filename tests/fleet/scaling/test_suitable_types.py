@@ -34,6 +34,25 @@ def test_a_trial_is_compared_with_the_fleets_instance_types(
     assert expected in str(found)
 
 
+def test_a_gang_needs_room_for_the_jobs_with_which_it_begins(cloud: Account) -> None:
+    fleet = moto_account.fleet(instance_types=["g5.xlarge", "g5.12xlarge"], nodes={"max": 3})
+    need = Room(gpus=1, cpus=1, memory_mb=1)
+
+    def told(least: int) -> tuple[list[str], str]:
+        found = suitable_types(cloud.aws, fleet, need, least)
+        assert found is not None
+        return found.types, str(found)
+
+    assert told(3)[0] == ["g5.12xlarge", "g5.xlarge"]
+    assert told(12)[0] == ["g5.12xlarge"]
+    types, words = told(13)
+    assert types == []
+    assert words == (
+        "a gang begins with 13 jobs (resources.nodes.min), and the fleet never has room for more "
+        "than 12: nodes.max is 3, and a node holds 4 of them"
+    )
+
+
 def test_a_gpu_that_trials_share_counts_for_each(cloud: Account) -> None:
     fleet = moto_account.fleet(instance_types=["g5.xlarge"], trials_per_gpu=4)
     found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))

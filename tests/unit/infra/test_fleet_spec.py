@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.unit.study.study_texts import MINIMAL
 from trialfleet.errors import InputError
-from trialfleet.infra.fleet.spec.fleet import check_regions
+from trialfleet.infra.fleet.spec.fleet import Gangs, check_regions
 from trialfleet.workflows.study.loading import load_fleet
 from trialfleet.workflows.study.resolution import studys_fleet
 
@@ -126,6 +127,29 @@ def test_a_fleet_shares_gpus_as_its_studys_trials_ask(
     assert text != MINIMAL or accelerator == "cpu"
     text += f"resources: {resources}\nfleet: {{aws_regions: [eu-west-1]}}\n"
     assert load_fleet(written(tmp_path, text)).shares == shares
+
+
+@pytest.mark.parametrize(
+    ("text", "gangs"),
+    [
+        ("resources: {nodes: {min: 2, max: 4}}\n", Gangs()),
+        ("regions: {JFK: {nodes: {min: 2, max: 4}}, EWR: {}}\n", Gangs()),
+        ("resources: {cpus: 2}\n", None),
+    ],
+)
+def test_a_fleet_serves_gangs_where_its_study_has_some(
+    tmp_path: Path, text: str, gangs: Gangs | None
+) -> None:
+    study = re.sub("regions:.*\n", "", MINIMAL) if text.startswith("regions") else MINIMAL
+    fleet = "fleet: {aws_regions: [eu-west-1]}\n"
+    assert load_fleet(written(tmp_path, study + text + fleet)).gangs == gangs
+
+
+def test_how_a_fleet_serves_gangs_is_its_own_choice(tmp_path: Path) -> None:
+    text = "resources: {nodes: {min: 2, max: 4}}\n"
+    own = "fleet: {aws_regions: [eu-west-1], gangs: {efa: false}}\n"
+    assert load_fleet(written(tmp_path, MINIMAL + text + own)).gangs == Gangs(efa=False)
+    assert load_fleet(written(tmp_path, OWN + "gangs: {}\n")).gangs == Gangs()
 
 
 def test_a_fleet_of_its_own_says_how_it_shares_gpus_and_when_one_is_sick(tmp_path: Path) -> None:

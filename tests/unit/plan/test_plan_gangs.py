@@ -125,10 +125,6 @@ OWN = "trainer: {command: [python3, train.py], files: [train.py]}\n"
             OWN + "resources: {gpus: 0.5, nodes: {min: 1, max: 2}}",
             "must be a whole number with nodes",
         ),
-        (
-            OWN + "resources: {nodes: {min: 1, max: 2}}\nfleet: {aws_regions: [eu-west-1]}",
-            "machines of a gang must reach each other",
-        ),
     ],
 )
 def test_what_cannot_be_a_gang_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:

@@ -61,6 +61,7 @@ def plan_view(plan: FleetPlan) -> RenderableType:
         Text("nodes are asked for in this order:"),
         table,
         Text(_money(plan)),
+        *(Text(str(gang)) for gang in plan.gangs),
         Text("beside them `up` makes:"),
         *(Text(f"  {resource}") for resource in plan.makes),
         Text("`trialfleet fleet plan --policy` prints the permissions that this needs"),

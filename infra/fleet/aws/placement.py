@@ -1,0 +1,70 @@
+"""The cluster placement group: nodes that train one model lie close together in one zone.
+
+It is made in each AWS region and holds nothing until nodes are launched into it; a zone is not its
+own, but that of the nodes in it.
+"""
+
+from __future__ import annotations
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import retries, tags
+from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+
+def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
+    """Make the fleet's placement group in a region where there is none.
+
+    Raises:
+        FleetError: AWS refuses, or somebody else has a group of this name.
+    """
+    name = names.resource_name(fleet.called)
+    with asking(f"the placement group {name} in {aws_region}"):
+        if groups(aws, fleet, aws_region):
+            return
+        made = or_none(
+            lambda: aws.ec2(aws_region).create_placement_group(
+                GroupName=name,
+                Strategy="cluster",
+                TagSpecifications=[tags.specification(fleet, "placement-group")],
+            ),
+            "InvalidPlacementGroup.Duplicate",
+        )
+        # A group that a killed `up` made a moment ago is listed within seconds.
+        if made is None and not retries.until(lambda: bool(groups(aws, fleet, aws_region))):
+            raise FleetError(
+                f"a placement group {name} in {aws_region} is not this fleet's: delete it, or give "
+                "the fleet another name"
+            )
+
+
+def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
+    """List the names of the fleet's placement groups in a region; without gangs it has none."""
+    if fleet.gangs is None:
+        return []
+    found = aws.ec2(aws_region).describe_placement_groups(
+        Filters=[tags.of(fleet), {"Name": "state", "Values": ["pending", "available"]}]
+    )
+    return [group["GroupName"] for group in found["PlacementGroups"]]
+
+
+def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
+    """Delete the fleet's placement groups in a region, once no node is in them any more.
+
+    Raises:
+        FleetError: a node still is, or AWS refuses.
+    """
+    with asking(f"the placement group {names.resource_name(fleet.called)} in {aws_region}"):
+        for name in groups(aws, fleet, aws_region):
+            _delete(aws, aws_region, name)
+
+
+def _delete(aws: Aws, aws_region: str, name: str) -> None:
+    def delete() -> object:
+        return aws.ec2(aws_region).delete_placement_group(GroupName=name)
+
+    in_use = retries.on("InvalidPlacementGroup.InUse")
+    or_none(
+        lambda: retries.patiently(delete, in_use, retries.LATER), "InvalidPlacementGroup.Unknown"
+    )

@@ -1,0 +1,98 @@
+"""How many nodes a gang takes, and what they cost; whether the fleet can ever hold one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trialfleet.errors import InputError
+from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.fleet.scaling.packing import never_begins
+from trialfleet.infra.fleet.scaling.saved_state import room_of
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangNeed:
+    """A gang: how many jobs, and what each asks for."""
+
+    min: int
+    max: int
+    need: Room
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangPrice:
+    """What a gang takes of a fleet.
+
+    Attributes:
+        min: with so many jobs it begins.
+        max: so many it asks for.
+        min_nodes: nodes on which it begins.
+        max_nodes: nodes on which it has all that the fleet can give it.
+        min_per_hour: USD of the former.
+        max_per_hour: USD of the latter.
+        type: the instance type of which that is so, the first that is asked for.
+    """
+
+    min: int
+    max: int
+    min_nodes: int
+    max_nodes: int
+    min_per_hour: float
+    max_per_hour: float
+    type: str
+
+    def __str__(self) -> str:
+        """In a line."""
+        return (
+            f"a gang of {self.min} to {self.max} jobs takes {self.min_nodes} to {self.max_nodes} "
+            f"nodes of {self.type}: {self.min_per_hour:.2f} to {self.max_per_hour:.2f} USD per hour"
+        )
+
+
+def gang_prices(
+    fleet: Fleet, gangs: Sequence[GangNeed], candidates: Sequence[Candidate]
+) -> list[GangPrice]:
+    """Return what gangs take of a fleet.
+
+    Args:
+        fleet: which.
+        gangs: those of its study.
+        candidates: where nodes may be had, the best first; at least one.
+
+    Raises:
+        InputError: one of them can never begin.
+    """
+    return [_price(fleet, gang, candidates) for gang in gangs]
+
+
+def _price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
+    slots = [_slots(fleet, gang, one) for one in candidates]
+    if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
+        raise InputError(why)
+    cap = fleet.price_cap.hour
+    pairs = zip(slots, candidates, strict=True)
+    cheapest = min(-(-gang.min // held) * one.price for held, one in pairs if held)
+    if cap is not None and cheapest > cap:
+        raise InputError(
+            f"a gang begins with {gang.min} jobs (resources.nodes.min), whose nodes cost "
+            f"{cheapest:.2f} USD per hour at the least, over price_cap.hour, which is {cap:g}"
+        )
+    held, chosen = next(pair for pair in zip(slots, candidates, strict=True) if pair[0])
+    nodes = [-(-jobs // held) for jobs in (gang.min, gang.max)]
+    most = min(nodes[1], max(nodes[0], fleet.nodes.max))
+    return GangPrice(
+        min=gang.min,
+        max=gang.max,
+        min_nodes=nodes[0],
+        max_nodes=most,
+        min_per_hour=nodes[0] * chosen.price,
+        max_per_hour=most * chosen.price,
+        type=f"{chosen.type.name} {chosen.lifecycle}",
+    )
+
+
+def _slots(fleet: Fleet, gang: GangNeed, candidate: Candidate) -> int:
+    return room_of(candidate.type, fleet.shares).holds(gang.need)

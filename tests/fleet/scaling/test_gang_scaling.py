@@ -1,0 +1,176 @@
+"""Nodes for gangs: so many that one begins, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fleet.mock_aws.moto_account import HOME, candidate
+from tests.fleet.mock_aws.nodes_at_hand import (
+    LIMITS,
+    NOW,
+    ONE_GPU,
+    ROOM,
+    ago,
+    job_ad,
+    joined,
+    launched,
+)
+from tests.fleet.mock_aws.small_world import world
+from trialfleet.infra.fleet.pool.nodes import Demand, Group, PoolView, read_demand
+from trialfleet.infra.fleet.scaling.decision import decide, unmatched_trials
+from trialfleet.infra.fleet.scaling.packing import least_new, pack
+
+TWO_GPUS = replace(ROOM, gpus=2)
+
+
+def gang(least: int, jobs: int, minutes: float = 1) -> Group:
+    return Group(need=ONE_GPU, jobs=jobs, least=least, since=ago(minutes))
+
+
+def waiting(*groups: Group) -> Demand:
+    return Demand(idle=groups)
+
+
+def jobs_of(cluster: int, *statuses: int, least: int = 3) -> list[dict[str, Any]]:
+    return [
+        job_ad(f"{cluster}.{proc}", ClusterId=cluster, JobStatus=status, TrialfleetGangMin=least)
+        for proc, status in enumerate(statuses)
+    ]
+
+
+# --- What the queue says --------------------------------------------------------------------------
+
+
+def test_a_gang_that_waits_needs_its_min_at_once_and_one_that_trains_takes_each_node() -> None:
+    whole, begun, short = (
+        read_demand(jobs_of(7, 1, 1, 1, 1)),
+        read_demand(jobs_of(7, 2, 2, 2, 1)),
+        read_demand(jobs_of(7, 2, 1, 1, 1)),
+    )
+    assert [(group.jobs, group.least) for group in whole.idle] == [(4, 3)]
+    assert [(group.jobs, group.least) for group in begun.idle] == [(1, 1)]
+    assert [(group.jobs, group.least) for group in short.idle] == [(3, 2)]
+    assert begun.running == 3
+
+
+def test_gangs_are_counted_each_by_itself_the_oldest_first_and_other_trials_together() -> None:
+    alone = [job_ad(f"{n}.0", ClusterId=n, JobStatus=1) for n in (1, 2)]
+    gangs = [*jobs_of(9, 1, 1, 1, 1, least=4), *jobs_of(8, 1, 1, 1, least=2)]
+    found = read_demand([*gangs, *alone]).idle
+    assert [(group.jobs, group.least) for group in found] == [(2, 1), (3, 2), (4, 4)]
+
+
+# --- Up -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("most", "launch", "least"), [(2, 0, 1), (3, 3, 3), (4, 4, 3), (8, 4, 3)])
+def test_fewer_nodes_than_a_gang_begins_with_are_never_asked_for(
+    most: int, launch: int, least: int
+) -> None:
+    decision = decide(waiting(gang(3, 4)), [], replace(LIMITS, max_nodes=most), NOW)
+    assert (decision.launch, decision.least) == (launch, least)
+    if launch < 4:
+        assert decision.reasons == (
+            f"{4 - launch} more would be of use: the fleet has at most {most} nodes",
+        )
+
+
+def test_a_second_gang_gets_no_nodes_on_which_it_could_not_begin() -> None:
+    decision = decide(waiting(gang(3, 3), gang(3, 3)), [], replace(LIMITS, max_nodes=5), NOW)
+    assert (decision.launch, decision.least) == (3, 3)
+
+
+def test_nodes_that_are_there_or_come_count_and_so_do_their_slots() -> None:
+    there = [joined("i-1"), launched("i-2")]
+    assert decide(waiting(gang(3, 3)), there, LIMITS, NOW).launch == 1
+    two = replace(LIMITS, room=TWO_GPUS, max_nodes=2)
+    assert decide(waiting(gang(4, 4)), [], two, NOW).launch == 2
+    assert decide(waiting(gang(4, 4)), [], replace(two, max_nodes=1), NOW).launch == 0
+
+
+def test_a_gang_that_trains_takes_any_number_more_and_so_do_trials_in_one_slot() -> None:
+    few = replace(LIMITS, max_nodes=3)
+    trains = [joined(name, idle=None) for name in ("i-1", "i-2")]
+    more = decide(waiting(gang(1, 4)), trains, few, NOW)
+    assert (more.launch, more.least) == (1, 1)
+    alone = Group(need=replace(ONE_GPU, cpus=2), jobs=1)
+    beside = decide(waiting(gang(3, 3), alone), trains, few, NOW)
+    assert (beside.launch, beside.least) == (1, 1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=5),
+    st.integers(0, 3),
+    st.integers(0, 12),
+)
+def test_whatever_is_packed_each_gang_that_gets_a_node_begins(
+    sizes: list[tuple[int, int]], free: int, most: int
+) -> None:
+    groups = [gang(least, least + more) for least, more in sizes]
+    rooms = {f"i-{n}": ROOM for n in range(free)}
+    packing = pack(groups, rooms, ROOM, most)
+    slots = len(packing.used) + packing.new
+    assert packing.new <= most
+    assert slots == 0 or slots >= min(group.least for group in groups)
+    few = least_new(groups, rooms, ROOM, packing.new)
+    assert few <= packing.new
+    assert pack(groups, rooms, ROOM, few).new == few
+    if few:
+        assert pack(groups, rooms, ROOM, few - 1).new == 0
+
+
+# --- Down -----------------------------------------------------------------------------------------
+
+
+def test_a_node_of_a_gang_that_trains_stays_while_idle_ones_go() -> None:
+    trains = [joined(name, idle=None, price=0.9) for name in ("i-1", "i-2")]
+    decision = decide(Demand(), [*trains, joined("i-3", idle=30)], LIMITS, NOW)
+    assert [removal.instance for removal in decision.drain] == ["i-3"]
+    assert decision.terminate == ()
+
+
+def test_idle_nodes_wait_for_the_others_of_a_gang_but_not_where_these_can_not_come() -> None:
+    idle = [joined(name, idle=30) for name in ("i-1", "i-2")]
+    assert decide(waiting(gang(3, 3)), idle, LIMITS, NOW).drain == ()
+    held = replace(LIMITS, paused="AWS had 0 of 1")
+    going = decide(waiting(gang(3, 3)), idle, held, NOW)
+    assert {removal.instance for removal in going.drain} == {"i-1", "i-2"}
+    assert going.launch == 0
+
+
+def test_a_gang_beside_too_few_free_nodes_is_not_one_that_does_not_match_them() -> None:
+    idle = [joined(name, idle=30) for name in ("i-1", "i-2")]
+    assert unmatched_trials(waiting(gang(3, 3, 30)), idle, LIMITS, NOW) == []
+    assert unmatched_trials(waiting(gang(2, 3, 30)), idle, LIMITS, NOW)
+
+
+# --- With AWS -------------------------------------------------------------------------------------
+
+
+def ask(demand: Demand) -> Callable[[], PoolView]:
+    return lambda: PoolView(nodes=(), demand=demand)
+
+
+def test_a_zone_that_has_too_few_for_a_gang_gives_none_and_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with world(zones=[], gangs={}, nodes={"max": 4}) as here:
+        here.candidates = [candidate(HOME + "a"), candidate(HOME + "b")]
+        subnet = here.account.subnet(HOME + "a")
+        here.account.faults.refuse(
+            "RunInstances",
+            "InsufficientInstanceCapacity",
+            when=lambda body: body["SubnetId"] == subnet and int(body["MinCount"]) > 2,
+        )
+        monkeypatch.setattr(here, "_look", ask(waiting(gang(3, 4))))
+        step = here.autoscaler("r1").step()
+        assert len(step.launched) >= 3
+        assert {one.zone for one in here.living()} == {HOME + "b"}
+        asked = here.account.faults.asked("RunInstances")
+        assert [(body["MinCount"], body["MaxCount"]) for body in asked[:2]] == [(3, 4), (3, 4)]

@@ -1,0 +1,44 @@
+"""What the gangs of a study ask of the nodes of its fleet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trialfleet.infra.fleet.commands.gang_prices import GangNeed
+from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.workflows.study.error_lines import read_table, validated
+from trialfleet.workflows.study.loading import StudyWithFleet
+from trialfleet.workflows.study.sections import Resources
+from trialfleet.workflows.study.spec import gangs_of, shares_of
+
+_MIB = {"KB": 1 / 1_024, "MB": 1.0, "GB": 1_024.0, "TB": 1_048_576.0}  # as HTCondor counts
+
+
+def load_gang_needs(path: Path) -> list[GangNeed]:
+    """Return the gangs of a study file, each size once; a fleet's own file has none.
+
+    Raises:
+        StudyError: the file is not YAML, or not a study with a fleet; a problem a line.
+        InputError: the file can't be read.
+    """
+    tree = read_table(path, "study or fleet")
+    if "fleet" not in tree:
+        return []
+    study = validated(StudyWithFleet, path, tree)
+    has_gpus = shares_of(study.accelerator, study.resources, study.fleet) is not None
+    need = _need(study.resources, has_gpus=has_gpus)
+    found = [
+        GangNeed(min=gang.min, max=gang.max, need=need)
+        for gang in gangs_of(study.resources, study.regions)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _need(resources: Resources, *, has_gpus: bool) -> Room:
+    number, unit = re.fullmatch(r"([0-9.]+) ?([KMGT]B)", resources.memory).groups()  # type: ignore[union-attr]
+    return Room(
+        gpus=resources.whole_gpus if has_gpus else 0,
+        cpus=resources.cpus,
+        memory_mb=round(float(number) * _MIB[unit]),
+    )
