@@ -36,6 +36,8 @@ _NO_PUBLISH = re.compile(r"^the model can't be published")
 _UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
 _NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Columns.check_header`
 _DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison with a constant
+_DAYS = re.compile(r" is of (a later|an earlier) day\b")  # of `switch_to_newest`
+_BY_DAYS = "a day that is made up for is as old as its data, a run without a day as its plan"
 NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.NOT_LATEST}  # a region is well, and its new model isn't used
 
 
@@ -112,7 +114,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         return _kept(run, region)
     if region.not_latest:
         why = region.not_latest.partition("; to change that")[0]
-        return _answer(
+        answer = _answer(
             region,
             Kind.NOT_LATEST,
             Blame.NOBODY,
@@ -120,6 +122,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
             advice="to have it in force",
             command=_promote(run, region),
         )
+        return replace(answer, notes=(*((_BY_DAYS,) if _DAYS.search(why) else ()), *_notes(region)))
     why = f"its model is published and in force: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
     return replace(_answer(region, Kind.WELL, Blame.NOBODY, why), notes=_notes(region))

@@ -145,6 +145,11 @@ def test_what_ended_well() -> None:
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
     assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
     assert "to change that" not in later.why
+    assert not later.notes
+    day = region(**published, not_latest="latest stays with r2: r1 is of an earlier day; to x")
+    assert day.notes == (
+        "a day that is made up for is as old as its data, a run without a day as its plan",
+    )
     moved = Change(run="r0", former="r1", time=NOW.isoformat(), by="rollback")
     back = region(**published, moved=moved)
     assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
