@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-_WHOLE = "the whole reasons: trialfleet why REGION, or daily status --json"
 # what stands before a command or a path in a reason, and what is said of it in a line of its own
 _TO_COPY = {"; to change that: ": "next", SEE: "log"}
 
@@ -184,7 +185,7 @@ def newest_table(shown: Overview) -> Fitting:
         table.add_column(title, overflow="fold")
     for one in shown.newest:
         table.add_row(Text(one.region), one.ending.value, cut_to_width(_split(_why(one))[0]))
-    return with_hint_where_cut(table, _WHOLE)
+    return with_hint_where_cut(table, hint_of(shown.study, shown.newest))
 
 
 def reasons_table(shown: Overview) -> Fitting | None:
@@ -199,7 +200,19 @@ def reasons_table(shown: Overview) -> Fitting | None:
     for one in explained:
         why = cut_to_width(_split(one.why)[0])
         table.add_row(str(one.date), Text(one.region), one.ending.value, why)
-    return with_hint_where_cut(table, _WHOLE) if explained else None
+    return with_hint_where_cut(table, hint_of(shown.study, explained)) if explained else None
+
+
+def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
+    """Return where the whole reasons of a table's rows are.
+
+    The newest word on a region may be another day's: `why` is asked of the row's own run.
+    """
+    runs = {one.run for one in outcomes if one.why and one.run}
+    if not runs:
+        return "the whole reasons: trialfleet daily status --json"
+    run = shlex.quote(f"{study}/{runs.pop() if len(runs) == 1 else 'RUN'}")
+    return f"the whole reasons: trialfleet why REGION --run {run}, or daily status --json"
 
 
 def to_copy(shown: Overview) -> list[str]:

@@ -49,6 +49,12 @@ def changes(link: Path) -> list[Change]:
     return found
 
 
+def last_move(link: Path, run: str) -> Change | None:
+    """Return what brought a run's model into force, or took it out, last; None: it never was."""
+    own = [change for change in changes(link) if run in {change.run, change.former}]
+    return own[-1] if own else None
+
+
 def note(link: Path, run: str, by: str) -> None:
     """Write down that `latest` is about to become the model of a run."""
     now = datetime.now(UTC).isoformat(timespec="seconds")

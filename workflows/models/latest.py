@@ -51,22 +51,28 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     is_in_force = link.resolve() == published.resolve()  # by a person, perhaps
     if later and link.exists() and not is_in_force:  # a broken link is in force for nobody
         newest = max(later, key=lambda model: later[model])
-        how = _how_newer(newest, published)
         return (
-            f"{LATEST} stays with {link.resolve().name}: {newest.name} {how}; to "
+            f"{LATEST} stays with {link.resolve().name}: {_which_is_newer(newest, published)}; to "
             f"change that: trialfleet promote {shlex.quote(str(published))}"
         )
     _switch(link, published.name, "publish")
     return None
 
 
-def _how_newer(newer: Path, older: Path) -> str:
-    """Why one model counts as newer: by when its run was planned, else by its day."""
-    planned, before = created_of(newer), created_of(older)
-    date = provenance_of(newer).get("date")
-    if date and planned and before and planned < before:
-        return f"is of a later day, {date}"
-    return "was planned later"
+def _which_is_newer(newer: Path, older: Path) -> str:
+    """Say why one model counts as newer: by their days where these decide, else by their plans."""
+    day, before = (provenance_of(model).get("date") for model in (newer, older))
+    if day and before and day != before:
+        return _is_of("a later", newer, day)
+    planned, planned_before = created_of(newer), created_of(older)
+    if before and planned and planned_before and planned < planned_before:
+        return _is_of("an earlier", older, before)
+    return f"{newer.name} was planned later"
+
+
+def _is_of(which: str, model: Path, day: str) -> str:
+    """A run's id mostly has its day."""
+    return f"{model.name} is of {which} day{'' if day in model.name else f', {day}'}"
 
 
 def promote(model: Path) -> str | None:

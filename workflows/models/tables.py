@@ -111,8 +111,11 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
         return f"{last.run}: {_state(last, champion)}"
     planned = [model for model in models if model.created]
     newest = max(planned, key=lambda model: (model.created, model.in_force), default=last)
-    later = "" if newest.in_force else f"; planned later: {newest.run}: {_state(newest, champion)}"
-    return f"in force{later}"
+    if newest.in_force:
+        return "in force"
+    day = newest.card.get("date")  # its plan is newer, and it comes before: its day decides
+    how = "of an earlier day" if day and day != last.card.get("date") else "planned later"
+    return f"in force; {how}: {newest.run}: {_state(newest, champion)}"
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:

@@ -21,7 +21,7 @@ from trialfleet.workflows.models.listing import PublishedModel, models_on
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.report.formatting import alike, duration, number, setting
 from trialfleet.workflows.run.run_list import ListedRun, list_runs
-from trialfleet.workflows.serve import charts, strip, views
+from trialfleet.workflows.serve import charts, gains, strip, views
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.runs import Runs, key_of
 from trialfleet.workflows.status.run_status import RegionStatus
@@ -141,14 +141,18 @@ def _facts(snapshot: Snapshot, region: RegionStatus) -> Iterable[tuple[str, str,
     if region.best is not None:
         yield f"Best {snapshot.look.status.metric}", number(region.best), "strong"
     if tile.gain.value is not None:
-        yield f"Against {tile.gain.over}", tile.gain.text, tile.gain.tone
+        yield f"Against {tile.gain.over}", f"{tile.gain.text} by {tile.gain.metric}", tile.gain.tone
+    of_trials = gains.gain_of_trials(snapshot, region)
+    if of_trials.value is not None and of_trials.over != tile.gain.over:
+        text = f"{of_trials.text} by {of_trials.metric}"
+        yield f"Trials against {of_trials.over}", text, of_trials.tone
     champion = snapshot.champions.of(region.slug)
     if champion:
         since = views.since(champion, snapshot.now)
         yield "Model in force", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
         yield "Last trial ends in", views.about(region.seconds_left), ""
-    verdict = views.verdict_of(snapshot, region.slug)
+    verdict = gains.verdict_of(snapshot, region.slug)
     if verdict:
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
     for label, why in (

@@ -16,9 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from trialfleet.workflows.serve.gains import gain_of
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.nodes import PoolNodes
-from trialfleet.workflows.serve.views import gain_of
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import RunState, Stage
 

@@ -10,26 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from trialfleet.files import read_json
 from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
 from trialfleet.workflows.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.report.formatting import (
     NOTHING,
-    column_decimals,
     duration,
     number,
     shortened,
-    signed,
 )
 from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.serve.champions import Champion
+from trialfleet.workflows.serve.gains import Gain, gain_of
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
 
 if TYPE_CHECKING:
-    from trialfleet.optimizer.stored_trials import StoredTrial
+    pass
 
 _TONES = {
     Stage.PUBLISHED: "good", Stage.TUNED: "good", Stage.TUNING: "busy", Stage.TRAINING: "busy",
@@ -40,33 +37,6 @@ _RUN_TONES = {RunState.RUNNING: "busy", RunState.DONE: "good", RunState.PLANNED:
 _REASON = 160  # characters of a reason on a tile; its region's page has it whole
 
 _ANSWERS = Answers()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gain:
-    """How much better a region's best settings are than what was before: positive is better.
-
-    Attributes:
-        value: the difference; None while there is nothing to compare.
-        over: what they are compared with: `the model in force`, `the former model`, or `default
-            settings`.
-        text: the difference, as people read it: `0.01 better`.
-    """
-
-    value: float | None
-    over: str
-    text: str
-
-    @property
-    def parts(self) -> tuple[str, str]:
-        """The figure, and whether it is better or worse."""
-        figure, _, word = self.text.partition(" ")
-        return figure, word
-
-    @property
-    def tone(self) -> str:
-        """The CSS class of the figure."""
-        return "" if not self.value else "good" if self.value > 0 else "bad"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,70 +228,6 @@ def _why(region: RegionStatus) -> str:
         else ""
     )
     return region.reason or region.drift or region.not_latest or attempts
-
-
-def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """How much better a region's best settings are.
-
-    The gate measured both models on the same rows, so its word counts where there is one. Without a
-    gate a full training is held against that of another run's model in force. Until there is one,
-    best and default settings are compared, as tuning ran them: a trial isn't a model yet.
-    """
-    verdict = verdict_of(snapshot, region.slug)
-    if verdict and verdict.champion:
-        sides = [
-            verdict.metrics.get(side, {}).get(verdict.metric) for side in (CHALLENGER, CHAMPION)
-        ]
-        over = "the former model" if verdict.promoted else "the model in force"
-        if sides[0] is not None and sides[1] is not None:
-            return _gain(sides[0], sides[1], _gate_direction(snapshot), over)
-    status = snapshot.look.status
-    champion = snapshot.champions.of(region.slug)
-    if champion and champion.run != status.run:
-        before = champion.metrics.get(status.metric)
-        final = _final(snapshot, region.slug).get(status.metric)
-        if before is not None and final is not None:
-            return _gain(final, before, status.direction, "the model in force")
-    trials = snapshot.look.trials.get(region.name, ())
-    return _gain(region.best, _baseline(trials), status.direction, "default settings")
-
-
-def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
-    """What a region's full training measured in this run; nothing before its end."""
-    try:
-        found = read_json(snapshot.folder.region(slug).best.result)["metrics"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _gate_direction(snapshot: Snapshot) -> str:
-    """Which way the gate's metric is better."""
-    study = snapshot.frozen.study
-    return rule_of(study).direction if study.gate else study.objective.direction
-
-
-def _baseline(trials: list[StoredTrial] | tuple[()]) -> float | None:
-    defaults = (t.value for t in trials if t.user_attrs.get("baseline") is True)
-    return next((value for value in defaults if value is not None), None)
-
-
-def _gain(now: float | None, before: float | None, direction: str, over: str) -> Gain:
-    if now is None or before is None:
-        return Gain(value=None, over=over, text=NOTHING)
-    value = now - before if direction == "maximize" else before - now
-    if not value:
-        return Gain(value=value, over=over, text="no better")
-    size = signed(abs(value), column_decimals([now, before])).removeprefix("+")
-    return Gain(value=value, over=over, text=f"{size} {'better' if value > 0 else 'worse'}")
-
-
-def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
-    """Return what the gate said in this run; None where it hasn't said anything."""
-    try:
-        return Verdict.read(read_json(snapshot.folder.region(slug).verdict))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
 
 
 def counts(made: list[Tile]) -> list[tuple[str, int]]:

@@ -96,11 +96,23 @@ def phase_of(
     if queued and region.best in queued.running | queued.idle:
         return "best"
     if finished >= region.trials and region.publishes:
-        if not _has_content(files.best.result):
+        if not (_has_content(files.best.result) and _left_a_model(files)):
             return "best"
-        is_measured = files.verdict.exists() or _has_content(files.gate.result)
-        return "gate" if region.gated and not is_measured else "publish"
+        return "gate" if region.gated and _is_measured_now(files, region, queued) else "publish"
     return "trials" if finished or files.dag_files.submit.exists() else "waiting"
+
+
+def _left_a_model(files: RegionFolder) -> bool:
+    model = files.best.model
+    return files.published.exists() or (model.is_dir() and any(model.iterdir()))
+
+
+def _is_measured_now(files: RegionFolder, region: RegionGraph, queued: QueuedRun | None) -> bool:
+    """Whether the gate's job goes on or is about to: a first model, say, is promoted without."""
+    if files.verdict.exists() or _has_content(files.gate.result):
+        return False
+    is_queued = queued is not None and region.gate in queued.running | queued.idle
+    return is_queued or files.gate.trial_json.exists()
 
 
 def gate_of(files: RegionFolder, study: Study) -> Passed | None:

@@ -60,7 +60,7 @@ def _of_region(witnesses: RunWitnesses, subject: Subject, graph: RegionGraph) ->
     run, region = witnesses.run(), witnesses.region(graph)
     if subject.what == "node":
         return why_node(run, region, witnesses.node(graph, subject.node))
-    return why_region(run, _with_day(region, run, witnesses))
+    return why_region(run, _with_day(region, run, witnesses) if subject.newest else region)
 
 
 def _why_run(witnesses: RunWitnesses) -> Answer:

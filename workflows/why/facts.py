@@ -14,6 +14,7 @@ from typing import Any, Literal
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.dagman.health import Fault
 from trialfleet.workflows.journal.journal import Outcome
+from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.states import RunState, Stage, TrialState
@@ -169,7 +170,8 @@ class RegionFacts:
         gate: what the gate found of a model that it let pass.
         gate_worse: whether that measured worse than the model before it.
         holdout: how far its losses are apart, where rows don't explain that.
-        rolled_back: the run that is in force since its model was rolled back; empty: it wasn't.
+        moved: the change of `latest` that brought its model into force, or took it out of that,
+            whichever was last; None: it never was in force, or nothing of that is known.
         script: what the last script of its nodes said, if that was no success.
         queued: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
@@ -196,7 +198,7 @@ class RegionFacts:
     gate_worse: bool = False
     holdout: str = ""
     published: str = ""
-    rolled_back: str = ""
+    moved: Change | None = None
     script: Script | None = None
     queued: Queued | None = None
     day: Outcome | None = None

@@ -10,9 +10,12 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 
 from trialfleet.workflows.journal.journal import Ending
 from trialfleet.workflows.models.gate_decision import kept_words
+from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
@@ -33,6 +36,8 @@ _NO_PUBLISH = re.compile(r"^the model can't be published")
 _UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
 _NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Columns.check_header`
 _DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison with a constant
+_DAYS = re.compile(r" is of (a later|an earlier) day\b")  # of `switch_to_newest`
+_BY_DAYS = "a day that is made up for is as old as its data, a run without a day as its plan"
 NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.NOT_LATEST}  # a region is well, and its new model isn't used
 
 
@@ -101,32 +106,64 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         return _answer(region, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
     if not region.stage.has_model:
         return None
+    if region.moved and Path(region.published).name == region.moved.former:
+        return _no_longer_in_force(run, region, region.moved)
+    if region.moved and region.moved.by != "publish" and region.moved.time:
+        return _put_in_force(region, region.moved)
     if region.verdict.get("verdict") == "kept":
         return _kept(run, region)
     if region.not_latest:
-        promote = _promote(run, region)
         why = region.not_latest.partition("; to change that")[0]
-        return _answer(
+        answer = _answer(
             region,
             Kind.NOT_LATEST,
             Blame.NOBODY,
             why,
             advice="to have it in force",
-            command=promote,
-        )
-    if region.rolled_back:
-        why = f"its model was rolled back: {region.rolled_back}'s is in force"
-        return _answer(
-            region,
-            Kind.NOT_LATEST,
-            Blame.PERSON,
-            why,
-            advice="to have it in force again",
             command=_promote(run, region),
-        ).with_evidence(region.published)
+        )
+        return replace(answer, notes=(*((_BY_DAYS,) if _DAYS.search(why) else ()), *_notes(region)))
     why = f"its model is published and in force: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
     return replace(_answer(region, Kind.WELL, Blame.NOBODY, why), notes=_notes(region))
+
+
+def _put_in_force(region: RegionFacts, moved: Change) -> Answer:
+    """A person's word on a model counts more than the gate's, or a later run's, before it."""
+    why = f"its model is in force {_since(moved)}: {region.published}{_had_kept(region)}"
+    return replace(_answer(region, Kind.WELL, Blame.NOBODY, why), notes=_notes(region))
+
+
+def _no_longer_in_force(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
+    if moved.by == "publish":
+        why = f"its model is published; {moved.run}'s is in force {_since(moved)}"
+        return replace(_answer(region, Kind.WELL, Blame.NOBODY, why), notes=_notes(region))
+    how = "was rolled back" if moved.by == "rollback" else "is no longer in force"
+    is_in_force = " is in force" if moved.by == "rollback" else " is"
+    return _answer(
+        region,
+        Kind.NOT_LATEST,
+        Blame.PERSON,
+        f"its model {how}: {moved.run}'s{is_in_force} {_since(moved)}{_had_kept(region)}",
+        advice="to have it in force again",
+        command=_promote(run, region),
+    ).with_evidence(region.published)
+
+
+def _since(moved: Change) -> str:
+    """When, and, if not by a run's publishing, by what `latest` was moved."""
+    time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
+    since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
+    how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.by})")
+    return since + how
+
+
+def _had_kept(region: RegionFacts) -> str:
+    """What the gate had found of a model that a person put in force all the same."""
+    if region.verdict.get("verdict") != "kept":
+        return ""
+    kept = kept_words((region.verdict.get("champion") or {}).get("run"))
+    return f"; the gate had {kept}: {region.verdict.get('why') or 'no reason was noted'}"
 
 
 def what_else(region: RegionFacts, answer: Answer) -> list[str]:

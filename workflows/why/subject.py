@@ -38,6 +38,8 @@ class Subject:
         region: the region's graph.
         node: the DAG node.
         job: the job's id, where that was typed.
+        newest: the newest word on it is asked for, which a day without a run may have; no run was
+            named.
     """
 
     word: str
@@ -47,6 +49,7 @@ class Subject:
     region: RegionGraph | None = None
     node: str = ""
     job: str = ""
+    newest: bool = False
 
 
 def find_subject(word: str | None, run: str | None = None) -> Subject:
@@ -115,7 +118,7 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
     of_run = next((made for one in folders if (made := _in_run(name, *one))), None)
     of_day = max(filter(None, (_of_a_day(name, one) for one in days)), default=None)
     if of_run and (of_day is None or run is not None or of_run[0] >= of_day[0]):
-        found = replace(of_run[1], word=word)
+        found = replace(of_run[1], word=word, newest=run is None)
     elif of_day:
         found = Subject(word=word, what="day", name=name, folder=of_day[1])
     else:

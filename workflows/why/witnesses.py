@@ -25,7 +25,8 @@ from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.gang.records import in_words
-from trialfleet.workflows.models.listing import was_rolled_back
+from trialfleet.workflows.models.history import Change, last_move
+from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, autoscale_of
@@ -124,7 +125,7 @@ class RunWitnesses:
             gate_worse=bool(status.gate and status.gate.is_worse),
             holdout=status.holdout or "",
             published=status.published or "",
-            rolled_back=_rolled_back(status.published),
+            moved=_moved(status.published),
             script=last_script(files.scripts_log),
             queued=self._waiting(graph, status),
             scripts_log=str(files.scripts_log),
@@ -339,8 +340,9 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _rolled_back(published: str | None) -> str:
-    return (was_rolled_back(Path(published)) or "") if published else ""
+def _moved(published: str | None) -> Change | None:
+    model = Path(published) if published else None
+    return last_move(model.parent / LATEST, model.name) if model else None
 
 
 def _hours(trials: list[StoredTrial]) -> float:

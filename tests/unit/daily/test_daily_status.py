@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.daily.overview import hint_of
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 
 DAY = date(2026, 11, 22)
@@ -52,8 +53,25 @@ def test_a_long_reason_takes_one_line_and_what_is_to_be_copied_stands_below_the_
     assert all(len(line) <= width for line in rows)
     assert len(rows) == 2 + 2 + 2, "a line for each day, region, and region of the day before"
     assert sum(line.endswith("… │") for line in rows) == 2
-    assert lines.count("the whole reasons: trialfleet why REGION, or daily status --json") == 2
+    assert [line for line in lines if line.startswith("the whole reasons")] == [
+        f"the whole reasons: trialfleet why REGION --run demo/demo-{day}, or daily status --json"
+        for day in (DAY, BEFORE)
+    ]
     monkeypatch.setenv("COLUMNS", "1000")
     whole = CliRunner().invoke(main, ["daily", "status", str(file)]).output
     assert whole.count(LONG) == 2
     assert "the whole reasons" not in whole
+
+
+def test_the_hint_below_names_what_shows_the_reasons_of_its_own_rows() -> None:
+    def told(*runs: str | None) -> str:
+        reasons = [
+            Outcome(date=DAY, region=str(at), attempt=1, ending=Ending.FAILED, why=LONG, run=run)
+            for at, run in enumerate(runs)
+        ]
+        return hint_of("demo", reasons)
+
+    one = "the whole reasons: trialfleet why REGION --run demo/r1, or daily status --json"
+    assert told("r1", "r1") == told("r1", None) == one
+    assert told("r1", "r2") == one.replace("r1", "RUN")
+    assert told(None) == "the whole reasons: trialfleet daily status --json", "no run can tell"

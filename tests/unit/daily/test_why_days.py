@@ -13,7 +13,11 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.why.explain import why
 from trialfleet.workflows.why.subject import find_subject
 
@@ -81,3 +85,20 @@ def test_what_is_no_run_is_refused_as_such(shared: Path) -> None:
     done = CliRunner().invoke(main, ["why", "A", "--run", "."])
     assert done.exit_code == 2
     assert f"{Path.cwd()}/study.yaml is a study, and no run of it" in done.stderr
+
+
+def test_a_run_that_is_named_is_the_one_told_of_whatever_a_later_day_says(shared: Path) -> None:
+    before = DAY - timedelta(days=1)
+    (shared.parent / "plain.yaml").write_text(MINIMAL)
+    study = load_study(shared.parent / "plain.yaml")
+    out = Path("runs/days").absolute() / str(before)
+    write_plan(study, run=str(before), out=out, day=RunsDay(date=before))
+    journal = Days(shared, say=lambda _: None).journal
+    now = datetime.now(UTC)
+    run = f"days-{DAY}"
+    journal.begin(Attempt(date=DAY, attempt=1, run=run, regions=("A",), started=now, deadline=None))
+    outcome = Outcome(date=DAY, region="A", attempt=1, ending=Ending.UNCHANGED)
+    journal.record([outcome], now)
+    assert why("days/A").why.startswith(f"on {DAY} its data and settings were those of its last")
+    for answer in (why(f"{before}/A"), why("A", str(before)), why("A", f"runs/days/{before}")):
+        assert answer.why == "its run is planned, and was never submitted"

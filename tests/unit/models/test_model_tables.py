@@ -54,7 +54,7 @@ def models_folder(tmp_path: Path) -> Path:
 
 def test_a_model_that_was_kept_out_since_the_one_in_force_is_named(models_folder: Path) -> None:
     view = shown(champions_table({models_folder: models_on(models_folder)}))
-    assert "in force; planned later: 2026-11-22: kept the former (by-hand): too bad" in view
+    assert "in force; of an earlier day: 2026-11-22: kept the former (by-hand): too bad" in view
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

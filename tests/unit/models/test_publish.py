@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.models import latest as latest_module
 from trialfleet.workflows.models.latest import model_in_force, previous_model, promote
+from trialfleet.workflows.models.listing import models_on
+from trialfleet.workflows.models.tables import champions_table
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts import publish as publish_module
 from trialfleet.workflows.scripts.publish import Publication, publish
@@ -145,6 +148,43 @@ def test_a_run_that_makes_up_for_a_former_day_leaves_latest_where_it_is(
     )
     assert publish(today, "A", best).not_latest is None
     assert today.as_of == later  # its day isn't over
+
+
+def test_a_day_that_is_made_up_for_is_of_an_earlier_day_than_a_run_without_one(
+    study: Study, best: TrialFolder
+) -> None:
+    """It was planned later than that run; what decides is how old its data are."""
+    publish_on(MONDAY, "by-hand", study, best)
+    day = RunsDay(date=MONDAY.date() - timedelta(days=1))
+    later = MONDAY + timedelta(minutes=10)
+    frozen = FrozenStudy(run=str(day.date), folder="/r", created=later, day=day, study=study)
+    made_up = publish(frozen, "A", best)
+    assert (made_up.not_latest or "").startswith(
+        f"latest stays with by-hand: {day.date} is of an earlier day; to change that"
+    )
+    frozen = FrozenStudy(run="made-up", folder="/r", created=later, day=day, study=study)
+    assert f"made-up is of an earlier day, {day.date}; to" in (
+        publish(frozen, "A", best).not_latest or ""
+    )
+    models = {models_folder_of(study): models_on(models_folder_of(study))}
+    newest = Console(width=400, record=True)
+    newest.print(champions_table(models))
+    view = newest.export_text()
+    assert "in force; of an earlier day: 2026-11-22: not in force" in view
+    assert "planned later" not in view
+
+
+def test_of_two_days_the_later_one_is_called_so_whenever_they_were_planned(
+    study: Study, best: TrialFolder
+) -> None:
+    for days in (1, 0):
+        date = MONDAY.date() - timedelta(days=5 - days)
+        created = MONDAY + timedelta(minutes=days)
+        frozen = FrozenStudy(
+            run=f"d{days}", folder="/r", created=created, day=RunsDay(date=date), study=study
+        )
+        made = publish(frozen, "A", best)
+    assert "stays with d1: d1 is of a later day, 2026-11-19; to" in (made.not_latest or "")
 
 
 def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.status.region_state import phase_of
 from trialfleet.workflows.status.states import (
     RunState,
     Stage,
@@ -82,3 +87,30 @@ def test_status_fails_where_nobody_knows_how_the_run_is(
     assert "unknown" in done.output
     assert done.exit_code == 1
     assert CliRunner().invoke(main, ["status", str(run.folder / "no"), *options]).exit_code == 2
+
+
+def test_a_region_is_gating_only_where_its_gate_measures(make_run: MakeRun, work: Path) -> None:
+    """A first model is promoted without a job, and a training may leave no model to measure."""
+    run = make_run(publish="models", gate={})
+    region, files = graph_of(run.study).regions[0], RunFolder(run.folder).region("A")
+
+    def phase(queued: QueuedRun | None = None) -> str:
+        return phase_of(files, region, queued, region.trials)
+
+    assert phase() == "best"
+    files.best.result.parent.mkdir(parents=True, exist_ok=True)
+    files.best.result.write_text('{"status": "complete"}')
+    files.best.model.mkdir(parents=True)
+    assert phase() == "best", "it left no model"
+    (files.best.model / "weights").touch()
+    assert phase() == "publish", "there is no job that measures"
+    nothing: dict[str, Any] = dict.fromkeys(("running", "regions"), frozenset())
+    waits = QueuedRun(
+        root=None, root_held=None, held=(), ads=(), idle=frozenset({region.gate}), **nothing
+    )
+    assert phase(waits) == "gate"
+    files.gate.trial_json.parent.mkdir(parents=True, exist_ok=True)
+    files.gate.trial_json.touch()
+    assert phase() == "gate"
+    files.verdict.touch()
+    assert phase() == "publish"

@@ -12,6 +12,7 @@ import pytest
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.journal.journal import Ending, Outcome
+from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause
@@ -144,9 +145,15 @@ def test_what_ended_well() -> None:
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
     assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
     assert "to change that" not in later.why
-    back = region(**published, rolled_back="r0")
+    assert not later.notes
+    day = region(**published, not_latest="latest stays with r2: r1 is of an earlier day; to x")
+    assert day.notes == (
+        "a day that is made up for is as old as its data, a run without a day as its plan",
+    )
+    moved = Change(run="r0", former="r1", time=NOW.isoformat(), by="rollback")
+    back = region(**published, moved=moved)
     assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
-    assert back.why == "its model was rolled back: r0's is in force"
+    assert back.why.startswith("its model was rolled back: r0's is in force since 2026-11-20 ")
 
 
 @pytest.mark.parametrize(

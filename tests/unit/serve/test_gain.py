@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,13 @@ from trialfleet.files import write_json
 from trialfleet.workflows.models.latest import promote, rollback
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report.formatting import NOTHING
+from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.serve.champions import Champion
+from trialfleet.workflows.serve.details import region_page
+from trialfleet.workflows.serve.gains import Gain, gain_of
 from trialfleet.workflows.serve.live import LiveRun
 from trialfleet.workflows.serve.nodes import NodeReader
-from trialfleet.workflows.serve.views import Gain, gain_of, header, since, tile_of
+from trialfleet.workflows.serve.views import header, since, tile_of
 
 BEGAN = datetime.now() - timedelta(minutes=20)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -50,6 +54,51 @@ def test_a_trial_of_a_tuning_that_goes_on_is_not_held_against_a_finished_model(
 ) -> None:
     found = gain(run)
     assert (found.text, found.over, found.tone) == ("0.2500 better", "default settings", "good")
+
+
+@pytest.fixture
+def apart(make_run: MakeRun) -> Iterator[StoredRun]:
+    """A run whose trials are chosen by their loss and compared by another metric: up is better."""
+    changes: dict[str, Any] = {"report_metric": "test", "report_direction": "maximize"}
+    with stored(make_run(regions=["A"], budget={"trials": 8, "lanes": 2}, **changes)) as opened:
+        for at, (node, start) in enumerate(turns(opened.graph["A"], 3, BEGAN)):
+            loss, test = ((0.75, 0.5), (0.25, 0.625), (0.5, 0.875))[at]
+            metrics = {"loss": loss, "test": test}
+            opened.add("A", stored_trial(node, start, loss, baseline=at == 0, metrics=metrics))
+        yield opened
+
+
+def test_the_page_s_gain_is_the_report_s_by_its_metric(apart: StoredRun) -> None:
+    files = RunFolder(apart.run.folder)
+    report = read_report(files).regions[0].report
+    found = gain(apart)
+    assert (found.value, found.metric) == (report.gain, report.metric) == (0.125, "test")
+    assert (found.text, found.over) == ("0.1250 better", "default settings")
+    snapshot = LiveRun(files, NodeReader()).snapshot()
+    facts = {label: text for label, text, _ in region_page(snapshot, "A").facts}
+    assert facts["Against default settings"] == "0.1250 better by test"
+    assert facts["Best loss"] == "0.25"
+
+
+def test_models_are_compared_by_the_report_s_metric_too(apart: StoredRun) -> None:
+    study = apart.run.study
+    model = Path(study.publish) / study.name / "A" / "r0"
+    model.mkdir(parents=True)
+    card = {"study": study.name, "run": "r0", "metrics": {"loss": 0.1, "test": 0.75}}
+    for name in ("provenance.json", "card.json"):
+        write_json(model / name, card)
+    (model.parent / "latest").symlink_to("r0")
+    result = RunFolder(apart.run.folder).region("A").best.result
+    result.parent.mkdir(parents=True, exist_ok=True)
+    write_json(result, {"status": "complete", "metrics": {"loss": 0.2, "test": 1.0}})
+    found = gain(apart)
+    assert (found.text, found.over, found.metric) == (
+        "0.250 better", "the model in force", "test",
+    )  # fmt: skip
+    snapshot = LiveRun(RunFolder(apart.run.folder), NodeReader()).snapshot()
+    facts = {label: text for label, text, _ in region_page(snapshot, "A").facts}
+    assert facts["Against the model in force"] == "0.250 better by test"
+    assert facts["Trials against default settings"] == "0.1250 better by test"
 
 
 def test_a_full_training_is_held_against_the_model_in_force(run: StoredRun) -> None:

@@ -1,0 +1,111 @@
+"""`trialfleet why` of a region whose `latest` a person has moved since its run published."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeRun
+from trialfleet.files import write_json
+from trialfleet.workflows.models import history
+from trialfleet.workflows.models.latest import promote, rollback
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.why.explain import why
+
+WORSE = "loss 9, champion 0.1"
+KEPT = f"kept the former model (run day1), not this one: {WORSE}"
+
+
+@pytest.fixture
+def models(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The models of region A of the runs day1 and day2, of which the gate kept the second out."""
+    monkeypatch.chdir(work)
+    folder = work / "models" / "demo" / "A"
+    for name in ("day1", "day2"):
+        run = make_run(run=name, out=work / "runs" / "demo" / name, publish="models", gate={})
+        files = RunFolder(run.folder)
+        files.dag_files.submit.touch()
+        (folder / name).mkdir(parents=True)
+        (folder / name / "provenance.json").write_text(json.dumps({"study": "demo", "run": name}))
+        is_kept = name == "day2"
+        more = {"not_latest": f"{KEPT}; to change that: x"} if is_kept else {}
+        write_json(files.region("A").published, {"path": str(folder / name), **more})
+        verdict = {
+            "verdict": "kept" if is_kept else "promoted",
+            "why": WORSE if is_kept else "there was no model",
+            "metric": "loss",
+            "champion": {"run": "day1", "metrics": {"loss": 0.1}} if is_kept else None,
+            "challenger": {"run": name, "metrics": {"loss": 9.0}},
+            "baseline": None,
+            "interval": None,
+        }
+        write_json(files.region("A").verdict, verdict)
+    history.note(folder / "latest", "day1", "publish")
+    (folder / "latest").symlink_to("day1")
+    return folder
+
+
+def since(models: Path) -> str:
+    """When `latest` moved last, as people are told."""
+    time = history.changes(models / "latest")[-1].time
+    assert time is not None
+    return f"since {datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M}"
+
+
+def asked(run: str) -> Answer:
+    return why("A", run)
+
+
+def test_a_model_that_a_person_promoted_past_the_gate_is_told_as_in_force(models: Path) -> None:
+    before = asked("day2")
+    assert (before.kind, before.why) == (Kind.GATE_KEPT, f"the gate {KEPT}")
+    promote(models / "day2")
+    answer = asked("day2")
+    assert (answer.kind, answer.blame) == (Kind.WELL, Blame.NOBODY)
+    assert answer.why == (
+        f"its model is in force {since(models)}, by hand (promote): {models / 'day2'}; "
+        f"the gate had {KEPT}"
+    )
+    assert not answer.command
+
+
+def test_the_model_that_it_took_the_place_of_is_told_as_no_longer_in_force(models: Path) -> None:
+    assert asked("day1").why == f"its model is published and in force: {models / 'day1'}"
+    promote(models / "day2")
+    answer = asked("day1")
+    assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
+    assert answer.why == (
+        f"its model is no longer in force: day2's is {since(models)}, by hand (promote)"
+    )
+    assert answer.lines()[1] == "next: to have it in force again: trialfleet promote day1/A"
+
+
+def test_a_rollback_is_told_from_both_sides(models: Path) -> None:
+    promote(models / "day2")
+    rollback(models)
+    back = asked("day1")
+    assert (back.kind, back.why) == (
+        Kind.WELL,
+        f"its model is in force {since(models)}, by hand (rollback): {models / 'day1'}",
+    )
+    answer = asked("day2")
+    assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
+    assert answer.why == (
+        f"its model was rolled back: day1's is in force {since(models)}, by hand (rollback); "
+        f"the gate had {KEPT}"
+    )
+    assert answer.command == "trialfleet promote day2/A"
+
+
+def test_a_model_whose_place_a_newer_run_took_by_itself_is_well(models: Path) -> None:
+    history.note(models / "latest", "day2", "publish")
+    (models / "latest").unlink()
+    (models / "latest").symlink_to("day2")
+    answer = asked("day1")
+    assert answer.kind is Kind.WELL
+    assert answer.why == f"its model is published; day2's is in force {since(models)}"
+    assert not answer.command

@@ -1,0 +1,132 @@
+"""How much better a region is than what was before: models with models, trials with trials."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trialfleet.files import read_json
+from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
+from trialfleet.workflows.report.formatting import NOTHING, column_decimals, signed
+from trialfleet.workflows.serve.live import Snapshot
+from trialfleet.workflows.status.run_status import RegionStatus
+
+if TYPE_CHECKING:
+    from trialfleet.optimizer.stored_trials import StoredTrial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """How much better a region's best settings are than what was before: positive is better.
+
+    Attributes:
+        value: the difference; None while there is nothing to compare.
+        over: what they are compared with: `the model in force`, `the former model`, or `default
+            settings`.
+        text: the difference, as people read it: `0.01 better`.
+        metric: in which they are compared.
+    """
+
+    value: float | None
+    over: str
+    text: str
+    metric: str
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The figure, and whether it is better or worse."""
+        figure, _, word = self.text.partition(" ")
+        return figure, word
+
+    @property
+    def tone(self) -> str:
+        """The CSS class of the figure."""
+        return "" if not self.value else "good" if self.value > 0 else "bad"
+
+
+def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
+    """How much better a region's best settings are.
+
+    The gate measured both models on the same rows, so its word counts where there is one. Without a
+    gate a full training is held against that of another run's model in force. Until there is one,
+    best and default settings are compared, as tuning ran them: a trial isn't a model yet. All but
+    the gate compare by the report's metric.
+    """
+    verdict = verdict_of(snapshot, region.slug)
+    if verdict and verdict.champion:
+        sides = [
+            verdict.metrics.get(side, {}).get(verdict.metric) for side in (CHALLENGER, CHAMPION)
+        ]
+        over = "the former model" if verdict.promoted else "the model in force"
+        if sides[0] is not None and sides[1] is not None:
+            direction = _gate_direction(snapshot)
+            return _gain(sides[0], sides[1], direction, over, verdict.metric)
+    champion = snapshot.champions.of(region.slug)
+    if champion and champion.run != snapshot.look.status.run:
+        metric, direction = _compared(snapshot)
+        before = champion.metrics.get(metric)
+        final = _final(snapshot, region.slug).get(metric)
+        if before is not None and final is not None:
+            return _gain(final, before, direction, "the model in force", metric)
+    return gain_of_trials(snapshot, region)
+
+
+def gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
+    """How much better a region's best trial is than that of the default settings: the report's."""
+    metric, direction = _compared(snapshot)
+    trials = snapshot.look.trials.get(region.name, ())
+    best = next((trial for trial in trials if trial.number == region.best_trial), None)
+    default = next((trial for trial in trials if trial.user_attrs.get("baseline") is True), None)
+    is_objective = metric == snapshot.look.status.metric
+    sides = [_value(trial, None if is_objective else metric) for trial in (best, default)]
+    return _gain(sides[0], sides[1], direction, "default settings", metric)
+
+
+def _compared(snapshot: Snapshot) -> tuple[str, str]:
+    """The metric in which the report compares, and which way it is better."""
+    study = snapshot.frozen.study
+    return study.compared_metric, study.report_direction or study.objective.direction
+
+
+def _value(trial: StoredTrial | None, metric: str | None) -> float | None:
+    """What a completed trial reported of a metric; None: its objective."""
+    if trial is None or trial.state.name != "COMPLETE":
+        return None
+    found = trial.value if metric is None else (trial.user_attrs.get("metrics") or {}).get(metric)
+    is_number = isinstance(found, int | float) and math.isfinite(found)
+    return found if is_number else None
+
+
+def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
+    """What a region's full training measured in this run; nothing before its end."""
+    try:
+        found = read_json(snapshot.folder.region(slug).best.result)["metrics"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _gate_direction(snapshot: Snapshot) -> str:
+    """Which way the gate's metric is better."""
+    study = snapshot.frozen.study
+    return rule_of(study).direction if study.gate else study.objective.direction
+
+
+def _gain(now: float | None, before: float | None, direction: str, over: str, metric: str) -> Gain:
+    if now is None or before is None:
+        return Gain(value=None, over=over, text=NOTHING, metric=metric)
+    value = now - before if direction == "maximize" else before - now
+    if not value:
+        return Gain(value=value, over=over, text="no better", metric=metric)
+    size = signed(abs(value), column_decimals([now, before])).removeprefix("+")
+    text = f"{size} {'better' if value > 0 else 'worse'}"
+    return Gain(value=value, over=over, text=text, metric=metric)
+
+
+def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
+    """Return what the gate said in this run; None where it hasn't said anything."""
+    try:
+        return Verdict.read(read_json(snapshot.folder.region(slug).verdict))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
