@@ -78,7 +78,7 @@ def _by_time(values: pl.Series, shares: Sequence[float]) -> Codes:
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
-    """Return from when on rows of a split by time are to validate and to test, as a person reads it.
+    """Return from when on rows of a split by time are to validate and to test, as text.
 
     Args:
         values: the split's column.
