@@ -49,7 +49,7 @@ _NO_REPORTS = (
 )
 _LOOKS = re.compile(r"\bshould_stop\b|stop\.json")
 _NEVER_LOOKS = (
-    "no file of the trainer mentions should_stop() or stop.json: a trial that is told to stop early "
+    "no file of the trainer mentions should_stop() or stop.json: a trial that is told to stop "
     "trains on for {seconds} s (early_stopping.grace_seconds) and is killed then "
     "(docs/early-stopping.md)"
 )
@@ -345,8 +345,8 @@ def _cost_text(cost: dict[str, Any]) -> str:
 def _lessons(runs: list[dict[str, Any]]) -> list[str]:
     """From which runs the optimiser learns, and how to have it begin anew."""
     lines = [
-        f"  learns   from {former['run']}: {former['trials']} trials of {former['regions']} region(s)"
-        for former in runs
+        f"  learns   from {each['run']}: {each['trials']} trials of {each['regions']} region(s)"
+        for each in runs
     ]
     return [*lines[:-1], f"{lines[-1]}; to begin anew: learn_from: []"] if lines else []
 
