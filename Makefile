@@ -1,3 +1,4 @@
+# make install the environment alone, .venv, in which trialfleet is: what the other ways begin with
 # make demo    the flights example on an HTCondor pool of this machine's own; once: then shows it again
 #              DEMO=another   a new run of it
 # make test    the tests, with a real pool: a quarter of an hour on two cores
@@ -39,12 +40,14 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NPM := https://registry.npmjs.org
 DEMO ?= demo
 
-.PHONY: demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
+.PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
 	bench bench-optimizer bench-transfer bench-stopping bench-replay replay-table bench-peers bench-ranks bench-kernels bench-train
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
-demo: $(if $(wildcard $(VENV)/ready),$(VENV)/ready,$(VENV)/run)
+install: $(if $(wildcard $(VENV)/ready),$(VENV)/ready,$(VENV)/run)
+
+demo: install
 	$(BIN)/trialfleet pool up
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/trialfleet run $(FLIGHTS)/study.yaml --run-id $(DEMO)

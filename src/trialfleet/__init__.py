@@ -14,9 +14,10 @@ load_study(study)   reads and checks a study file, or a dict, and returns the St
 Study               what a study file holds; Study.model_validate({...}).resolve(folder) makes one
 
 Run.status() gives a RunStatus with a RegionStatus for each region, both with a RunState;
-Run.trials() TrialRecords, which pandas.DataFrame takes as they are; Run.best() BestSettings. What
-goes wrong is a TrialfleetError, whose text is for people. In a notebook, a Run shows where it
-stands; `trialfleet init FOLDER --example notebook` writes one. The command line does the same; see
+Run.trials() TrialRecords, each with a row() for a table, so that
+pandas.DataFrame([trial.row() for trial in run.trials()]) is one; Run.best() BestSettings. What goes
+wrong is a TrialfleetError, whose text is for people. In a notebook, a Run shows where it stands;
+`trialfleet init FOLDER --example notebook` writes one. The command line does the same; see
 `trialfleet --help`.
 """
 

@@ -30,6 +30,7 @@ def test_a_trainer_that_works_leaves_no_trace_and_costs_nothing(
     assert checked.metrics is not None
     assert checked.metrics["loss"] == pytest.approx(0.04)  # of the default settings
     assert "A with its default settings: loss 0.04" in str(checked)
+    assert "it was tried with A alone, the first of 2 regions" in str(checked)
     assert {path.name for path in run.folder.iterdir()} == before | {"hand.lock"}
     assert run.status().state is RunState.PLANNED
     run.submit()
@@ -125,7 +126,7 @@ def test_a_check_says_what_it_waits_for_and_where_it_runs(
     )
     wait_for(lambda: first.status().regions[0].running == 1)
     second = make_run(run="r2", resources=whole)
-    waits = f"waits for a slot: 1 job of {shell_quoted(first.folder)} runs"
+    waits = f"tune: waits for a slot: 1 job of {shell_quoted(first.folder)} runs"
     said: list[str] = []
 
     def progress(line: str) -> None:
@@ -135,7 +136,7 @@ def test_a_check_says_what_it_waits_for_and_where_it_runs(
 
     assert check(RunFolder(second.folder), seconds=240, progress=progress).metrics
     assert any(line.startswith(waits) for line in said)
-    assert said[-1].startswith("runs on slot1")
+    assert said[-1].startswith("final: runs on slot1")
 
 
 @pytest.mark.thorough

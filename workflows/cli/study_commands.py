@@ -78,6 +78,8 @@ def planning(command: Command) -> Command:
 )
 def init(folder: Path, example: str) -> None:
     """Write a commented study, with its trainer and data, into FOLDER; it runs as it is."""
+    from trialfleet.workflows.examples.needs import lines_on_needs
+
     study = write_example(example, folder)
     say(f"wrote {study}")
     program = folder / PREPARE
@@ -85,6 +87,8 @@ def init(folder: Path, example: str) -> None:
         say(f"making its data: {shell_quoted(program)}")
         if not prepare_example(folder):
             say(f"then: {shell_quoted(Path(sys.executable))} {shell_quoted(program)}")
+    for line in lines_on_needs(folder):
+        say(line)
     say(f"next: trialfleet run {study}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ _MOST_REGIONS = 50
 _MOST_NAMES = 4
 _MOST_COLUMNS = 20
 _FEW_ROWS = 50
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # as repr() writes text
+_COLUMN = re.compile(rf"column {_QUOTED}")
+_EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
 _SECONDS = 2.0  # without a word
 
 Table = dict[str, Any]
@@ -68,17 +72,50 @@ def _target(table: Table) -> str:
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return each note once, with the regions that it is about where that isn't all of them."""
-    about: dict[str, list[str]] = {}
+    """Return each note once, with the regions that it is about where that isn't all of them.
+
+    Of notes on a column that differ in their counts and examples alone, the first is told.
+    """
+    about: dict[str, dict[str, str]] = {}  # by what the note says, the regions' own words
     for region, table in tables.items():
         for note in _notes_of(table):
-            about.setdefault(note, []).append(region)
+            about.setdefault(_without_examples(note), {})[region] = note
     roles = [*_without_target(tables), *_roles(tables), *_not_everywhere(tables)]
+    notes = [_merged(own, of=len(tables)) for own in about.values()]
+    return [*notes, *_beginnings(tables), *roles]
+
+
+def _merged(notes: dict[str, str], of: int) -> str:
+    """One note for regions that have the same, but for counts and examples."""
+    [first, *others], note = notes, next(iter(notes.values()))
+    is_of_all = len(notes) == of
+    if len({*notes.values()}) == 1:
+        return note if is_of_all else f"{note} (in {first_of([*notes], _MOST_NAMES)})"
+    likewise = "all others" if is_of_all else first_of(others, _MOST_NAMES)
+    return f"{note} (in {first}; likewise in {likewise})"
+
+
+def _without_examples(note: str) -> str:
+    """What a note on a column says whatever its counts and examples are; any other as it is."""
+    if not (column := _COLUMN.match(note)):
+        return note
+    return column[0] + _EXAMPLES.sub("…", note[column.end() :])
+
+
+def _beginnings(tables: dict[str, Table]) -> list[str]:
+    """Say where a split by time parts the rows, and in which regions where they differ."""
+    about: dict[str, list[str]] = {}
+    for region, table in tables.items():
+        if begins := table.get("begins"):  # earlier releases didn't note it
+            parts = ", ".join(f"{part} from {moment}" for part, moment in begins.items())
+            about.setdefault(f"split by time: {parts}", []).append(region)
     notes = [
         note if len(regions) == len(tables) else f"{note} (in {first_of(regions, _MOST_NAMES)})"
         for note, regions in about.items()
     ]
-    return notes + roles
+    if (more := len(notes) - _MOST_NAMES) <= 1:
+        return notes
+    return [*notes[:_MOST_NAMES], f"and {more} more such splits; trialfleet plan --json has all"]
 
 
 def _notes_of(table: Table) -> list[str]:

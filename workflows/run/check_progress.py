@@ -31,7 +31,7 @@ def waits_for(folder: RunFolder, node: str) -> str:
         if job is None:
             return ""
         if value(job, "JobStatus") == BLOCKED:
-            return "has a slot, and waits for the files that jobs share there"
+            return "has a slot; its files are being sent to the slot's machine"
         found = prospects(job, pool_slots())
         if not found.willing:
             return f"waits for a slot: {found}"

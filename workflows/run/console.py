@@ -84,6 +84,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     steps = next_steps(status) if status.state.can_resume else []
     if not any(step.startswith(_MEND) for step in steps):  # the cause stands above already
         parts += [Text(line) for line in _ask_why(status)]
+    parts += [Text(f"to mend it: {status.mending}")] if status.mending else []
     parts += [Text(line) for line in steps]
     return Group(*parts)
 

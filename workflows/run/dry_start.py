@@ -45,6 +45,7 @@ class Checked:
         modes: those that it was seen to do, in their order.
         unseen: the first that it was not seen to end in time, and so none after it.
         warning: what is doubtful of the study by its result; empty: nothing.
+        regions: how many the study has; the others were not tried.
     """
 
     region: str
@@ -53,9 +54,16 @@ class Checked:
     modes: tuple[Mode, ...] = ()
     unseen: Mode | None = None
     warning: str = ""
+    regions: int = 1
 
     def __str__(self) -> str:
         """In a line for each thing to know."""
+        if self.regions == 1:
+            return self._found()
+        first = f"it was tried with {self.region} alone, the first of {self.regions} regions"
+        return f"{self._found()}\n{first}"
+
+    def _found(self) -> str:
         if self.metrics is None:
             if self.waited:
                 return (
@@ -119,7 +127,7 @@ def check(
     shutil.rmtree(folder.check.root, ignore_errors=True)  # what a check before this one left
     order = first_order(frozen.study, graph_of(frozen.study).regions[0])
     tried = _Check(frozen, folder, order, seconds, progress or (lambda _: None))
-    checked = tried.all_modes()
+    checked = replace(tried.all_modes(), regions=len(frozen.study.region_table))
     shutil.rmtree(folder.check.root, ignore_errors=True)
     return checked
 
@@ -196,7 +204,11 @@ class _Check:
 
     def _run(self, order: TrialOrder) -> Watched:
         write_trial(self._frozen.run, self._study, self._folder, self._place, order)
-        return run_job(self._folder, self._place, order.node, self._seconds, self._progress)
+
+        def progress(line: str) -> None:
+            self._progress(f"{order.mode}: {line}")
+
+        return run_job(self._folder, self._place, order.node, self._seconds, progress)
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
         """What a training told; one that failed is the trainer's."""

@@ -5,23 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trialfleet.files import shell_quoted
-from trialfleet.workflows.plan.run_texts import PYTHONS
-from trialfleet.workflows.study.spec import Study, Trainer
+from trialfleet.workflows.missing_modules import how_to_install
+from trialfleet.workflows.study.spec import Study
 
 _LINES = 12  # of standard error, in an error's text
 _FRAME = re.compile(r'  File "(?P<file>.+)", line \d+')
 _OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
-_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(?P<name>[^'.]+)", re.MULTILINE)
-
-_PACKAGES = {  # whose names differ from their modules'
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python",
-    "PIL": "pillow",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
 
 
 def last_words(error_file: Path) -> str:
@@ -41,22 +30,7 @@ def last_words(error_file: Path) -> str:
 
 def missing_module(error_file: Path, study: Study) -> str:
     """Return what to do about a module that the trainer's Python doesn't have; empty: nothing."""
-    found = _NO_MODULE.search("\n".join(_lines(error_file)[-_LINES:]))
-    if found is None or not isinstance(study.trainer, Trainer):
-        return ""
-    name, word = found["name"], study.trainer.command[0]
-    if word in PYTHONS:
-        python = shell_quoted(Path(study.python)) if study.python else word
-        other = "; or name a Python that has it with `python:` in the study"
-    else:
-        python, other = shell_quoted(Path(word)), ""
-    package = _PACKAGES.get(name, name)
-    doubt = "" if name in _PACKAGES else " (a package may have another name than its module)"
-    return (
-        f"if {name!r} is a file of yours, name it under trainer.files; else install it where "
-        f"trials run, with the Python that they have: {python} -m pip install {package}"
-        f"{doubt}{other}"
-    )
+    return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
 
 
 def _is_own_frame(line: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.optimizer.stored_trials import is_stopped_early
@@ -18,9 +19,20 @@ if TYPE_CHECKING:
     from trialfleet.optimizer.stored_trials import StoredTrial
 
 
+# What a row of every trial has, in this order; its parameters follow, then its metrics.
+COLUMNS = (
+    "region", "trial", "node", "state", "value", "predicted", "attempts", "seconds", "started",
+    "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb", "machine", "slot",
+    "ranks", "generations", "usd", "lost_usd", "error",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord(Job):
     """One trial of a region and its job, as the study knows them.
+
+    `started` and `ended` are Unix seconds, what ends in `_seconds` seconds, `memory_mb` MB, `usd`
+    and `lost_usd` USD; `params` and `metrics` are dicts. `row` has it all flat, for a table.
 
     Attributes:
         state: where it stands, as `TrialState` has it.
@@ -28,7 +40,7 @@ class TrialRecord(Job):
         predicted: what it would have been, of a trial that was stopped early.
         params: what the trial was given, constants left out.
         metrics: all that it reported.
-        seconds: the time that its training took, by the trainer's own word.
+        seconds: how long its training took, in seconds, by the trainer's own word.
         error: why it failed, or was given up; while it runs: why its last attempt failed, if one
             has.
     """
@@ -43,6 +55,26 @@ class TrialRecord(Job):
     metrics: dict[str, float]
     seconds: float | None
     error: str | None
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table, flat, with the columns of `trialfleet trials --csv`.
+
+        `started` and `ended` are datetimes in UTC here; each parameter is a column `params.NAME`,
+        each metric `metrics.NAME`. `pandas.DataFrame([trial.row() for trial in run.trials()])`
+        makes a table of them, polars likewise.
+        """
+        return {
+            **{name: getattr(self, name) for name in COLUMNS},
+            "state": str(self.state),
+            "started": _moment(self.started),
+            "ended": _moment(self.ended),
+            **{f"params.{name}": value for name, value in self.params.items()},
+            **{f"metrics.{name}": value for name, value in self.metrics.items()},
+        }
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,7 @@ class RunStatus:
         mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
         money: what the run's fleet costs; None without a fleet that an autoscaler scales.
         study_file: where its study was read from, as it is typed; STUDY if that isn't known.
+        mending: what installs the modules that its trainer misses, if that is why trials fail.
     """
 
     run: str
@@ -111,6 +112,7 @@ class RunStatus:
     seconds_left: float | None = None
     money: Spending | None = None
     study_file: str = "STUDY"
+    mending: str = ""
 
     @property
     def ended(self) -> bool:

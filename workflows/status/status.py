@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -25,6 +25,7 @@ from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.export.folder import unexported
+from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.notify.outbox import undelivered
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
@@ -51,6 +52,7 @@ from trialfleet.workflows.status.states import RunState, TrialState, stage_of
 from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
+from trialfleet.workflows.study.spec import Study
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class StatusReader:
             else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
             study_file=self._frozen.study_file,
+            mending=_mending(regions, self._frozen.study),
         )
         return Look(status, unfinished, trials)
 
@@ -322,3 +325,9 @@ def last_finished(folder: RunFolder) -> datetime | None:
         return datetime.fromisoformat(read_record(folder.report_data, "finished")["finished"])
     except (InputError, TypeError, ValueError):  # the report can be written again
         return None
+
+
+def _mending(regions: Iterable[RegionStatus], study: Study) -> str:
+    """What installs the modules that a trainer misses, by the first region that tells of one."""
+    causes = [region.cause.error for region in regions if region.cause]
+    return next(filter(None, (how_to_install(error, study) for error in causes)), "")

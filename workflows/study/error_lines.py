@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -13,11 +13,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
+from trialfleet.workflows.study.empty_sections import empty_sections
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.text import read_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
-T = TypeVar("T")
 
 _ABSENT = object()
 _WORDS = {  # for what pydantic says in Python's words
@@ -70,17 +70,22 @@ def _line_suffix(tree: Any, keys: Sequence[str]) -> str:
 
 def validated(model: type[Model], path: Path, tree: Any) -> Model:
     """Return what a file's content makes; raise a `StudyError` that tells a problem a line."""
+    empty = [_place(path, tree, problem) for problem in empty_sections(model, tree)]
+    problems: list[ErrorDetails] = []
     try:
-        return model.model_validate(tree)
+        made = model.model_validate(tree)
     except ValidationError as error:
         problems = error.errors()
+    else:
+        if not empty:
+            return made
     # outside of the except clause: pydantic's own text would repeat a password
-    raise _all_of(problems, lambda problem: _explain(path, tree, problem))
+    raise _all_of([*empty, *(_explain(path, tree, problem) for problem in problems)])
 
 
-def _all_of(problems: Sequence[T], tell: Callable[[T], str]) -> StudyError:
+def _all_of(problems: Sequence[str]) -> StudyError:
     """The error that tells a file's problems, a line each."""
-    lines = dict.fromkeys(map(tell, problems[:_MOST_PROBLEMS]))
+    lines = dict.fromkeys(problems[:_MOST_PROBLEMS])
     shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
     if (more := len(problems) - _MOST_PROBLEMS) > 0:
         shown.append(f"… and {more} more problems")
@@ -133,7 +138,7 @@ def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
     try:
         yield
     except UnusableStudyError as error:
-        raise _all_of(error.problems, lambda problem: _place(path, tree, problem)) from error
+        raise _all_of([_place(path, tree, each) for each in error.problems]) from error
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:

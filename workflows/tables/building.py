@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, feature_of
-from trialfleet.workflows.tables.splits import SplitError, split_rows
+from trialfleet.workflows.tables.splits import SplitError, beginnings, split_rows
 
 _SHOWN = 30  # names of columns in a message
 _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
@@ -47,6 +47,7 @@ class Description:
         missing: the used columns in which cells are missing, and how many.
         notes: what a person should know of a column.
         one_class: the parts whose rows have one class only.
+        begins: with a split by time: the earliest moment of validation and of test, as text.
     """
 
     rows: int
@@ -63,6 +64,7 @@ class Description:
     missing: dict[str, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     one_class: list[str] = field(default_factory=list)
+    begins: dict[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -100,7 +102,10 @@ def build_table(
     _check_parts(split, goal)
     features = _features(rows, target, options)
     table = _encode(rows, features, goal, split, target, options.null_values, numbered)
-    return table, _describe(table, features, goal, rows, len(frame) - len(rows))
+    found = _describe(table, features, goal, rows, len(frame) - len(rows))
+    time = options.split.time
+    begins = {} if time is None else beginnings(rows[time], split)
+    return table, replace(found, begins=begins)
 
 
 def describe(table: Table) -> Description:
@@ -285,11 +290,17 @@ def encode(
         numbered: what each row is called in messages.
 
     Raises:
-        TableError: a cell of a numeric column is no number.
+        TableError: cells of numeric columns are no numbers; names the first of each column.
     """
-    numeric = [
-        _floats(rows[name], columns.kinds.get(name, "number"), numbered) for name in columns.numeric
-    ]
+    numeric: list[npt.NDArray[np.float32]] = []
+    problems: list[str] = []
+    for name in columns.numeric:
+        try:
+            numeric.append(_floats(rows[name], columns.kinds.get(name, "number"), numbered))
+        except TableError as error:
+            problems += error.problems
+    if problems:
+        raise TableError(*problems)
     categorical = [
         cells.codes(cells.texts(rows[name], columns.kinds.get(name, "text")), words).to_numpy()
         for name, words in columns.categorical.items()

@@ -77,6 +77,24 @@ def _by_time(values: pl.Series, shares: Sequence[float]) -> Codes:
     return np.searchsorted(borders, times, side="right").astype(np.int8)
 
 
+def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
+    """Return from when on rows of a split by time are to validate and to test, as text.
+
+    Args:
+        values: the split's column.
+        parts: of each row, by `split_rows`.
+    """
+    kind, found = cells.recognise(values)
+    is_text_of_numbers = kind == "number"
+    times = cells.numbers(found, "number" if found.dtype == pl.Float64 else str(kind))
+    first = {}
+    for name, part in [("validation", VALIDATION), ("test", TEST)]:
+        row = times.set(pl.Series(parts != part), None).arg_min()
+        if row is not None:
+            first[name] = f"{found[row]:g}" if is_text_of_numbers else str(values[row]).strip()
+    return first
+
+
 def _by_column(values: pl.Series) -> Codes:
     words = values.cast(pl.String).str.strip_chars().str.to_lowercase()
     unknown = words.fill_null("").is_in([*PARTS]).not_()

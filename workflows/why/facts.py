@@ -175,6 +175,7 @@ class RegionFacts:
         script: what the last script of its nodes said, if that was no success.
         queued: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
+        mending: what installs the modules that its trainer misses.
     """
 
     name: str
@@ -203,6 +204,7 @@ class RegionFacts:
     queued: Queued | None = None
     day: Outcome | None = None
     scripts_log: str = ""
+    mending: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +247,7 @@ class NodeFacts:
         leaving: what the machine says of itself on which it was: why it drains, or is sick.
         gang: how far its ranks are, where it has several.
         lacks_slots: fewer of them have a slot than the gang needs.
+        mending: what installs the modules that its trainer misses.
     """
 
     node: str
@@ -263,6 +266,7 @@ class NodeFacts:
     log: str = ""
     gang: str = ""
     lacks_slots: bool = False
+    mending: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

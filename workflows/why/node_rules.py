@@ -80,7 +80,7 @@ def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
     if node.blame == Blame.NODE:
         sentence = f"{why} (the fault of {node.life.machine or 'the machine'}: it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
-    advice = advice_for(kind, run.places)
+    advice = node.mending or advice_for(kind, run.places)
     return _answer(node, kind, blame_of(kind), why, advice=advice, command=run.again)
 
 

@@ -258,10 +258,14 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
         kind if is_one else Kind.FAILURES,
         blame_of(kind) if is_one else Blame.USER,
         sentence,
-        advice=advice_for(kind, run.places) if is_one else "mend what fails",
+        advice=_mending(run, region, kind) if is_one else "mend what fails",
         command=run.again,
     )
     return answer.with_evidence(f"see {cause.log}", reason)
+
+
+def _mending(run: RunFacts, region: RegionFacts, kind: Kind) -> str:
+    return (region.mending if kind is Kind.CRASH else "") or advice_for(kind, run.places)
 
 
 def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:

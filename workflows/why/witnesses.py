@@ -25,6 +25,7 @@ from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.gang.records import in_words
+from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.history import Change, last_move
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan import access_point
@@ -129,6 +130,7 @@ class RunWitnesses:
             script=last_script(files.scripts_log),
             queued=self._waiting(graph, status),
             scripts_log=str(files.scripts_log),
+            mending=how_to_install(status.cause.error, self.frozen.study) if status.cause else "",
         )
 
     def _held(self, graph: RegionGraph) -> tuple[tuple[str, str, str], ...]:
@@ -154,10 +156,11 @@ class RunWitnesses:
         ad = self._ad(node)
         life = last_life(place.log)
         gang, lacks_slots = self._gang(graph, node, place)
+        error = str((trial and trial.user_attrs.get("error")) or last.get("error", ""))
         return NodeFacts(
             node=node,
             state=self._state(graph, node, trial, ad, place),
-            error=str((trial and trial.user_attrs.get("error")) or last.get("error", "")),
+            error=error,
             stopped=trial.user_attrs.get(STOPPED, {}) if trial else {},
             blame=str(last.get("blame", "")),
             attempts=len(failures),
@@ -171,6 +174,7 @@ class RunWitnesses:
             log=str(place.log) if place.log.exists() else "",
             gang=gang,
             lacks_slots=lacks_slots,
+            mending=how_to_install(error, self.frozen.study),
         )
 
     def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:

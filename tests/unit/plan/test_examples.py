@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.examples import LACKING, TRAINERS
+from trialfleet.files import shell_quoted
 from trialfleet.nodes import trial
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.examples import EXAMPLES, write_example
+from trialfleet.workflows.examples import EXAMPLES, needs, write_example
 from trialfleet.workflows.study.loading import load_study
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +34,44 @@ def test_each_is_written_by_init_and_is_a_study(name: str, tmp_path: Path) -> No
     assert not left & {"__init__.py", "__pycache__"}
     page = (ROOT / "docs/trainers.md").read_text()
     assert f"--example {name}" in page or name == "first"
+
+
+@pytest.mark.parametrize(
+    ("name", "absent", "packages"),
+    [
+        ("sklearn", ("joblib", "sklearn"), "scikit-learn"),
+        ("lightgbm", ("lightgbm", "numpy"), "lightgbm numpy"),
+        ("ddp", ("torch",), "torch"),
+        ("notebook", ("ipykernel",), "notebook"),
+    ],
+)
+def test_init_says_what_an_example_needs_that_is_not_there(
+    name: str,
+    absent: tuple[str, ...],
+    packages: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lacking(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
+        assert python == sys.executable
+        return tuple(module for module in modules if module in absent)
+
+    monkeypatch.setattr(needs, "missing_of", lacking)
+    written = CliRunner().invoke(main, ["init", str(tmp_path / "it"), "--example", name])
+    told = f"{shell_quoted(Path(sys.executable))} -m pip install {packages} ("
+    assert told in written.output
+    assert written.output.index(told) < written.output.index("next: ")
+    monkeypatch.setattr(needs, "missing_of", lambda *_: ())
+    written = CliRunner().invoke(main, ["init", str(tmp_path / "that"), "--example", name])
+    assert "it needs" not in written.output
+
+
+def test_init_says_that_r_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    written = CliRunner().invoke(main, ["init", str(tmp_path / "it"), "--example", "r"])
+    assert "it needs R with jsonlite, which is not installed here: apt-get install" in (
+        written.output
+    )
 
 
 def train(folder: Path, name: str, **changes: Any) -> dict[str, float]:

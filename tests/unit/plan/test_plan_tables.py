@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,39 @@ def test_of_many_columns_that_are_ignored_the_first_are_told(place: Path) -> Non
     told = [line for line in lines if "is ignored: it is the same in every row" in line]
     assert len(told) < 25
     assert any("more columns, ignored; trialfleet plan --json has all" in line for line in lines)
+
+
+def test_notes_that_differ_in_their_examples_alone_are_one(place: Path) -> None:
+    for seed, region in enumerate(("north", "south", "east")):
+        humidity = [f"{20 + (i * (seed + 3)) % (40 + seed)}%" for i in range(ROWS)]
+        frame(seed).with_columns(humidity=pl.Series(humidity)).write_csv(
+            place / f"data/{region}.csv"
+        )
+    frame(4).write_csv(place / "data/west.csv")
+    note = "column 'humidity' is categorical, 40 different texts: it is text such as '20%'"
+    text = plan_text(Run(planned(place, regions=["north", "south", "east"]).root))
+    [line] = [line for line in text.splitlines() if "'humidity' is categorical" in line]
+    assert note in line
+    assert line.endswith("(in north; likewise in all others)")
+    shutil.rmtree(place / "runs")
+    text = plan_text(Run(planned(place, regions=["north", "south", "east", "west"]).root))
+    [line] = [line for line in text.splitlines() if "'humidity' is categorical" in line]
+    assert line.endswith("(in north; likewise in south, east)")
+
+
+def test_plan_tells_the_boundaries_of_a_split_by_time(place: Path) -> None:
+    for name, year in [("north", 2025), ("south", 2026)]:
+        days = [f"{year}-{1 + i // 20:02}-01" for i in range(ROWS)]
+        frame(1).with_columns(day=pl.Series(days)).write_csv(place / f"data/{name}.csv")
+    text = plan_text(Run(planned(place, table={"split": {"time": "day"}}).root))
+    assert "split by time: validation from 2025-08-01, test from 2025-09-01 (in north)" in text
+    assert "split by time: validation from 2026-08-01, test from 2026-09-01 (in south)" in text
+    shutil.rmtree(place / "runs")
+    found = planned(place, table={"split": {"time": "day"}}, regions=["south"])
+    text = plan_text(Run(found.root))
+    assert (
+        "    split by time: validation from 2026-08-01, test from 2026-09-01" in text.splitlines()
+    )
 
 
 def test_plan_tells_how_many_rows_have_no_target(place: Path) -> None:

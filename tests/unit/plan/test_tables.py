@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,41 @@ def test_a_random_split_has_its_shares_in_every_class_and_depends_on_the_seed() 
     for made in (first, other):
         counts = np.bincount(made.split[:20]), np.bincount(made.split[20:])
         assert [count.tolist() for count in counts] == [[14, 3, 3], [686, 147, 147]]
+
+
+@pytest.mark.parametrize(
+    ("moments", "begins"),
+    [
+        ([f"2026-{i // 4 + 1:02}-01" for i in range(ROWS)], ["2026-08-01", "2026-09-01"]),
+        ([f" 2026-{i // 4 + 1:02}-01 00:00:00" for i in range(ROWS)], ["2026-08-01 00:00:00"]),
+        ([dt.date(2026, i // 4 + 1, 1) for i in range(ROWS)], ["2026-08-01", "2026-09-01"]),
+        ([str(2000 + i // 4) for i in range(ROWS)], ["2007", "2008"]),
+    ],
+)
+def test_a_split_by_time_tells_its_boundaries(moments: list[Any], begins: list[str]) -> None:
+    _, found = built({**FEATURE, "y": cycle(0.5, 1.5), "day": moments}, split={"time": "day"})
+    assert [*found.begins] == ["validation", "test"]
+    assert [*found.begins.values()][: len(begins)] == begins
+
+
+def test_a_documented_form_of_a_date_is_one() -> None:
+    text = (Path(__file__).parents[3] / "docs/tabular.md").read_text()
+    told = text.partition("A date begins with")[2].partition("Any other form")[0]
+    forms = [form for form in re.findall(r"`([^`\n]+)`", told) if form[:4] == "2026"]
+    assert "2026-03-01 00:00:00" in forms
+    forms += [f"2026-03-01T10:30:00{zone}" for zone in ("Z", "+02:00", "+0200")]
+    for form in forms:
+        _, found = built({**TARGET, "c": cycle(form, "2026-03-02")})
+        assert found.numeric == ["c"], form
+    _, found = built({**TARGET, "c": cycle("10:30", "10:30:59.5")})
+    assert found.numeric == ["c"]
+
+
+def test_all_columns_that_are_no_numbers_are_told_at_once() -> None:
+    columns = {**TARGET, **FEATURE, "price": cycle("€ 3.50", "€ 4"), "humidity": cycle("50%", "6%")}
+    told = problem_of(columns, columns={"price": "numeric", "humidity": "numeric"})
+    assert "column 'price': '€ 3.50' is not a number" in told
+    assert "column 'humidity': '50%' is not a number" in told
 
 
 def test_a_split_by_time_trains_on_the_oldest_and_parts_no_moment() -> None:

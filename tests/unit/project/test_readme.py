@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,19 @@ def test_the_first_page_leads_to_every_task() -> None:
 def test_the_clone_names_no_host_and_says_what_to_put_there() -> None:
     text = (ROOT / "README.md").read_text()
     assert "git clone REPOSITORY trialfleet    # REPOSITORY: " in text
+
+
+ACTIVATED = [page for page in PAGES if ". .venv/bin/activate" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", ACTIVATED, ids=lambda page: page.name)
+def test_an_environment_is_made_before_it_is_activated(page: Path) -> None:
+    assert "make install" in page.read_text().partition(". .venv/bin/activate")[0]
+
+
+def test_make_install_makes_the_environment_and_nothing_else(tmp_path: Path) -> None:
+    command = ["make", "--dry-run", "install", f"VENV={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"-m venv {tmp_path}" in done.stdout
+    assert f"touch {tmp_path}/run" in done.stdout
+    assert "pool up" not in done.stdout

@@ -9,9 +9,14 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet.errors import InputError
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.infra.pool.status import BLOCKED
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.trial_files import Mode
+from trialfleet.workflows.run import dry_start
+from trialfleet.workflows.run.check_job import Watched
+from trialfleet.workflows.run.check_progress import waits_for
 from trialfleet.workflows.run.dry_start import Checked, check_metrics, first_order
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 
@@ -74,3 +79,39 @@ def test_each_mode_that_was_tried_is_told(
 ) -> None:
     checked = Checked(region="A", metrics={"loss": 0.5}, modes=modes, unseen=unseen)
     assert str(checked).splitlines() == ["A with its default settings: loss 0.5", *lines]
+
+
+def test_that_other_regions_were_not_tried_is_told() -> None:
+    told = "it was tried with A alone, the first of 4 regions"
+    assert str(Checked(region="A", metrics={"loss": 0.5}, regions=4)).endswith(f"0.5\n{told}")
+    assert str(Checked(region="A", metrics=None, regions=4)).endswith(f"60 s\n{told}")
+    assert "alone" not in str(Checked(region="A", metrics=None))
+
+
+def test_each_line_of_progress_names_the_mode(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_job(*arguments: Any) -> Watched:
+        arguments[-1]("runs on slot1@here")
+        place: TrialFolder = arguments[1]
+        place.result.write_text(json.dumps({"status": "complete", "metrics": {"loss": 0.5}}))
+        place.model.mkdir(exist_ok=True)
+        (place.model / "weights").write_text("w")
+        return Watched(code=0)
+
+    monkeypatch.setattr(dry_start, "connect", dict)
+    monkeypatch.setattr(dry_start, "use", lambda _: None)
+    monkeypatch.setattr(dry_start, "run_job", run_job)
+    said: list[str] = []
+    run = make_run(regions=["A", "B"])
+    checked = dry_start.check(RunFolder(run.folder), progress=said.append)
+    assert said == ["tune: runs on slot1@here", "final: runs on slot1@here"]
+    assert checked.regions == 2
+
+
+def test_a_job_whose_files_are_on_their_way_is_told_in_plain_words(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": BLOCKED})
+    told = waits_for(RunFolder(make_run().folder), "A.check")
+    assert told == "has a slot; its files are being sent to the slot's machine"

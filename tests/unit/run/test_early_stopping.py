@@ -325,7 +325,29 @@ def test_plan_says_what_it_will_do_and_warns_of_a_trainer_that_never_reports(
     warned = plan_text(make_run(run="r2", early_stopping={}, trainer=mute, budget=budget))
     assert "a trial that never reports is never stopped early" in warned
     assert "from 5% of its steps on" in warned
+    assert "should_stop" not in warned  # it never gets an order
     assert "stops  " not in plan_text(make_run(run="r3"))
+
+
+@pytest.mark.parametrize(
+    ("program", "is_warned"),
+    [
+        ("t.report(1, loss=1.0)\n", True),
+        ("t.report(1, loss=1.0)\nif t.should_stop(): t.stop(loss=1.0)\n", False),
+        ("open('progress.jsonl', 'a')\nopen('stop.json')\n", False),
+    ],
+)
+def test_plan_warns_of_a_trainer_that_never_looks_for_the_order(
+    make_run: MakeRun, work: Path, program: str, *, is_warned: bool
+) -> None:
+    (work / "curve.py").write_text(program)
+    trainer = {"command": ["python3", "curve.py"], "files": [str(work / "curve.py")]}
+    rule = {"grace_seconds": 77}
+    text = plan_text(make_run(early_stopping=rule, trainer=trainer, budget={"trials": 20}))
+    assert ("no file of the trainer mentions should_stop() or stop.json" in text) is is_warned
+    assert ("trains on for 77 s" in text) is is_warned
+    quiet = plan_text(make_run(run="r2", trainer=trainer, budget={"trials": 20}))
+    assert "should_stop" not in quiet
 
 
 def test_plan_says_where_no_trial_can_be_stopped(make_run: MakeRun) -> None:

@@ -70,7 +70,9 @@ def test_a_run_learns_from_the_newest_of_its_study(make_run: MakeRun) -> None:
     learned = {"run": "demo/r1", "regions": 2, "trials": 16}
     assert plan_summary(second)["learns_from"] == [learned]
     text = plan_text(second)
-    assert "  learns   from demo/r1: 16 trials of 2 region(s)\n" in text
+    assert (
+        "  learns   from demo/r1: 16 trials of 2 region(s); to begin anew: learn_from: []\n" in text
+    )
     assert (
         "from trial 3 of a region on the optimiser's model chooses; before that, settings" in text
     )

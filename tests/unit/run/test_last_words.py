@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.conftest import MakeRun
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.missing_modules import how_to_install, imports_of, missing_of
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.run.console import run_view
 from trialfleet.workflows.run.dry_start import failure_text
 from trialfleet.workflows.run.last_words import last_words, missing_module
+from trialfleet.workflows.scripts.region_studies import RegionStudies
+from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.why.node_rules import why_node
+from trialfleet.workflows.why.region_rules import why_region
+from trialfleet.workflows.why.witnesses import RunWitnesses
 
 
 def failed(folder: Path, program: str) -> Path:
@@ -73,3 +85,53 @@ def test_the_package_of_a_well_known_module_is_named(make_run: MakeRun, work: Pa
     told = missing_module(error, study)
     assert "'sklearn' is a file" in told
     assert told.endswith("/opt/x/python -m pip install scikit-learn")
+
+
+SKLEARN = "exit code 1: ModuleNotFoundError: No module named 'joblib'"
+
+
+def test_all_packages_that_a_trainer_imports_and_its_python_lacks_are_named_at_once(
+    make_run: MakeRun, work: Path
+) -> None:
+    python = work / "python"  # one that has numpy alone
+    python.write_text('#!/bin/sh\necho \'["joblib", "sklearn", "yaml"]\'\n')
+    python.chmod(0o755)
+    own = "import csv, os\nimport joblib, numpy\nimport trial\nfrom helper import x\n"
+    rest = "from sklearn.linear_model import Ridge\nimport yaml\n"
+    (work / "train.py").write_text(own + rest + "try:\n    import maybe\nexcept Exception: ...\n")
+    (work / "helper.py").write_text("x = 1\n")
+    files = [work / "train.py", work / "helper.py"]
+    assert imports_of(files) == ["joblib", "numpy", "sklearn", "yaml"]
+    trainer = {"command": [str(python), "train.py"], "files": [str(file) for file in files]}
+    told = how_to_install(SKLEARN, make_run(trainer=trainer).study)
+    assert "if 'joblib' is a file of yours" in told
+    assert told.endswith("/python -m pip install scikit-learn pyyaml")
+    away = {"command": ["/no/python", "train.py"], "files": trainer["files"]}  # of other machines
+    told = how_to_install(SKLEARN, make_run(run="r2", trainer=away).study)
+    assert told.endswith("/no/python -m pip install joblib")
+
+
+def test_what_a_python_lacks_is_asked_of_it() -> None:
+    assert missing_of(sys.executable, ("csv", "no_such_module", "pytest")) == ("no_such_module",)
+    assert missing_of("/no/python", ("csv",)) == ()
+
+
+def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> None:
+    run = make_run()
+    error = "exit code 1: ModuleNotFoundError: No module named 'nowhere'"
+    folder = RunFolder(run.folder)
+    study = RegionStudies(folder, load_frozen(folder.study)).of("A")
+    for node in ("A.l1.t01", "A.l1.t02"):
+        study.ask(node)
+        study.note_failure(node, attempt=0, error=error)
+        study.tell_failed(node, error=error)
+    terminal = Console(file=io.StringIO(), width=300)
+    terminal.print(run_view(run.status()))
+    assert isinstance(terminal.file, io.StringIO)
+    assert "-m pip install nowhere" in terminal.file.getvalue()
+    graph, witnesses = graph_of(run.study).regions[0], RunWitnesses(run.folder)
+    whole = replace(witnesses.run(), state=RunState.FAILED)
+    region = replace(witnesses.region(graph), stage=Stage.FAILED)
+    assert "-m pip install nowhere" in why_region(whole, region).advice
+    facts = witnesses.node(graph, "A.l1.t01")
+    assert "-m pip install nowhere" in why_node(whole, region, facts).advice

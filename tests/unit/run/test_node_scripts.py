@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -26,13 +27,13 @@ from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.optimizer import ownership
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.printing import trial_csv
 from trialfleet.workflows.cli.watching import show_end
 from trialfleet.workflows.plan import checksums, trial_files
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.report import render_page
 from trialfleet.workflows.run.console import run_view
+from trialfleet.workflows.run.records import COLUMNS
 from trialfleet.workflows.scripts import node_scripts
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
@@ -249,7 +250,7 @@ def test_trials_are_listed_with_attempts_metrics_parameters_and_errors(
     text = CliRunner().invoke(main, ["trials", str(scripts.folder.root), "--csv"]).output
     rows = list(csv.DictReader(text.splitlines()))
     assert list(rows[0]) == [
-        *trial_csv.COLUMNS, "params.x", "metrics.loss", "metrics.alpha", "metrics.zeta",
+        *COLUMNS, "params.x", "metrics.loss", "metrics.alpha", "metrics.zeta",
     ]  # fmt: skip
     assert rows[0]["params.x"] == str(first.params["x"])
     assert (rows[0]["wall_seconds"], rows[0]["machine"]) == ("3.5", "node-1")
@@ -257,6 +258,14 @@ def test_trials_are_listed_with_attempts_metrics_parameters_and_errors(
     assert (rows[1]["metrics.alpha"], rows[1]["value"]) == ("1.5", "0.25")
     assert (rows[2]["state"], rows[2]["params.x"]) == (third.state, str(third.params["x"]))
     assert second.attempts == 1
+    row = first.row()
+    assert {*row} <= {*rows[0]}
+    assert (row["state"], row["params.x"]) == ("failed", first.params["x"])
+    assert first.started is not None
+    assert row["started"] == datetime.fromtimestamp(first.started, UTC)
+    assert rows[0]["started"] == str(first.started)
+    assert third.row()["ended"] is None
+    assert pl.DataFrame([trial.row() for trial in (first, second, third)]).height == 3
 
 
 def test_status_shows_the_steps_of_running_trials_as_far_as_known(scripts: Scripts) -> None:
@@ -289,7 +298,7 @@ def test_csv_has_the_same_columns_whichever_trial_comes_first(make_run: MakeRun)
     scripts.ask("A.l1.t01")  # the defaults: without only_b
     text = CliRunner().invoke(main, ["trials", str(scripts.folder.root), "--csv"]).output
     header = text.splitlines()[0].split(",")
-    assert header[len(trial_csv.COLUMNS) :] == [
+    assert header[len(COLUMNS) :] == [
         "params.x", "params.kind", "params.only_b", "params.last", "metrics.loss",
     ]  # fmt: skip
 

@@ -390,3 +390,51 @@ def test_a_study_of_python_is_told_the_same_without_a_line(folder: Path) -> None
     assert "pydantic" not in str(caught.value)
     with pytest.raises(StudyError, match=r"^study: data: region 'A'"):
         load_study({**YAML(typ="safe").load(MINIMAL), "data": "{region}.npz"}, folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("gate:", ":9: gate: gate is empty: write gate: {} for its defaults, or leave it out"),
+        ("gate: ~", "gate: gate is empty"),
+        (
+            "early_stopping:",
+            ":9: early_stopping: early_stopping is empty: write early_stopping: {}",
+        ),
+        ("daily:", "daily is empty: give it keys (at, zone, deadline, missed"),
+        ("keep:", "keep is empty: give it keys (count, days), or leave it out"),
+        ("export:", "export is empty: give it keys (s3, mlflow), or leave it out"),
+        ("export: {s3: s3://b/c, mlflow: }", ":9: export.mlflow: mlflow is empty: give it keys (u"),
+        ("fleet:", "fleet is empty: give it keys (name, aws_regions"),
+        ("s3:", "s3 is empty: give it keys (access_key_id_file, secret_access_key_file)"),
+        ("table:", "table is empty: write table: {} for its defaults, or leave it out"),
+        (
+            "resources:\n  cpus: 2\n  nodes:",
+            ":11: resources.nodes: nodes is empty: give it keys (m",
+        ),
+        ("notify:\n- mail:", ":10: notify.0.mail: mail is empty: give it keys ("),
+        ("budget:", ":9: budget: must be a table; its keys: trials"),
+    ],
+)
+def test_an_optional_table_with_nothing_behind_its_key_is_an_error(
+    folder: Path, lines: str, told: str
+) -> None:
+    assert told in error_of(folder, f"{MINIMAL}{lines}\n")
+
+
+def test_an_empty_table_of_a_region_is_an_error_and_an_empty_region_is_none(folder: Path) -> None:
+    text = with_line(REGIONS, "regions:\n  A:\n  NO:\n    budget:")
+    assert ":5: regions.NO.budget: budget is empty: write budget: {}" in error_of(folder, text)
+    text = with_line(REGIONS, "regions:\n  A:\n  NO: {data: }")
+    assert list(load_study(write(folder, text)).region_table) == ["A", "NO"]
+
+
+def test_an_empty_table_hides_no_other_problem(folder: Path) -> None:
+    text = with_line("accelerator: cpu", "accelerator: tpu") + "gate:\n"
+    assert len(error_of(folder, text).splitlines()) == 2
+
+
+@pytest.mark.parametrize("key", ["learn_from", "storage", "team", "parallel_regions", "python"])
+def test_a_value_with_nothing_behind_its_key_is_its_default(folder: Path, key: str) -> None:
+    study = load_study(write(folder, f"{MINIMAL}{key}:\n"))
+    assert getattr(study, key) is None

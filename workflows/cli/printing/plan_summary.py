@@ -48,6 +48,12 @@ _NO_REPORTS = (
     "no file of the trainer mentions report() or progress.jsonl: a trial that never reports is "
     "never stopped early (docs/early-stopping.md)"
 )
+_LOOKS = re.compile(r"\bshould_stop\b|stop\.json")
+_NEVER_LOOKS = (
+    "no file of the trainer mentions should_stop() or stop.json: a trial that is told to stop "
+    "trains on for {seconds} s (early_stopping.grace_seconds) and is killed then "
+    "(docs/early-stopping.md)"
+)
 _SHARED_ROWS = (
     "rows are split by chance: where days share rows, the model in force has trained on some of "
     "today's test rows, looks better than it is, and the gate keeps nearly everything out; "
@@ -105,7 +111,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             *_time_line(summary),
             *([f"  cost     {_cost_text(summary['cost'])}"] if summary["cost"] else []),
             f"  model    {_model(summary['regions'], has_former=bool(summary['learns_from']))}",
-            *(f"  learns   {_lesson(each)}" for each in summary["learns_from"]),
+            *_lessons(summary["learns_from"]),
             f"  graph    {summary['dag_nodes']} DAG nodes (jobs and their steps)",
             f"  files    {summary['files']} in {here}{_below(run.folder)}",
             *_gate(study),
@@ -177,8 +183,17 @@ def _warnings(run: Run) -> list[str]:
     found = [_NO_MODEL] if run.study.publishes and _never_mentions(run, _MODEL) else []
     found += [_NO_PRICE] if _is_unpriced(run.study) else []
     found += [_SHARED_ROWS] if shares_rows_with_champion(run.study) else []
-    found += [_NO_REPORTS] if run.study.early_stopping and _never_mentions(run, _REPORTS) else []
+    found += _of_early_stopping(run)
     return found + ([_NO_EVALUATE] if run.study.gate and _never_mentions(run, _EVALUATE) else [])
+
+
+def _of_early_stopping(run: Run) -> list[str]:
+    """What keeps trials from being told to stop, or from heeding it."""
+    if (rule := run.study.early_stopping) is None:
+        return []
+    if _never_mentions(run, _REPORTS):
+        return [_NO_REPORTS]
+    return [_NEVER_LOOKS.format(seconds=rule.grace_seconds)] if _never_mentions(run, _LOOKS) else []
 
 
 def shares_rows_with_champion(study: Study) -> bool:
@@ -329,8 +344,13 @@ def _cost_text(cost: dict[str, Any]) -> str:
     return f"about {usd(cost['usd'])} USD: {known}{ends}"
 
 
-def _lesson(former: dict[str, Any]) -> str:
-    return f"from {former['run']}: {former['trials']} trials of {former['regions']} region(s)"
+def _lessons(runs: list[dict[str, Any]]) -> list[str]:
+    """From which runs the optimiser learns, and how to have it begin anew."""
+    lines = [
+        f"  learns   from {each['run']}: {each['trials']} trials of {each['regions']} region(s)"
+        for each in runs
+    ]
+    return [*lines[:-1], f"{lines[-1]}; to begin anew: learn_from: []"] if lines else []
 
 
 def _model(regions: list[dict[str, Any]], *, has_former: bool) -> str:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, TextIO
 
-if TYPE_CHECKING:
-    from trialfleet.workflows.run.records import TrialRecord
-    from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.run.records import COLUMNS, TrialRecord
 
-# What every trial has, in this order; its parameters follow, then its metrics.
-COLUMNS = (
-    "region", "trial", "node", "state", "value", "predicted", "attempts", "seconds", "started",
-    "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb", "machine", "slot",
-    "ranks", "generations", "usd", "lost_usd", "error",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from trialfleet.workflows.study.spec import Study
 
 
 def write_csv(records: Sequence[TrialRecord], study: Study, file: TextIO) -> None:
@@ -43,9 +36,5 @@ def _tuned(study: Study) -> list[str]:
 
 
 def _row(record: TrialRecord) -> dict[str, object]:
-    whole = asdict(record)
-    return {
-        **{name: whole[name] for name in COLUMNS},
-        **{f"params.{name}": value for name, value in record.params.items()},
-        **{f"metrics.{name}": value for name, value in record.metrics.items()},
-    }
+    """A row whose moments are Unix seconds, as `trialfleet trials --json` has them."""
+    return {**record.row(), "started": record.started, "ended": record.ended}

@@ -1,0 +1,55 @@
+"""What an example needs and this machine lacks, with the line that installs it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from trialfleet.files import shell_quoted
+from trialfleet.workflows.missing_modules import imports_of, missing_of, packages_of
+
+_R = "apt-get install r-base-core r-cran-jsonlite"
+_HAS_JSONLITE = ["Rscript", "-e", 'quit(status = !requireNamespace("jsonlite", quietly = TRUE))']
+_SECONDS = 20.0
+
+
+def lines_on_needs(folder: Path) -> list[str]:
+    """Return what is missing for an example, a line each; trials run here, with this Python.
+
+    That is so with a pool on this machine alone, which is what a newcomer has.
+
+    Args:
+        folder: the example, as it was written.
+    """
+    lines = [_line(packages_of(lacking))] if (lacking := _modules(folder)) else []
+    if any(folder.glob("*.R")) and not _has_r():
+        lines.append(f"it needs R with jsonlite, which is not installed here: {_R}")
+    return lines
+
+
+def _modules(folder: Path) -> tuple[str, ...]:
+    needed = imports_of(sorted(folder.glob("train*.py")))
+    if any(folder.glob("*.ipynb")):
+        needed += ["ipykernel"]
+    return missing_of(sys.executable, tuple(needed))
+
+
+def _line(packages: list[str]) -> str:
+    python = shell_quoted(Path(sys.executable))
+    names = ["notebook" if name == "ipykernel" else name for name in packages]
+    return (
+        f"it needs {', '.join(names)}, which {python} lacks: {python} -m pip install "
+        f"{' '.join(names)} (trials on other machines have the Python there)"
+    )
+
+
+def _has_r() -> bool:
+    if shutil.which("Rscript") is None:
+        return False
+    try:
+        done = subprocess.run(_HAS_JSONLITE, capture_output=True, check=False, timeout=_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0

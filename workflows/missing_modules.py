@@ -1,0 +1,136 @@
+"""Modules that a trainer imports and its Python doesn't have, and what installs them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from trialfleet.files import shell_quoted
+from trialfleet.workflows.plan.run_texts import PYTHONS
+from trialfleet.workflows.study.spec import Study, Trainer
+
+_NO_MODULE = re.compile(r"\bModuleNotFoundError: No module named '(?P<name>[^'.]+)")
+_SENT = {"trial"}  # modules that each trial receives
+_MOST_FILES = 200  # that are read of a trainer
+_SECONDS = 20.0
+_PACKAGES = {  # whose names differ from their modules'
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+_ALIKE = {"joblib", "lightgbm", "numpy", "pandas", "polars", "scipy", "torch", "xgboost"}
+_COMES_WITH = {"joblib": "sklearn", "threadpoolctl": "sklearn"}  # if that is missing as well
+_ASKING = """\
+import importlib.util, json, sys
+print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))
+"""
+
+
+def is_missing_module(words: str) -> bool:
+    """Whether a trainer failed because its Python doesn't have a module."""
+    return _NO_MODULE.search(words) is not None
+
+
+def how_to_install(words: str, study: Study) -> str:
+    """Return what to do about a module that the trainer's Python doesn't have; empty: nothing.
+
+    Names the other modules that its files import and that Python doesn't have either, where that is
+    a Python of this machine.
+
+    Args:
+        words: what the trainer said last.
+        study: the resolved study.
+    """
+    found = _NO_MODULE.search(words)
+    if found is None or not isinstance(study.trainer, Trainer):
+        return ""
+    name, word = found["name"], study.trainer.command[0]
+    if word in PYTHONS:
+        python, other = study.python or word, "; or name a Python that has it with `python:`"
+        other += " in the study"
+    else:
+        python, other = word, ""
+    files = [Path(file) for file in study.trainer.files]
+    missing = missing_of(python, tuple(imports_of(files)))
+    names = [name, *(each for each in missing if each != name)] if name in missing else [name]
+    quoted = shell_quoted(Path(python)) if "/" in python else python
+    doubt = (
+        ""
+        if {*names} <= {*_PACKAGES} | _ALIKE
+        else " (a package may have another name than its module)"
+    )
+    return (
+        f"if {name!r} is a file of yours, name it under trainer.files; else install it where "
+        "trials run, with the Python that they have: "
+        f"{quoted} -m pip install {' '.join(packages_of(names))}{doubt}{other}"
+    )
+
+
+def packages_of(modules: Sequence[str]) -> list[str]:
+    """Return the packages that have modules, without those that others of them bring along."""
+    needed = [name for name in modules if _COMES_WITH.get(name) not in modules]
+    return [_PACKAGES.get(name, name) for name in needed]
+
+
+def imports_of(files: Iterable[Path]) -> list[str]:
+    """Return the modules that a trainer's Python files import first of all, by name.
+
+    Those of Python itself, of the trainer's own files and what stands in a function or behind
+    `try` are left out.
+    """
+    sent = list(files)
+    own = {*_SENT, *(file.stem for file in sent)}
+    found = {name for file in _python_files(sent) for name in _imports(file)}
+    return sorted(found - own - sys.stdlib_module_names)
+
+
+def _python_files(files: Iterable[Path]) -> list[Path]:
+    found: list[Path] = []
+    for file in files:
+        if file.is_dir():
+            found += sorted(file.rglob("*.py"))
+        elif file.suffix == ".py":
+            found.append(file)
+    return found[:_MOST_FILES]
+
+
+def _imports(file: Path) -> Iterator[str]:
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+    for each in body:
+        if isinstance(each, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
+            yield each.module.partition(".")[0]
+
+
+@lru_cache(maxsize=16)
+def missing_of(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
+    """Return which modules a Python of this machine doesn't have; none if it can't be asked."""
+    program = shutil.which(python)
+    if program is None or not modules:
+        return ()
+    try:
+        done = subprocess.run(
+            [program, "-c", _ASKING, *modules],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_SECONDS,
+        )
+        return tuple(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ()
