@@ -251,7 +251,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         Text(region.stage, _COLORS.get(region.stage, "dim")),
         ProgressBar(total=region.budget, completed=region.finished, width=16),
         f"{region.finished}/{region.budget}",
-        Text(_count(region.failed), "red" if region.failed else ""),
+        Text(_count(failed := region.failed + region.cut_off), "red" if failed else ""),
         _count(region.stopped_early),
         _count(region.running),
         _ranks(region),
