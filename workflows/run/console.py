@@ -22,6 +22,7 @@ from trialfleet.workflows.attempts.giving_up import ALIKE, is_vain
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
+from trialfleet.workflows.short_commands import shortened
 from trialfleet.workflows.status.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
 from trialfleet.workflows.status.region_state import BY_STOP, LEFT_NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
@@ -99,7 +100,7 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
     if region.spent and region.spent not in (region.reason or ""):
         yield f": no more trials: {region.spent}", "default"
     if region.not_latest:
-        yield f": {region.not_latest}", "yellow"
+        yield f": {shortened(region.not_latest)}", "yellow"
     if region.gate and region.gate.is_worse and not region.not_latest:
         yield f": {region.gate}", "yellow"
     if region.drift:
