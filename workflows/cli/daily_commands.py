@@ -87,6 +87,7 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
     """Say how the regions of some days ended; exit 1 if one failed."""
     from trialfleet.workflows.daily.overview import outcomes_now
     from trialfleet.workflows.journal.journal import Ending
+    from trialfleet.workflows.short_commands import shortened
 
     days.tell(_PATIENCE)
     failed = False
@@ -96,7 +97,7 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
         say(f"{day}: {', '.join(f'{n} {ending}' for ending, n in counts.items() if n)}")
         for one in counted:
             if one.why:
-                say(f"  {one.region}: {one.ending}: {one.why}")
+                say(f"  {one.region}: {one.ending}: {shortened(one.why)}")
         failed = failed or counts[Ending.FAILED] > 0
     sys.exit(1 if failed else 0)
 

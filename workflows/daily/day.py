@@ -26,6 +26,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.tables import TablesError
 from trialfleet.workflows.run.new_run import plan_day
 from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.short_commands import shortened
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.study.daily import RunsDay
@@ -233,7 +234,7 @@ class _Telling:
                 value = region.best if region else None
                 reached = "" if value is None else f", best {status.metric} {value:.5g}"
                 gate = f"; {region.gate}" if region and region.gate else ""
-                why = f"; {one.why}" if one.ending is Ending.KEPT else gate
+                why = f"; {shortened(one.why)}" if one.ending is Ending.KEPT else gate
                 self._say(f"{one.region}: {_ended(one, status)}{reached}{why}")
 
 

@@ -16,6 +16,7 @@ from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outco
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.output import Fitting, cut_to_width, with_hint_where_cut
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.short_commands import shortened
 from trialfleet.workflows.status.causes import SEE
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def to_copy(shown: Overview) -> list[str]:
         for one in day.outcomes:
             _, label, text = _split(one.why)
             if text:
-                found.setdefault(one.region, f"{label}  {one.region}  {text}")
+                found.setdefault(one.region, f"{label}  {one.region}  {shortened(text)}")
     return list(found.values())
 
 

@@ -22,7 +22,8 @@ from trialfleet.workflows.attempts.giving_up import ALIKE, is_vain
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
-from trialfleet.workflows.status.causes import ENOUGH, SEE, in_short, kind_of
+from trialfleet.workflows.short_commands import shortened
+from trialfleet.workflows.status.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
 from trialfleet.workflows.status.region_state import BY_STOP, LEFT_NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
@@ -48,6 +49,7 @@ _COLORS: dict[str, str] = {
 _UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
 _SHOWN_REGIONS, _SHOWN_MENDS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
 _MEND = "next: mend what is named above"
+_LINE = 110  # characters of a reason in a line, with the region's name
 _DIGITS = 5  # significant ones, of the greatest value in a column
 
 
@@ -99,7 +101,7 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
     if region.spent and region.spent not in (region.reason or ""):
         yield f": no more trials: {region.spent}", "default"
     if region.not_latest:
-        yield f": {region.not_latest}", "yellow"
+        yield f": {shortened(region.not_latest)}", "yellow"
     if region.gate and region.gate.is_worse and not region.not_latest:
         yield f": {region.gate}", "yellow"
     if region.drift:
@@ -252,7 +254,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         Text(region.stage, _COLORS.get(region.stage, "dim")),
         ProgressBar(total=region.budget, completed=region.finished, width=16),
         f"{region.finished}/{region.budget}",
-        Text(_count(region.failed), "red" if region.failed else ""),
+        Text(_count(failed := region.failed + region.cut_off), "red" if failed else ""),
         _count(region.stopped_early),
         _count(region.running),
         _ranks(region),
@@ -323,11 +325,12 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
     shown: dict[str, str] = {}
     said: set[str] = set()
 
-    def show_change(of: str, line: str, status: RunStatus) -> None:
+    def show_change(of: str, line: str, status: RunStatus, *, short: bool = False) -> None:
         if shown.get(of) == line:
             return
         shown[of] = line
         if line := _anew(line, status, said):
+            line = _shortened(line) if short else line
             console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
 
     def show(status: RunStatus) -> None:
@@ -335,7 +338,7 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
             show_change(of, line, status)
         for of, line in _once(status):
             if of not in shown:
-                show_change(of, line, status)
+                show_change(of, line, status, short=True)
 
     return show
 
@@ -355,6 +358,12 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield region.slug, _region_line(region, status.metric)
     for held in status.held:
         yield held.job, f"held: {held.node} (job {held.job}): {held.reason}"
+
+
+def _shortened(line: str) -> str:
+    """A reason as a line has room for it, and its log: it stands whole below the table."""
+    words, see, log = line.partition("; to change that: ")[0].partition(SEE)
+    return f"{first_clauses(words, _LINE)}{see}{log}"
 
 
 def _once(status: RunStatus) -> Iterator[tuple[str, str]]:

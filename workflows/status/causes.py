@@ -29,6 +29,7 @@ _FIGURES = re.compile(
 _EXIT_CODE = re.compile(r"\bexit code \d+: ")
 SEE = "; see "  # before the path of a log, at the end of a reason
 _SHORT = 60  # characters of a reason in a table
+_ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are no more than how they are told
 ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
 
 
@@ -90,7 +91,18 @@ class Cause:
 def in_short(reason: str) -> str:
     """Return the beginning of a reason for a table's cell: no log, no exit code before words."""
     words = _EXIT_CODE.sub("", " ".join(reason.partition(SEE)[0].split()))
-    return words if len(words) <= _SHORT else f"{words[: _SHORT - 1].rstrip()}…"
+    return first_clauses(words, _SHORT)
+
+
+def first_clauses(words: str, most: int) -> str:
+    """Return the beginning of a text in at most so many characters.
+
+    It ends with a clause where enough is left by that, else within a word, with a ….
+    """
+    if len(words) <= most:
+        return words
+    kept = words[: most + 1].rpartition(": ")[0]
+    return kept if len(kept) >= _ENOUGH_LEFT * most else f"{words[: most - 1].rstrip()}…"
 
 
 def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:

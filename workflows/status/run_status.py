@@ -46,6 +46,8 @@ class RegionStatus:
         drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
             latest.
+        cut_off: trials of a region that failed which had failed attempts and were to be tried
+            again: none of them failed for good.
     """
 
     name: str
@@ -75,6 +77,7 @@ class RegionStatus:
     holdout: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
     cause: Cause | None = None
+    cut_off: int = 0
 
     @property
     def finished(self) -> int:

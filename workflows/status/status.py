@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
-from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
+from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial, is_stopped_early
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
 from trialfleet.workflows.dagman.health import faults
@@ -264,6 +264,7 @@ class StatusReader:
             running_trials=running_trials(files, region, queued, self._metric),
             usd=region_usd(files, trials, queued, self._frozen.study),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
+            cut_off=_cut_off(trials) if state is RunState.FAILED else 0,
         )
 
     def _holdout(self, files: RegionFolder) -> str | None:
@@ -289,6 +290,10 @@ class StatusReader:
             OptimizerError: the storage can't be read.
         """
         return self._trials.of(region)
+
+
+def _cut_off(trials: list[StoredTrial]) -> int:
+    return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 
 def open_run(path: Path) -> RunFolder:

@@ -28,7 +28,7 @@ from trialfleet.workflows.run.records import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.pauses import pauses_so_far
-from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
+from trialfleet.workflows.status.region_state import LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.running import RunningTrial
 
@@ -210,6 +210,35 @@ def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: M
     )
     assert "why:" not in text
     assert printed(run_view(seen[2]), 200).count("KeyError") == 1
+
+
+def test_a_long_reason_is_told_in_short_while_it_runs_and_whole_once_below(
+    make_run: MakeRun,
+) -> None:
+    status = make_run().status()
+    (region,) = status.regions
+    short = "the full training left nothing in model/"
+    assert NO_MODEL.startswith(f"{short}: in mode final")
+    cause = Cause(error=NO_MODEL, attempts=1, of=1, log="err")
+    tried = replace(region, state=RunState.RUNNING, stage=Stage.TRAINING, cause=cause)
+    lost = replace(region, state=RunState.FAILED, stage=Stage.FAILED, reason=NO_MODEL)
+    shown = Console(width=400)
+    with shown.capture() as capture:
+        show = _line_printer(shown)
+        show(replace(status, state=RunState.RUNNING, regions=(tried,)))
+        show(replace(status, state=RunState.FAILED, regions=(lost,)))
+    lines = [line.split(" ", 1)[1] for line in capture.get().splitlines()]
+    assert f"A: an attempt failed: {short}; see err" in lines
+    assert f"A failed: {short}" in lines
+    view = printed(run_view(replace(status, state=RunState.FAILED, regions=(lost,))), 400)
+    assert view.splitlines()[2].rstrip().endswith(f"  {short}")
+    assert view.count("in mode final") == 1
+    error = f"exit code 1: {'a long error ' * 20}"
+    loud = replace(tried, cause=replace(cause, error=error))
+    with shown.capture() as capture:
+        _line_printer(shown)(replace(status, regions=(loud,)))
+    assert "an attempt failed: exit code 1: a long error" in capture.get(), "not its head alone"
+    assert "…; see err\n" in capture.get()
 
 
 def test_a_cause_that_the_reason_names_is_not_said_again(make_run: MakeRun) -> None:

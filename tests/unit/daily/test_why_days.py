@@ -100,5 +100,6 @@ def test_a_run_that_is_named_is_the_one_told_of_whatever_a_later_day_says(shared
     outcome = Outcome(date=DAY, region="A", attempt=1, ending=Ending.UNCHANGED)
     journal.record([outcome], now)
     assert why("days/A").why.startswith(f"on {DAY} its data and settings were those of its last")
-    for answer in (why(f"{before}/A"), why("A", str(before)), why("A", f"runs/days/{before}")):
+    names = (str(before), f"days/{before}", f"runs/days/{before}")
+    for answer in (why(f"{before}/A"), *(why("A", name) for name in names)):
         assert answer.why == "its run is planned, and was never submitted"

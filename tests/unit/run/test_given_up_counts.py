@@ -1,0 +1,45 @@
+"""What status counts as failed where a region was given up while trials were to be tried again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from optuna.trial import TrialState
+
+from tests.conftest import MakeRun
+from tests.stored_runs import stored, stored_trial, turns
+from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.states import Stage
+from trialfleet.workflows.status.status import StatusReader
+
+FAILED = {"1": {"time": "2026-11-22T07:00:00+00:00", "error": "exit code 1: no module x"}}
+
+
+@pytest.mark.usefixtures("empty_queue")
+@pytest.mark.parametrize("is_given_up", [True, False])
+def test_trials_that_a_given_up_region_cut_off_after_failed_attempts_count(
+    make_run: MakeRun, *, is_given_up: bool
+) -> None:
+    run = make_run()
+    files = RunFolder(run.folder)
+    with stored(run) as opened:
+        nodes = turns(opened.graph["A"], 3, datetime(2026, 11, 22, 7))
+        for at, (node, start) in enumerate(nodes):
+            failures: dict[str, Any] = {"failures": FAILED} if at < 2 else {}
+            opened.add("A", stored_trial(node, start, None, state=TrialState.RUNNING, **failures))
+    files.dag_files.submit.touch()
+    files.region("A").dag_files.submit.touch()
+    if is_given_up:
+        write_json(files.region("A").stopped, {"reason": "no trial can succeed: no module x"})
+    (region,) = StatusReader(files).read().regions
+    assert (region.stage is Stage.FAILED) == is_given_up
+    assert (region.failed, region.cut_off) == (0, 2 if is_given_up else 0)
+    if is_given_up:
+        said = CliRunner().invoke(main, ["status", str(run.folder)]).output
+        row = next(line for line in said.splitlines() if line.startswith("A "))
+        assert row.split()[:4] == ["A", "failed", "0/3", "2"]

@@ -1,0 +1,85 @@
+"""Next steps name a model by RUN/REGION wherever that means the same from the current folder."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from tests.conftest import MakeRun
+from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.daily.overview import DayView, Overview, to_copy
+from trialfleet.workflows.journal.journal import Ending, Outcome
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.run.console import run_view
+from trialfleet.workflows.short_commands import shortened
+from trialfleet.workflows.status.status import StatusReader
+
+
+def published(make_run: MakeRun, work: Path, study: str, region: str = "A") -> Path:
+    """The model of a region of a study's run r1, which the gate kept out."""
+    out = work / "runs" / study / "r1"
+    run = make_run(name=study, out=out, regions=[region], publish="models", gate={})
+    files = RunFolder(run.folder)
+    files.dag_files.submit.touch()
+    slug = next(files.regions.iterdir()).name
+    model = work / "models" / study / slug / "r1"
+    model.mkdir(parents=True)
+    origin = {"study": study, "run": "r1", "region": region}
+    (model / "provenance.json").write_text(json.dumps(origin))
+    kept = f"kept r0: loss 9; to change that: trialfleet promote {shlex.quote(str(model))}"
+    write_json(files.region(slug).published, {"path": str(model), "not_latest": kept})
+    return model
+
+
+def test_status_names_the_model_in_short_where_that_means_it(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = published(make_run, work, "one")
+    monkeypatch.chdir(work)
+    status = StatusReader(RunFolder(work / "runs" / "one" / "r1")).read()
+    assert str(model) in (status.regions[0].not_latest or ""), "programs get what was noted"
+    console = Console(width=400)
+    with console.capture() as capture:
+        console.print(run_view(status))
+    assert "to change that: trialfleet promote r1/A\n" in "\n".join(
+        line.rstrip() for line in [*capture.get().splitlines(), ""]
+    )
+    done = CliRunner().invoke(main, ["promote", "r1/A"])
+    assert (done.exit_code, (model.parent / "latest").resolve()) == (0, model)
+
+
+def test_the_study_or_the_path_is_named_where_the_run_alone_is_not_enough(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [published(make_run, work, study) for study in ("one", "two")]
+    spaced = published(make_run, work, "three", "New York")
+    monkeypatch.chdir(work)
+    commands = [shortened(f"next: trialfleet promote {model}") for model in models]
+    assert commands == [f"next: trialfleet promote {study}/r1/A" for study in ("one", "two")]
+    assert shortened(f"trialfleet promote {shlex.quote(str(spaced))}; x").startswith(
+        "trialfleet promote 'three/r1/New York'"
+    )
+    elsewhere = work / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert shortened(f"trialfleet promote {models[0]}") == ("trialfleet promote ../models/one/A/r1")
+
+
+def test_daily_status_names_it_in_short_too(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = published(make_run, work, "one")
+    monkeypatch.chdir(work)
+    day = date(2026, 11, 22)
+    why = f"kept r0: loss 9; to change that: trialfleet promote {model}"
+    one = Outcome(date=day, region="A", attempt=1, ending=Ending.KEPT, why=why, run="r1")
+    view = DayView(date=day, counts={}, open=0, attempts=(), outcomes=(one,))
+    seen = Overview(study="one", days=(view,), newest=(one,), next_start=None, clock=None)
+    assert to_copy(seen) == ["next  A  trialfleet promote r1/A"]
