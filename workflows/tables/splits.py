@@ -85,13 +85,12 @@ def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
         parts: of each row, by `split_rows`.
     """
     kind, found = cells.recognise(values)
-    is_text_of_numbers = kind == "number"
     times = cells.numbers(found, "number" if found.dtype == pl.Float64 else str(kind))
     first = {}
     for name, part in [("validation", VALIDATION), ("test", TEST)]:
         row = times.set(pl.Series(parts != part), None).arg_min()
         if row is not None:
-            first[name] = f"{found[row]:g}" if is_text_of_numbers else str(values[row]).strip()
+            first[name] = str(values[row]).strip()
     return first
 
 

@@ -289,6 +289,7 @@ def test_a_random_split_has_its_shares_in_every_class_and_depends_on_the_seed() 
         ([f" 2026-{i // 4 + 1:02}-01 00:00:00" for i in range(ROWS)], ["2026-08-01 00:00:00"]),
         ([dt.date(2026, i // 4 + 1, 1) for i in range(ROWS)], ["2026-08-01", "2026-09-01"]),
         ([str(2000 + i // 4) for i in range(ROWS)], ["2007", "2008"]),
+        ([20260101 + i // 4 for i in range(ROWS)], ["20260108", "20260109"]),
     ],
 )
 def test_a_split_by_time_tells_its_boundaries(moments: list[Any], begins: list[str]) -> None:
