@@ -54,7 +54,7 @@ def fleet_plan(
     from trialfleet.infra.fleet.commands.plan import policies
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
     from trialfleet.workflows.cli.printing.fleet_tables import plan_view
-    from trialfleet.workflows.study.gang_needs import load_gang_needs
+    from trialfleet.workflows.gang.fleet_needs import load_gang_needs
 
     if account and not policy:
         raise InputError("--account goes with --policy; all else asks AWS, by your credentials")

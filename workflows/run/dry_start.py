@@ -21,7 +21,6 @@ from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import Mode, TrialOrder, write_trial
 from trialfleet.workflows.run.check_job import Watched, run_job
 from trialfleet.workflows.run.last_words import last_words, missing_module
-from trialfleet.workflows.scripts.gate import measured, outcome_of_measurement
 from trialfleet.workflows.status.region_state import NO_MODEL
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -183,6 +182,8 @@ class _Check:
 
     def _evaluates(self) -> bool:
         """Whether the gate's job was seen to end; it measures the model just trained, twice."""
+        from trialfleet.workflows.scripts.gate import measured, outcome_of_measurement
+
         place = self._place
         shutil.copytree(place.model, place.champion)
         place.model.rename(place.challenger)

@@ -105,7 +105,7 @@ def test_what_to_install_is_told(
     monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
     result = CliRunner().invoke(main, ["dashboard", str(run.folder)])
     assert result.exit_code == 2
-    assert "pip install 'trialfleet[dashboard]'" in result.stderr
+    assert f"{sys.executable} -m pip install optuna-dashboard" in result.stderr
 
 
 def test_a_port_that_is_taken_is_told(run: Run, storage: BaseStorage) -> None:

@@ -30,7 +30,8 @@ SIGNATURES = {
     "out: 'str | PathLike[str] | None' = None, "
     "notice: 'Callable[[str], None] | None' = None, "
     "day: 'date | RunsDay | None' = None) -> 'Run'",
-    "load_study": "(path: 'str | PathLike[str]', day: 'date | None' = None) -> 'Study'",
+    "load_study": "(study: 'str | PathLike[str] | Mapping[str, Any]', day: 'date | None' = None, "
+    "folder: 'str | PathLike[str]' = '.') -> 'Study'",
     "Run": "(folder: 'str | PathLike[str]') -> 'None'",
     "Run.submit": "(self, *, anyway: 'bool' = False) -> 'str'",
     "Run.resume": "(self) -> 'str'",
