@@ -54,13 +54,18 @@ def in_a_line(one: Outcome) -> str:
 def costs(outcomes: Sequence[Outcome]) -> list[str]:
     """What the undisturbed runs cost, as lines of Markdown."""
     rows = [
-        f"| {o.system} | {o.seconds:.0f} | {o.overhead_cpu:.0f} | {o.overhead_mb:.0f} | "
+        f"| {o.system} | {o.seconds:.0f} | {_cpu(o)} | {o.overhead_mb:.0f} | "
         f"{o.trainers_mb:.0f} | {o.best_halfway:.4f} | {o.best:.4f} |"
         for o in outcomes
         if o.kill == "none"
     ]
     names = ("system", "wall, s", "CPU beside training, s", "memory beside it, MB", "trainers, MB")
     return [*head(*names, "best at half", "best"), *rows]
+
+
+def _cpu(one: Outcome) -> str:
+    """Below zero where a system's own daemon kills its workers and never waits for them."""
+    return f"{one.overhead_cpu:.0f}" if one.overhead_cpu >= 0 else "not measured"
 
 
 def losses(outcomes: Sequence[Outcome]) -> list[str]:
