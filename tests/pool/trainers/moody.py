@@ -76,8 +76,8 @@ if mood == "fills":
 if mood == "swells":
     ballast = os.urandom(1 << 20) * 600
     time.sleep(3600)
-if mood == "shares":  # 30 MB that four processes see: never 120
-    ballast = os.urandom(1 << 20) * 30
+if mood == "shares":  # 15 MB that four processes see, beside their own: never 60 more
+    ballast = os.urandom(1 << 20) * 15
     children = [os.fork() for _ in range(3)]
     time.sleep(15)
     if 0 in children:
