@@ -1,4 +1,4 @@
-"""A rank of a gang as its agent starts it: forked from a process that has imported torch alone."""
+"""Ranks of a gang as agents start them: forked from a process that has imported torch alone."""
 
 from __future__ import annotations
 
@@ -7,21 +7,35 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+
+from trialfleet.nodes.gang.network import free_port
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["torch.distributed"])
 
 
-def start(
-    folder: Path, variables: Mapping[str, str], program: str = "train.py"
-) -> ForkServerProcess:
-    """Start a program in a sandbox; what it says goes to `err` there."""
-    process = _SERVER.Process(target=_be_rank, args=(folder, dict(variables), program))
-    process.start()
-    return process
+def start(folders: Sequence[Path], program: str = "train.py") -> list[ForkServerProcess]:
+    """Start a program as the ranks of one gang, each in a sandbox; what it says goes to `err`."""
+    host = "127.0.0.1"
+    shared = {
+        "WORLD_SIZE": str(len(folders)),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(free_port(host)),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "TRIALFLEET_GENERATION": "1",
+        "TRIALFLEET_TRIAL": "trial.json",
+    }
+    ranks = []
+    for rank, folder in enumerate(folders):
+        variables = {**shared, "RANK": str(rank)}
+        ranks.append(_SERVER.Process(target=_be_rank, args=(folder, variables, program)))
+        ranks[-1].start()
+    return ranks
 
 
 def _be_rank(folder: Path, variables: Mapping[str, str], program: str) -> None:

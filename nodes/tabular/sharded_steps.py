@@ -23,18 +23,19 @@ from torch.nn import functional
 
 if __package__:
     from trialfleet.nodes.kernels import ops
-    from trialfleet.nodes.tabular import dataset, loader, settings
+    from trialfleet.nodes.tabular import dataset, settings
     from trialfleet.nodes.tabular.network import Network, loss_of
-    from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
+    from trialfleet.nodes.tabular.optimizers import learning_rate_at
     from trialfleet.nodes.tabular.ranks import Ranks
+    from trialfleet.nodes.tabular.steps import PlainSteps
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import dataset
-    import loader
     import settings
     from kernels import ops
     from network import Network, loss_of
-    from optimizers import Optimizer, learning_rate_at
+    from optimizers import learning_rate_at
     from ranks import Ranks
+    from steps import PlainSteps
 
 _PART, _WHOLE = "embedding.shard", "embedding.weight"  # in the network's state
 
@@ -102,7 +103,7 @@ def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor
     return arrived
 
 
-class ShardedSteps:
+class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
     Args:
@@ -112,8 +113,6 @@ class ShardedSteps:
         seed: of the order of the rows, and of dropout.
         team: the ranks.
     """
-
-    in_step = True
 
     def __init__(
         self,
@@ -127,16 +126,8 @@ class ShardedSteps:
         assert isinstance(weight, Tensor), "it has been replaced already"
         self._embedding = ShardedEmbedding(weight, team)
         network.embedding = self._embedding
-        self._network, self._data, self._settings = network, data, chosen
-        self._seed, self._team = seed, team
-        self._optimizer = Optimizer(network, chosen)
-
-    def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """See `Steps`."""
-        self._epoch, self._next = epoch, step
-        order = loader.order_of(self._seed, epoch, len(self._data.train))
-        self._batches = torch.split(order, self._settings.batch_size)
-        self._loss_sum = torch.tensor(loss_sum, dtype=torch.float64)
+        self._team = team
+        super().__init__(network, data, chosen, seed)
 
     def take(self) -> None:
         """See `Steps`."""
@@ -172,10 +163,6 @@ class ShardedSteps:
         outputs: Tensor = last(x)
         return outputs
 
-    def loss_sum(self) -> float:
-        """See `Steps`."""
-        return self._loss_sum.item()
-
     def state(self) -> dict[str, Any]:
         """See `Steps`; whole on rank 0. All ranks call it together."""
         state = self._optimizer.state()
@@ -196,9 +183,6 @@ class ShardedSteps:
         """See `Steps`."""
         others = {name: weight for name, weight in weights.items() if name != _WHOLE}
         return {_PART: self._own(weights[_WHOLE]), **others}
-
-    def close(self) -> None:
-        """See `Steps`."""
 
     def _own(self, whole: Tensor) -> Tensor:
         return whole[self._team.rank :: self._team.count].clone()

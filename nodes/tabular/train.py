@@ -279,18 +279,22 @@ class Training:
 
     def save_if_due(self) -> None:
         """Leave with a checkpoint when it is time; in a gang, go on unless it ends."""
-        is_sharded = self.settings.parallel == "sharded"  # so all have to save together
-        if not self.team.in_gang or is_sharded:
-            if self.team.agree(wish=self.trial.should_checkpoint()):
-                self.progress.loss_sum = self.steps.loss_sum()
-                self.save()
-                if not self.team.in_gang or self.trial.interrupted:
-                    self.trial.yield_node()
-        elif self.team.first and self.steps.in_step and self.trial.should_checkpoint():
-            self.progress.loss_sum = self.steps.loss_sum()
-            self.save()  # the others wait in the next step
-            if self.trial.interrupted:
-                self.trial.yield_node()
+        if not self.is_due():
+            return
+        self.progress.loss_sum = self.steps.loss_sum()
+        self.save()
+        if not self.team.in_gang or self.trial.interrupted:
+            self.trial.yield_node()
+
+    def is_due(self) -> bool:
+        """Tell whether to save now; where all ranks have to, all get the same answer."""
+        team, t = self.team, self.trial
+        if not team.in_gang:
+            return team.agree(wish=t.should_checkpoint())
+        if self.settings.parallel == "sharded":  # the clock is rank 0's: its saves wind it up
+            return team.agree(wish=t.should_checkpoint() if team.first else t.interrupted)
+        # Rank 0 saves by itself: the others wait in the next step.
+        return team.first and self.steps.in_step and t.should_checkpoint()
 
     def evaluate_epoch(self) -> None:
         """Measure the epoch on the validation rows, report it, remember it if it is the best."""

@@ -11,7 +11,7 @@
 plan(study)         writes the folder of a run of a study, and returns the Run
 Run(folder)         a run: submit, wait, watch, status, trials, best, stop, resume
 load_study(study)   reads and checks a study file, or a dict, and returns the Study
-Study               what a study file holds; Study.model_validate({...}).resolve(folder) makes one
+Study               what a study file holds
 
 Run.status() gives a RunStatus with a RegionStatus for each region, both with a RunState;
 Run.trials() TrialRecords, each with a row() for a table, so that

@@ -20,7 +20,7 @@ from tests import gang_rank
 from tests.conftest import MakeRun
 from tests.pool.watching import dagmans, processes_with
 from tests.unit.tabular.small_trials import make_sandbox, make_table
-from trialfleet import Run, RunState, nodes
+from trialfleet import Run, RunState
 from trialfleet.nodes import trial
 from trialfleet.nodes.gang import agent
 from trialfleet.nodes.gang.network import free_port
@@ -347,14 +347,10 @@ def test_the_reference_trainer_trains_one_region_over_several_slots(
 
 def alone_in_its_gang(place: TrialFolder, table: Path, tmp_path: Path) -> dict[str, float]:
     """What a trial of the reference trainer comes to with one rank."""
-    folder = make_sandbox(tmp_path / "alone")
-    left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
-    kernels = Path(trial.__file__).parent / nodes.KERNELS
-    shutil.copytree(kernels, folder / nodes.KERNELS, ignore=left)
+    folder = make_sandbox(tmp_path / "alone", kernels=True)
     shutil.copy(place.trial_json, folder)
     shutil.copy(table, folder)
-    variables = {"RANK": "0", "WORLD_SIZE": "1", "TRIALFLEET_GENERATION": "1"}
-    rank = gang_rank.start(folder, {**variables, "TRIALFLEET_TRIAL": "trial.json"})
+    (rank,) = gang_rank.start([folder])
     rank.join(60)
     metrics: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
     return metrics

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,9 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import gang_rank
-from trialfleet import nodes
-from trialfleet.nodes import tabular
-from trialfleet.nodes.tabular import train
+from tests.unit.tabular.small_trials import copy_trainer
 
 FLIGHTS = Path(__file__).parents[3] / "workflows" / "examples" / "flights"
 PROGRAM = Path(__file__).with_name("counted.py")
@@ -121,21 +118,7 @@ def trained(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: 
         }
         for folder in folders:
             _fill(folder, order)
-        port = _free_port()
-        shared = {
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "TRIALFLEET_GENERATION": "1",
-            "TRIALFLEET_TRIAL": "trial.json",
-        }
-        processes = [
-            gang_rank.start(folder, {**shared, "RANK": str(rank)}, PROGRAM.name)
-            for rank, folder in enumerate(folders)
-        ]
+        processes = gang_rank.start(folders, PROGRAM.name)
         for process in processes:
             process.join()
         if any(process.exitcode for process in processes):
@@ -154,19 +137,10 @@ def trained(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: 
 
 
 def _fill(folder: Path, order: Mapping[str, Any]) -> None:
-    trainer = Path(train.__file__).parent
-    left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
-    shutil.copytree(trainer.parent / nodes.KERNELS, folder / nodes.KERNELS, ignore=left)
-    own = (trainer.parent / nodes.HELPER, PROGRAM, *map(trainer.joinpath, tabular.FILES))
-    for file in own:
-        shutil.copy(file, folder)
+    folder.mkdir()
+    copy_trainer(folder, kernels=True)
+    shutil.copy(PROGRAM, folder)
     (folder / "trial.json").write_text(json.dumps(order))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -50,15 +50,23 @@ def make_table(
     )
 
 
-def make_sandbox(folder: Path, task: str = "binary") -> Path:
+def make_sandbox(folder: Path, task: str = "binary", *, kernels: bool = False) -> Path:
     """A trial's folder with all that travels: the trainer's files and the region's table."""
     folder.mkdir()
-    trainer = Path(train.__file__).parent
-    for file in (trainer.parent / nodes.HELPER, *map(trainer.joinpath, tabular.FILES)):
-        shutil.copy(file, folder)
+    copy_trainer(folder, kernels=kernels)
     (folder / "checkpoint").mkdir()
     make_table(folder / "r.npz", task)
     return folder
+
+
+def copy_trainer(folder: Path, *, kernels: bool) -> None:
+    """Copy the trainer's files as they travel; the kernels only with trials for GPUs and gangs."""
+    trainer = Path(train.__file__).parent
+    for file in (trainer.parent / nodes.HELPER, *map(trainer.joinpath, tabular.FILES)):
+        shutil.copy(file, folder)
+    if kernels:
+        left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
+        shutil.copytree(trainer.parent / nodes.KERNELS, folder / nodes.KERNELS, ignore=left)
 
 
 def write_order(folder: Path, **changes: Any) -> None:

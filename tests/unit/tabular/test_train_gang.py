@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import time
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -23,7 +22,6 @@ from tests.unit.tabular.small_trials import (
     weights,
     write_order,
 )
-from trialfleet import nodes
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, loader, settings, train
 from trialfleet.nodes.tabular.graph_steps import GraphSteps
@@ -37,11 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Path:
-    folder = make_sandbox(tmp_path / "sandbox")
-    left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
-    kernels = Path(train.__file__).parents[1] / nodes.KERNELS
-    shutil.copytree(kernels, folder / nodes.KERNELS, ignore=left)
-    return folder
+    return make_sandbox(tmp_path / "sandbox", kernels=True)
 
 
 class Gang:
@@ -60,20 +54,7 @@ class Gang:
         return self.folders[0]
 
     def start(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        shared = {
-            "WORLD_SIZE": str(len(self.folders)),
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "GLOO_SOCKET_IFNAME": "lo",
-            "TRIALFLEET_GENERATION": "1",
-            "TRIALFLEET_TRIAL": "trial.json",
-        }
-        for rank, folder in enumerate(self.folders):
-            self.processes.append(gang_rank.start(folder, {**shared, "RANK": str(rank)}))
+        self.processes = gang_rank.start(self.folders)
 
     def codes(self) -> list[int | None]:
         for process in self.processes:
@@ -195,6 +176,30 @@ def test_shards_that_three_ranks_saved_are_gone_on_with_by_two_and_by_one(
     two.call_back(after=20)
     last = Gang(two.first, tmp_path / "last", 1, params={**params, "parallel": "data"}).trained()
     near(last, whole, relative=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rank", "called_back", "saves"), [(0, False, True), (1, False, False), (1, True, True)]
+)
+def test_rank_0_says_when_all_save_and_who_is_called_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, called_back: bool, saves: bool
+) -> None:
+    make_table(tmp_path / "r.npz")
+    order = {"data": ["r.npz"], "params": {"checkpoint_seconds": 0.0}}
+    t = trial.Trial(tmp_path, order)
+    chosen = settings.Settings(hidden=4, parallel="sharded")
+    data = dataset.load(t, chosen)
+    team = Ranks(rank, 1, in_gang=True)
+    network = Network(data.columns, chosen)
+    steps = ShardedSteps(network, data, chosen, 3, Ranks())
+    training = train.Training(t, chosen, network, data, steps, team)
+    saved: list[bool] = []
+    monkeypatch.setattr(training, "save", lambda: saved.append(True))
+    monkeypatch.setattr(t, "yield_node", lambda: None)
+    t._interrupted = called_back
+    steps.begin(0, 0, 0.0)
+    training.save_if_due()
+    assert bool(saved) is saves
 
 
 def test_each_rank_holds_its_part_of_what_a_number_takes(tmp_path: Path) -> None:

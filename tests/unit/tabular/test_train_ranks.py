@@ -20,8 +20,7 @@ from tests.unit.tabular.small_trials import (
     weights,
     write_order,
 )
-from trialfleet import nodes
-from trialfleet.nodes.tabular import ranks, train
+from trialfleet.nodes.tabular import ranks
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +48,7 @@ ranks.run(train.main)
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Path:
-    folder = make_sandbox(tmp_path / "sandbox")
-    kernels = Path(train.__file__).parents[1] / nodes.KERNELS
-    left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
-    shutil.copytree(kernels, folder / nodes.KERNELS, ignore=left)
+    folder = make_sandbox(tmp_path / "sandbox", kernels=True)
     (folder / "on_cpu.py").write_text(ON_CPU)
     return folder
 
