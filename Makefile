@@ -67,7 +67,7 @@ fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 check: lint
-	$(BIN)/pytest -q -n 2 tests/unit -m "not browser and not postgres and not slow"
+	$(BIN)/pytest -q -n 2 tests/unit -m "not browser and not postgres and not slow and not thorough"
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .

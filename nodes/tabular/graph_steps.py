@@ -16,11 +16,10 @@ the same.
 
 With several ranks each takes its part of the batch, and drops the units that one rank would drop in
 those rows: a step is the same, but for the order of sums, whatever their number. When the way back
-is done, gradients and losses
-of the parts are added up in the types that they have: one all_reduce for each type, captured with
-the rest. Nothing of it overlaps, but networks for a table are small, and launches are what their
-steps cost. NCCL lets its calls be captured once the rehearsals have connected the ranks; and the
-process group's end waits for the graphs, so `close` drops them first.
+is done, gradients and losses of the parts are added up in the types that they have: one all_reduce
+for each type, captured with the rest. Nothing of it overlaps, but networks for a table are small,
+and launches are what their steps cost. NCCL lets its calls be captured once the rehearsals have
+connected the ranks; and the process group's end waits for the graphs, so `close` drops them first.
 
 Everything but the capture works on a CPU too, which is how tests see it. The capture of several
 ranks has not been seen on GPUs; tests/gpu has its test.
