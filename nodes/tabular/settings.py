@@ -48,7 +48,7 @@ class Settings:
         outer_momentum: the same, of those ways. 1 and 0 give the mean of the machines' weights;
             with hundreds of meetings DiLoCo has 0.7 and 0.9.
         parallel: in a gang, what of the model a machine holds: "data": all of it; "sharded": its
-            part of the embeddings, for more codes than one machine holds.
+            part of the embeddings and layers, for a model larger than one machine holds.
         wire: the type in which gradients, or weights, travel between ranks: "float32" or
             "bfloat16", which halves what is sent.
     """

@@ -1,10 +1,13 @@
-"""Steps of ranks that hold a part of the embeddings each: for more codes than one machine holds.
+"""Steps of ranks that hold a part of the model each: for one that is more than a machine holds.
 
-Row r of the table lies with rank r mod n, and so do its gradient and the optimiser's means: all the
-16 bytes that a number takes. For each batch a rank asks the others for the rows of the codes that
-are in its part, and sends their gradients back: what travels is the batch's, whatever the size of
-the table (as in GeePS: Cui et al., EuroSys 2016). The hidden layers are on every rank, and their
-gradients are added up.
+Row r of the table of embeddings lies with rank r mod n, and so do its gradient and the optimiser's
+means: all the 16 bytes that a number takes. For each batch a rank asks the others for the rows of
+the codes that are in its part, and sends their gradients back: what travels is the batch's,
+whatever the size of the table (as in GeePS: Cui et al., EuroSys 2016).
+
+Of each layer, too, a rank holds a part of the rows: torch's fully_shard has them whole on every
+rank while the layer works, forward and back, and no longer (Rajbhandari et al., 2020, "ZeRO", stage
+3). That costs some 10 ms a layer and step on CPUs: it is for memory, not for speed.
 
 A step is that of one rank, but for the order of sums: the optimiser moves every row in each step,
 and dropout drops what one rank would drop. Every rank takes part in each look at the table, so all
@@ -19,6 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed import fsdp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
 if __package__:
@@ -103,11 +109,52 @@ def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor
     return arrived
 
 
+class HiddenLayer(nn.Linear):
+    """A hidden layer that can also be trained by our kernel, with dropout.
+
+    Both ways are calls of the module, around which fully_shard gathers the weights.
+    """
+
+    @staticmethod
+    def of(layer: nn.Linear) -> HiddenLayer:
+        """Return a layer with the weights of another."""
+        made = HiddenLayer(layer.in_features, layer.out_features, device="meta")
+        made.weight, made.bias = layer.weight, layer.bias
+        return made
+
+    def train_rows(
+        self, x: Tensor, probability: float, random: Tensor, number: int, first: int
+    ) -> Tensor:
+        """Return the activations [b, hidden] of x [b, inputs], whose batch has `first` before."""
+        product, offset = functional.linear(x, self.weight), first * self.out_features
+        return ops.bias_relu_dropout(product, self.bias, probability, random, number, offset)
+
+
+def shard_layers(network: Network, team: Ranks) -> None:
+    """Leave each rank its part of each layer."""
+    linear = [place for place, layer in enumerate(network.layers) if isinstance(layer, nn.Linear)]
+    for place in linear[:-1]:
+        layer = network.layers[place]
+        assert isinstance(layer, nn.Linear)
+        network.layers[place] = HiddenLayer.of(layer)
+    if team.count == 1:
+        return
+    mesh = init_device_mesh(network.first_code.device.type, (team.count,))
+    policy = fsdp.MixedPrecisionPolicy(reduce_dtype=team.wire)
+    for place in linear:
+        layer = network.layers[place]
+        sharded = fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+        sharded.set_gradient_divide_factor(1.0)  # the gradients' sum, not their mean
+        sharded.set_force_sum_reduction_for_comms(enable=True)  # gloo has no other
+        if isinstance(layer, HiddenLayer):
+            fsdp.register_fsdp_forward_method(layer, "train_rows")
+
+
 class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
     Args:
-        network: a whole one; its embedding is replaced by this rank's part.
+        network: a whole one; its embedding and layers are replaced by this rank's parts.
         data: the region's rows.
         chosen: the settings.
         seed: of the order of the rows, and of dropout.
@@ -126,6 +173,7 @@ class ShardedSteps(PlainSteps):
         assert isinstance(weight, Tensor), "it has been replaced already"
         self._embedding = ShardedEmbedding(weight, team)
         network.embedding = self._embedding
+        shard_layers(network, team)
         self._team = team
         super().__init__(network, data, chosen, seed)
 
@@ -140,11 +188,7 @@ class ShardedSteps(PlainSteps):
         if end > begin:
             loss = loss_of(outputs, rows.target, self._data.kind) * ((end - begin) / len(batch))
         loss.backward()  # type: ignore[no-untyped-call]
-        dense = [w for w in self._optimizer.weights if w is not self._embedding.shard]
-        gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in dense]
-        *sums, total = self._team.sums([*gradients, loss.detach()])
-        for w, gradient in zip(dense, sums, strict=True):
-            w.grad = gradient
+        (total,) = self._team.sums([loss.detach()])
         epochs = self._epoch + self._next / len(self._batches)
         self._optimizer.step(learning_rate_at(epochs, self._settings))
         self._loss_sum += total.cpu()
@@ -152,40 +196,64 @@ class ShardedSteps(PlainSteps):
 
     def _outputs(self, rows: dataset.Rows, first: int) -> Tensor:
         """Return the outputs [b, o] of a part of a batch, behind so many rows of it."""
-        network, chosen = self._network, self._settings
+        network = self._network
         embedded = network.embedding(rows.categorical + network.first_code)
         x = torch.cat([rows.numeric, embedded.flatten(1)], 1)
-        *hidden, last = [layer for layer in network.layers if isinstance(layer, nn.Linear)]
         random = torch.tensor([self._seed, self._optimizer.steps], device=x.device)
+        hidden = [layer for layer in network.layers if isinstance(layer, HiddenLayer)]
         for number, layer in enumerate(hidden):
-            product, offset = functional.linear(x, layer.weight), first * layer.out_features
-            x = ops.bias_relu_dropout(product, layer.bias, chosen.dropout, random, number, offset)
-        outputs: Tensor = last(x)
+            x = layer.train_rows(x, self._settings.dropout, random, number, first)
+        outputs: Tensor = network.layers[-1](x)
         return outputs
 
     def state(self) -> dict[str, Any]:
         """See `Steps`; whole on rank 0. All ranks call it together."""
         state = self._optimizer.state()
-        means = {name: [self._gathered(state[name][0]), *state[name][1:]] for name in ("m", "v")}
-        return {**state, **means}
+        for name in ("m", "v"):
+            parts = dict(zip(self._parts(), state[name], strict=True))
+            state[name] = [*self.whole(parts).values()]
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `Steps`."""
-        means = {name: [self._own(state[name][0]), *state[name][1:]] for name in ("m", "v")}
-        self._optimizer.restore({**state, **means})
+        names = [_WHOLE if name == _PART else name for name in self._parts()]
+        state = dict(state)
+        for name in ("m", "v"):
+            state[name] = [*self.part(dict(zip(names, state[name], strict=True))).values()]
+        self._optimizer.restore(state)
 
     def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Steps`."""
-        others = {name: weight for name, weight in weights.items() if name != _PART}
-        return {_WHOLE: self._gathered(weights[_PART]), **others}
+        return {
+            _WHOLE if name == _PART else name: (
+                self._gathered(weight) if name == _PART else self._unsharded(weight)
+            )
+            for name, weight in weights.items()
+        }
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Steps`."""
-        others = {name: weight for name, weight in weights.items() if name != _WHOLE}
-        return {_PART: self._own(weights[_WHOLE]), **others}
+        parts = {}
+        for name, like in self._parts().items():
+            if name == _PART:
+                parts[name] = weights[_WHOLE][self._team.rank :: self._team.count].clone()
+            elif isinstance(like, DTensor):
+                parts[name] = distribute_tensor(
+                    weights[name], like.device_mesh, like.placements, src_data_rank=None
+                )
+            else:
+                parts[name] = weights[name]
+        return parts
 
-    def _own(self, whole: Tensor) -> Tensor:
-        return whole[self._team.rank :: self._team.count].clone()
+    def _parts(self) -> dict[str, nn.Parameter]:
+        return dict(self._network.named_parameters())
+
+    def _unsharded(self, part: Tensor) -> Tensor:
+        """Return the whole of a layer's tensor; on others than rank 0 nothing."""
+        if not isinstance(part, DTensor):
+            return part
+        whole = part.full_tensor()
+        return whole if self._team.first else whole.new_empty(0)
 
     def _gathered(self, shard: Tensor) -> Tensor:
         """Return the whole table of which the ranks have parts; on others than rank 0 nothing."""

@@ -174,16 +174,14 @@ def steps_of(
         return PlainSteps(network, data, chosen, t.seed)
     if device.type == "cpu":  # to compile kernels for it would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
+    if team.in_gang and chosen.parallel == "sharded":
+        return sharded_steps(t, chosen, network, data, team)
     if __package__:  # the kernels travel with trials for GPUs, and with gangs
         from trialfleet.nodes.tabular.graph_steps import GraphSteps
         from trialfleet.nodes.tabular.local_steps import LocalSteps
-        from trialfleet.nodes.tabular.sharded_steps import ShardedSteps
     elif not TYPE_CHECKING:
         from graph_steps import GraphSteps
         from local_steps import LocalSteps
-        from sharded_steps import ShardedSteps
-    if team.in_gang and chosen.parallel == "sharded":
-        return ShardedSteps(network, data, chosen, t.seed, team)
     # Beside its loader, a step takes 4 bytes for each value of a column and 256 rows of the batch:
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
@@ -201,6 +199,21 @@ def steps_of(
         together=not is_local,
     )
     return LocalSteps(steps, chosen, team, len(source.sizes)) if is_local else steps
+
+
+def sharded_steps(
+    t: trial.Trial,
+    chosen: settings.Settings,
+    network: Network,
+    data: dataset.Dataset,
+    team: ranks.Ranks,
+) -> Steps:
+    """Return the steps of ranks that hold a part of the network each."""
+    if __package__:  # what they need of torch takes as long to import as torch
+        from trialfleet.nodes.tabular.sharded_steps import ShardedSteps
+    elif not TYPE_CHECKING:
+        from sharded_steps import ShardedSteps
+    return ShardedSteps(network, data, chosen, t.seed, team)
 
 
 def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype:

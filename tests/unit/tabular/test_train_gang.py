@@ -166,14 +166,14 @@ def test_ranks_with_shards_of_the_embeddings_come_to_what_one_rank_comes_to(
 def test_shards_that_three_ranks_saved_are_gone_on_with_by_two_and_by_one(
     sandbox: Path, tmp_path: Path
 ) -> None:
-    params = {**SHARDED, "epochs": 60, "patience": 60}
+    params = {**SHARDED, "epochs": 24, "patience": 24}
     whole = Gang(sandbox, tmp_path / "whole", 1, params=params).trained()
     three = Gang(sandbox, tmp_path / "three", 3, params=params)
     three.start()
-    three.call_back(after=5)
+    three.call_back(after=3)
     two = Gang(three.first, tmp_path / "two", 2, params=params)
     two.start()
-    two.call_back(after=20)
+    two.call_back(after=8)
     last = Gang(two.first, tmp_path / "last", 1, params={**params, "parallel": "data"}).trained()
     near(last, whole, relative=1e-4)
 
