@@ -10,7 +10,10 @@ Shapes: n training rows, m of them this rank's, b rows of its batch, c rows of a
 from __future__ import annotations
 
 import math
+import os
+import re
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -243,3 +246,16 @@ def room_on(device: torch.device, share: float) -> float:
     """Return the bytes of GPU memory that are free, within the trial's share of the GPU."""
     free, total = torch.cuda.mem_get_info(device)
     return min(free, total * share)
+
+
+def memory_of(device: torch.device, share: float) -> float:
+    """Return the bytes of memory that a trial has: its share of the GPU's, or its slot's."""
+    if device.type != "cpu":
+        return torch.cuda.get_device_properties(device).total_memory * share
+    try:
+        ad = Path(os.environ["_CONDOR_MACHINE_AD"]).read_text(encoding="utf-8", errors="replace")
+    except (KeyError, OSError):
+        ad = ""
+    if found := re.search(r"^Memory = (\d+)$", ad, re.MULTILINE):
+        return float(found[1]) * (1 << 20)
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -164,6 +164,14 @@ class Ranks:
         distributed.broadcast(values, 0)
         return values.item()
 
+    def least(self, value: float) -> float:
+        """Return the least of what the ranks have."""
+        if self.count == 1:
+            return value
+        values = torch.tensor([value], dtype=torch.float64)
+        distributed.all_reduce(values, distributed.ReduceOp.MIN)
+        return values.item()
+
     def meet(self) -> None:
         """Wait until all ranks are here."""
         if self.count > 1:

@@ -48,7 +48,8 @@ class Settings:
         outer_momentum: the same, of those ways. 1 and 0 give the mean of the machines' weights;
             with hundreds of meetings DiLoCo has 0.7 and 0.9.
         parallel: in a gang, what of the model a machine holds: "data": all of it; "sharded": its
-            part of the embeddings and layers, for a model larger than one machine holds.
+            part of the embeddings and layers; "auto": all of it where it takes no more than half of
+            the memory.
         wire: the type in which gradients, or weights, travel between ranks: "float32" or
             "bfloat16", which halves what is sent.
     """
@@ -71,7 +72,7 @@ class Settings:
     outer_learning_rate: float = 1.0
     outer_momentum: float = 0.0
     wire: str = "float32"
-    parallel: str = "data"
+    parallel: str = "auto"
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -91,6 +92,17 @@ class Settings:
         if self.parallel == "sharded" and self.local_steps > 1:
             text = "with parallel: sharded every step is taken together"
             raise SettingError("local_steps", f"local_steps is {self.local_steps}; {text}")
+
+    def shards(self, weights: int, memory: float) -> bool:
+        """Tell whether each rank of a gang holds a part of the network only.
+
+        Args:
+            weights: how many numbers the network has.
+            memory: bytes, of the rank that has least.
+        """
+        if self.parallel != "auto" or self.local_steps > 1:
+            return self.parallel == "sharded"
+        return weights * STATE_BYTES > memory * STATE_SHARE
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Settings:
@@ -131,12 +143,15 @@ def metrics_of(kind: str) -> list[str]:
     return [part + name for part in ("val_", "test_") for name in names]
 
 
+STATE_BYTES = 16  # of a number: weight, gradient, the optimiser's two means
+STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint on its way
+
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 _CHOICES = {
     "optimizer": ("adamw", "sgd"),
     "precision": PRECISIONS,
     "wire": ("float32", "bfloat16"),
-    "parallel": ("data", "sharded"),
+    "parallel": ("auto", "data", "sharded"),
 }
 _TINY = 1e-12  # stands for "above zero"
 _RANGES: dict[str, tuple[float, float]] = {

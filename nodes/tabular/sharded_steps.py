@@ -161,6 +161,8 @@ class ShardedSteps(PlainSteps):
         team: the ranks.
     """
 
+    is_sharded = True
+
     def __init__(
         self,
         network: Network,

@@ -28,9 +28,11 @@ class Steps(Protocol):
 
     Attributes:
         in_step: all ranks have the same weights now.
+        is_sharded: each rank holds a part of them, so that all have to save together.
     """
 
     in_step: bool
+    is_sharded: bool
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
         """Get ready for an epoch, from one of its steps on; the ones before made that sum."""
@@ -61,6 +63,7 @@ class WholeSteps:
     """Those of ranks that each hold all of the network."""
 
     in_step = True
+    is_sharded = False
 
     def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Steps`."""

@@ -174,7 +174,10 @@ def steps_of(
         return PlainSteps(network, data, chosen, t.seed)
     if device.type == "cpu":  # to compile kernels for it would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
-    if team.in_gang and chosen.parallel == "sharded":
+    if team.in_gang and chosen.shards(
+        sum(w.numel() for w in network.parameters()),
+        team.least(loader.memory_of(device, t.gpu_share)),
+    ):
         return sharded_steps(t, chosen, network, data, team)
     if __package__:  # the kernels travel with trials for GPUs, and with gangs
         from trialfleet.nodes.tabular.graph_steps import GraphSteps
@@ -304,7 +307,7 @@ class Training:
         team, t = self.team, self.trial
         if not team.in_gang:
             return team.agree(wish=t.should_checkpoint())
-        if self.settings.parallel == "sharded":  # the clock is rank 0's: its saves wind it up
+        if self.steps.is_sharded:  # the clock is rank 0's: its saves wind it up
             return team.agree(wish=t.should_checkpoint() if team.first else t.interrupted)
         # Rank 0 saves by itself: the others wait in the next step.
         return team.first and self.steps.in_step and t.should_checkpoint()
@@ -331,7 +334,7 @@ class Training:
 
     def save(self) -> None:
         """Write a checkpoint, the same on every device: the weights and `Steps.state`."""
-        if self.team.first or self.settings.parallel == "sharded":
+        if self.team.first or self.steps.is_sharded:
             state = {
                 "progress": dataclasses.asdict(self.progress),
                 "network": self.steps.whole(self.network.state_dict()),

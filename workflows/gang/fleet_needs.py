@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed
@@ -11,8 +10,6 @@ from trialfleet.workflows.study.error_lines import read_table, validated
 from trialfleet.workflows.study.loading import StudyWithFleet
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import gangs_of, shares_of
-
-_MIB = {"KB": 1 / 1_024, "MB": 1.0, "GB": 1_024.0, "TB": 1_048_576.0}  # as HTCondor counts
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:
@@ -36,9 +33,8 @@ def load_gang_needs(path: Path) -> list[GangNeed]:
 
 
 def _need(resources: Resources, *, has_gpus: bool) -> Room:
-    number, unit = re.fullmatch(r"([0-9.]+) ?([KMGT]B)", resources.memory).groups()  # type: ignore[union-attr]
     return Room(
         gpus=resources.whole_gpus if has_gpus else 0,
         cpus=resources.cpus,
-        memory_mb=round(float(number) * _MIB[unit]),
+        memory_mb=round(resources.memory_bytes / (1 << 20)),
     )

@@ -7,6 +7,9 @@ and a ring adds them up, in which each sends and receives 2 (n - 1) / n times th
     step = overhead + compute / n + 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency
 
 The docs' table of when several machines pay is computed by it, and `plan` tells its first part.
+
+Ranks that hold a part of each layer gather the weights for the way forward and for the way back,
+and scatter the gradients' sums: (n - 1) / n of the bytes three times instead of twice.
 """
 
 from __future__ import annotations
@@ -88,3 +91,8 @@ def weights_of(
 def gradient_bytes(weights: int, wire: str) -> int:
     """Return the bytes of the gradients of so many weights, as they travel."""
     return weights * _BYTES[wire]
+
+
+def sharded_bytes(weights: int, wire: str, ranks: int) -> float:
+    """Return the bytes that each rank sends in a step where each has a part of so many weights."""
+    return (ranks - 1) / ranks * weights * (2 * _BYTES["float32"] + _BYTES[wire])

@@ -248,6 +248,12 @@ class Resources(Section):
     rank: Expression | None = Field(None, description="A ClassAd expression: higher is preferred.")
 
     @property
+    def memory_bytes(self) -> float:
+        """The main memory, as HTCondor counts its units."""
+        number, unit = self.memory[:-2], self.memory[-2:]
+        return float(number) * {"KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}[unit]
+
+    @property
     def trials_per_gpu(self) -> int:
         """How many trials share a GPU; 1 where each has one or several of its own."""
         return max(1, round(1 / self.gpus))

@@ -80,10 +80,16 @@ TABLE = {"numeric": ["a", "b"], "categorical": {"c": 9}, "classes": {"no": 5, "y
     ("more", "words"),
     [
         # 10 * 8 for the codes, 11 * 100 for the hidden layer, 101 for the last: 1281 weights
-        ("", "each of 4 ranks sends up to 0.00769 MB each step, 0.0061 ms"),
+        ("", "each of 4 ranks holds all of the model, up to 0.0205 MB and sends up to 0.00769 MB"),
+        ("", " each step, 0.0061 ms of 10 Gbit/s; docs/large-models.md"),
         ("  wire: bfloat16\n", "up to 0.00384 MB each step"),
         ("  local_steps: 16\n", "up to 0.00769 MB every 16 steps"),
-        ("  parallel: sharded\n", "up to 0.00721 MB each step, beside the embeddings"),
+        # 1201 weights of layers: gathered twice, their gradients scattered
+        ("  parallel: sharded\n", "its part of the model, up to 0.00512 of 0.0205 MB and sends"),
+        ("  parallel: sharded\n", "up to 0.0108 MB each step, beside the embeddings"),
+        ("resources: {memory: 40KB}\n", "up to 0.00512 of 0.0205 MB"),  # 20.5 of 41 is over half
+        ("resources: {memory: 41KB}\n", "all of the model"),
+        ("  parallel: data\nresources: {memory: 40KB}\n", "all of the model"),
     ],
 )
 def test_a_plan_tells_what_the_largest_network_sends(tmp_path: Path, more: str, words: str) -> None:

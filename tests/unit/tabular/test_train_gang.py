@@ -178,6 +178,25 @@ def test_shards_that_three_ranks_saved_are_gone_on_with_by_two_and_by_one(
     near(last, whole, relative=1e-4)
 
 
+def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
+    sandbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ad = tmp_path / "machine.ad"
+    ad.write_text('Cpus = 1\nMemory = 64\nMyAddress = "<127.0.0.1:9618>"\n')
+    monkeypatch.setenv("_CONDOR_MACHINE_AD", str(ad))
+    torch.manual_seed(0)
+    t = trial.Trial(sandbox, {"data": ["r.npz"]})
+    kinds = []
+    # about h² numbers of 16 bytes in 32 MiB
+    for hidden, parallel in ((1350, "auto"), (1500, "auto"), (1500, "data"), (8, "sharded")):
+        chosen = settings.Settings(hidden=hidden, parallel=parallel)
+        data = dataset.load(t, chosen)
+        network = Network(data.columns, chosen)
+        steps = train.steps_of(t, chosen, network, data, Ranks(0, 1, in_gang=True))
+        kinds.append(steps.is_sharded)
+    assert kinds == [False, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("rank", "called_back", "saves"), [(0, False, True), (1, False, False), (1, True, True)]
 )

@@ -1,16 +1,18 @@
-"""What a plan tells of gangs of the reference trainer: how much their ranks send each other."""
+"""What a plan tells of gangs of the reference trainer: what ranks hold, and send each other."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.nodes.tabular.settings import Settings
+from trialfleet.nodes.tabular.settings import STATE_BYTES, STATE_SHARE, Settings
 from trialfleet.workflows.gang.traffic import (
     ETHERNET_10,
     gradient_bytes,
     sent_bytes,
+    sharded_bytes,
     weights_of,
 )
 
@@ -30,38 +32,87 @@ def gang_lines(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[st
     """
     if study.trainer != "tabular":
         return []
-    sent = [
-        (sent_bytes(bytes_of(study, name, table), nodes.max), name, nodes.max)
+    gangs = [
+        _Gang.of(study, name, table, nodes.max)
         for name, table in tables.items()
         if (nodes := study.nodes_of(name)) and nodes.max > 1
     ]
-    if not sent:
+    if not gangs:
         return []
-    most, name, ranks = max(sent)
-    settings = largest(study, name)
-    steps = settings.local_steps
-    often = f"every {steps} steps" if steps > 1 else "each step"
-    if settings.parallel == "sharded":
-        often += ", beside the embeddings of its batch"
-    seconds = most / ETHERNET_10.bandwidth
-    words = f"each of {ranks} ranks sends up to {most / 1e6:.3g} MB {often}"
-    time = f"{1000 * seconds:.2g} ms of 10 Gbit/s"
-    return [f"  gangs    {name}: {words}, {time}; {_PAGE} says when that pays"]
-
-
-def bytes_of(study: Study, region: str, table: Mapping[str, Any]) -> int:
-    """Return the bytes that a region's ranks add up, with its largest settings."""
-    settings = largest(study, region)
-    vocabularies, classes = [*table["categorical"].values()], len(table.get("classes") or ())
-    weights = weights_of(
-        len(table["numeric"]),
-        vocabularies,
-        classes if classes > 2 else 1,
-        dataclasses.asdict(settings),
+    gang = max(gangs, key=lambda each: each.sent)
+    seconds = gang.sent / ETHERNET_10.bandwidth
+    words = (
+        f"each of {gang.ranks} ranks holds {gang.held()} and sends up to {gang.sent / 1e6:.3g} MB "
+        f"{gang.often()}, {1000 * seconds:.2g} ms of 10 Gbit/s; {_PAGE} says when that pays"
     )
-    if settings.parallel == "sharded":  # what travels of the embeddings is the batch's
-        weights -= sum(size + 1 for size in vocabularies) * settings.embedding
-    return gradient_bytes(weights, settings.wire)
+    return [f"  gangs    {gang.region}: {words}"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Gang:
+    """The ranks of a region, with the largest network that its search space allows.
+
+    Attributes:
+        region: its name.
+        ranks: how many there are at most.
+        settings: that network's.
+        weights: how many numbers it has.
+        embeddings: how many of them are of categorical values.
+        memory: bytes that a rank has; None where only its GPU knows.
+    """
+
+    region: str
+    ranks: int
+    settings: Settings
+    weights: int
+    embeddings: int
+    memory: float | None
+
+    @staticmethod
+    def of(study: Study, region: str, table: Mapping[str, Any], ranks: int) -> _Gang:
+        settings = largest(study, region)
+        vocabularies, classes = [*table["categorical"].values()], len(table.get("classes") or ())
+        outputs = classes if classes > 2 else 1
+        described = dataclasses.asdict(settings)
+        return _Gang(
+            region=region,
+            ranks=ranks,
+            settings=settings,
+            weights=weights_of(len(table["numeric"]), vocabularies, outputs, described),
+            embeddings=sum(size + 1 for size in vocabularies) * settings.embedding,
+            memory=study.resources.memory_bytes if study.accelerator == "cpu" else None,
+        )
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each rank holds a part; with GPUs that nobody has seen yet, it doesn't."""
+        return self.settings.shards(self.weights, math.inf if self.memory is None else self.memory)
+
+    @property
+    def sent(self) -> float:
+        """The bytes that each rank sends when they meet."""
+        wire = self.settings.wire
+        if self.is_sharded:  # what travels of the embeddings is the batch's
+            return sharded_bytes(self.weights - self.embeddings, wire, self.ranks)
+        return sent_bytes(gradient_bytes(self.weights, wire), self.ranks)
+
+    def often(self) -> str:
+        """How often they meet."""
+        if (steps := self.settings.local_steps) > 1:
+            return f"every {steps} steps"
+        return "each step" + (", beside the embeddings of its batch" if self.is_sharded else "")
+
+    def held(self) -> str:
+        """What each rank holds of the model."""
+        state = self.weights * STATE_BYTES / 1e6
+        if self.is_sharded:
+            part = f"its part of the model, up to {state / self.ranks:.3g} of {state:.3g} MB"
+        else:
+            part = f"all of the model, up to {state:.3g} MB"
+        is_open = self.settings.parallel == "auto" and self.settings.local_steps == 1
+        if is_open and self.memory is None:
+            part += f" (or its part, on GPUs with less than {state / STATE_SHARE:.3g} MB)"
+        return part
 
 
 def largest(study: Study, region: str) -> Settings:
