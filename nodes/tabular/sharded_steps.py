@@ -44,6 +44,7 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     from steps import PlainSteps
 
 _PART, _WHOLE = "embedding.shard", "embedding.weight"  # in the network's state
+_PIECE = 1 << 22  # numbers of a rank that travel at once where a table is gathered
 
 
 class ShardedEmbedding(nn.Module):
@@ -251,22 +252,28 @@ class ShardedSteps(PlainSteps):
         return dict(self._network.named_parameters())
 
     def _unsharded(self, part: Tensor) -> Tensor:
-        """Return the whole of a layer's tensor; on others than rank 0 nothing."""
-        if not isinstance(part, DTensor):
-            return part
-        whole = part.full_tensor()
-        return whole if self._team.first else whole.new_empty(0)
+        """Return the whole of a layer's tensor, in main memory; on others than rank 0 nothing."""
+        whole = part.full_tensor() if isinstance(part, DTensor) else part
+        return whole.cpu() if self._team.first else whole.new_empty(0)
 
     def _gathered(self, shard: Tensor) -> Tensor:
-        """Return the whole table of which the ranks have parts; on others than rank 0 nothing."""
+        """Return the whole table of which the ranks have parts; on others than rank 0 nothing.
+
+        It comes together in main memory, piece by piece: a GPU never holds it.
+        """
         team, rows = self._team, self._embedding.rows
         if team.count == 1:
-            return shard
+            return shard.cpu()
+        whole = torch.empty(rows if team.first else 0, shard.shape[1], dtype=shard.dtype)
         most = -(-rows // team.count)
-        padded = functional.pad(shard, (0, 0, 0, most - len(shard)))
-        if not team.first:
-            distributed.gather(padded, dst=0)
-            return shard.new_empty(0)
-        parts = [torch.empty_like(padded) for _ in range(team.count)]
-        distributed.gather(padded, parts, dst=0)
-        return torch.stack(parts, 1).flatten(0, 1)[:rows]  # row r of the table: r // n of r mod n
+        step = max(1, _PIECE // shard.shape[1])
+        for begin in range(0, most, step):
+            piece = shard[begin : begin + step]
+            size = min(step, most - begin)
+            piece = functional.pad(piece, (0, 0, 0, size - len(piece)))
+            pieces = [torch.empty_like(piece) for _ in range(team.count)] if team.first else None
+            distributed.gather(piece, pieces, dst=0)
+            for rank, arrived in enumerate(pieces or ()):  # row r of the table: r // n of r mod n
+                places = whole[rank + begin * team.count :: team.count][:size]
+                places.copy_(arrived[: len(places)])
+        return whole

@@ -353,8 +353,8 @@ class Training:
         if not (folder := self.trial.restore()):
             return
         state: dict[str, Any] = torch.load(
-            folder / "state.pt", map_location="cpu", weights_only=True
-        )
+            folder / "state.pt", map_location="cpu", weights_only=True, mmap=True
+        )  # of which a rank may want its part only
         self.progress = TrainingProgress(**state["progress"])
         self.network.load_state_dict(self.steps.part(state["network"]))
         self.best_weights = self.steps.part(state["best_weights"])

@@ -41,8 +41,11 @@ def sandbox(tmp_path: Path) -> Path:
 class Gang:
     """So many ranks, each in a sandbox of its own."""
 
-    def __init__(self, sandbox: Path, place: Path, world: int, **changes: Any) -> None:
+    def __init__(
+        self, sandbox: Path, place: Path, world: int, program: str = "train.py", **changes: Any
+    ) -> None:
         place.mkdir()
+        self.program = program
         self.folders = [place / str(rank) for rank in range(world)]
         for folder in self.folders:
             shutil.copytree(sandbox, folder)
@@ -54,7 +57,7 @@ class Gang:
         return self.folders[0]
 
     def start(self) -> None:
-        self.processes = gang_rank.start(self.folders)
+        self.processes = gang_rank.start(self.folders, self.program)
 
     def codes(self) -> list[int | None]:
         for process in self.processes:
@@ -147,6 +150,12 @@ def test_ranks_that_step_by_themselves_meet_and_learn(sandbox: Path, tmp_path: P
 # Shards of the embeddings
 
 SHARDED = {**DROPPING, "parallel": "sharded", "embedding": 3}
+IN_PIECES = """
+import ranks, sharded_steps, train
+
+sharded_steps._PIECE = 3  # numbers: a row of each rank at a time
+ranks.run(train.main)
+"""
 
 
 def test_ranks_with_shards_of_the_embeddings_come_to_what_one_rank_comes_to(
@@ -154,7 +163,8 @@ def test_ranks_with_shards_of_the_embeddings_come_to_what_one_rank_comes_to(
 ) -> None:
     data = {**SHARDED, "parallel": "data"}
     alone = Gang(sandbox, tmp_path / "1", 1, params=data).trained()
-    three = Gang(sandbox, tmp_path / "3", 3, params=SHARDED).trained()
+    (sandbox / "in_pieces.py").write_text(IN_PIECES)
+    three = Gang(sandbox, tmp_path / "3", 3, "in_pieces.py", params=SHARDED).trained()
     near(three, alone, relative=1e-6)
     assert read_result(three)["metrics"] == pytest.approx(read_result(alone)["metrics"], rel=1e-5)
     ours, theirs = weights(three), weights(alone)
