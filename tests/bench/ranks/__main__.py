@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -19,8 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests import gang_rank
-from tests.unit.tabular.small_trials import copy_trainer
+from tests.bench.ranks.sandboxes import trained_in
 
 FLIGHTS = Path(__file__).parents[3] / "workflows" / "examples" / "flights"
 PROGRAM = Path(__file__).with_name("counted.py")
@@ -107,22 +105,7 @@ def _means(found: list[Outcome]) -> list[str]:
 def trained(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: int) -> Outcome:
     """Train by so many processes, in folders that are removed."""
     with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
-        folders = [Path(place, str(rank)) for rank in range(ranks)]
-        order = {
-            "mode": "tune",
-            "seed": seed,
-            "params": params,
-            "objective": {"metric": "val_loss", "direction": "minimize"},
-            "data": [str(table)],
-            "accelerator": "cpu",
-        }
-        for folder in folders:
-            _fill(folder, order)
-        processes = gang_rank.start(folders, PROGRAM.name)
-        for process in processes:
-            process.join()
-        if any(process.exitcode for process in processes):
-            sys.exit("\n".join((folder / "err").read_text() for folder in folders))
+        folders = trained_in(Path(place), ranks, table, params, PROGRAM, seed)
         metrics = json.loads((folders[0] / "result.json").read_text())["metrics"]
         counted = json.loads((folders[0] / "counted.json").read_text())
     return Outcome(
@@ -134,13 +117,6 @@ def trained(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: 
         counted["sums"],
         counted["seconds"] / counted["training_seconds"],
     )
-
-
-def _fill(folder: Path, order: Mapping[str, Any]) -> None:
-    folder.mkdir()
-    copy_trainer(folder, kernels=True)
-    shutil.copy(PROGRAM, folder)
-    (folder / "trial.json").write_text(json.dumps(order))
 
 
 if __name__ == "__main__":

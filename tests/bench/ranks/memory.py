@@ -1,0 +1,80 @@
+"""How much memory a rank's model takes, whole and shared out: `make bench-ranks-memory`.
+
+The table has many codes, so embeddings are nearly all of the model. What is told of a rank is the
+most that it had resident from the making of the network to the end of a training, above what it had
+before: weights, gradients, the optimiser's means, the best epoch's weights, activations; and, where
+it saved, what it saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.bench.ranks.sandboxes import trained_in
+from trialfleet.nodes.tabular import table
+from trialfleet.nodes.tabular.settings import STATE_BYTES
+
+PROGRAM = Path(__file__).with_name("resident.py")
+SETTINGS: dict[str, Any] = {"embedding": 64, "hidden": 16, "layers": 1, "batch_size": 4096}
+
+
+def main() -> None:
+    """Train each way without and with saving, and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--codes", type=int, default=200_000)
+    given = parser.parse_args()
+    whole = given.codes * SETTINGS["embedding"] * STATE_BYTES
+    print(f"{given.codes:,} codes: weights, gradients and means are {whole / 1e6:.0f} MB")
+    print(_row("parallel", "ranks", "saved", "MB of rank 0", "most of others"))
+    with tempfile.TemporaryDirectory(prefix="trialfleet-memory-") as place:
+        path = Path(place, "codes.npz")
+        write_codes(path, given.codes)
+        for ranks in given.ranks:
+            for parallel in ("data", "sharded"):
+                for saves in (False, True):
+                    first, *others = resident(path, ranks, parallel, saves=saves)
+                    most = f"{max(others) / 1e6:.0f}" if others else "-"
+                    words = "each second" if saves else "never"
+                    print(_row(parallel, str(ranks), words, f"{first / 1e6:.0f}", most), flush=True)
+
+
+def write_codes(path: Path, codes: int) -> None:
+    """Write a table in which every code stands once among the rows to train on."""
+    random = np.random.default_rng(0)
+    known = random.permutation(codes)
+    later = random.integers(0, codes, 2_000)
+    code = np.concatenate([known, later])
+    split = np.full(len(code), table.TRAIN)
+    split[codes:] = np.arange(len(later)) % 2 + 1
+    columns = {
+        "y": random.random(len(code)) < 0.2 + 0.6 * (code % 2),
+        "number": random.normal(size=len(code)),
+        "code": code,
+    }
+    table.write_table(
+        path, columns, target="y", task="classification", split=split, categorical=["code"]
+    )
+
+
+def resident(path: Path, ranks: int, parallel: str, *, saves: bool) -> list[int]:
+    """Return the bytes of each rank, in order."""
+    params = {**SETTINGS, "parallel": parallel, "epochs": 1}
+    params["checkpoint_seconds"] = 1.0 if saves else 1e9
+    with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
+        folders = trained_in(Path(place), ranks, path, params, PROGRAM)
+        return [json.loads((folder / "resident.json").read_text())["bytes"] for folder in folders]
+
+
+def _row(*cells: str) -> str:
+    return "".join(f"{cell:>16}" for cell in cells)
+
+
+if __name__ == "__main__":
+    main()
