@@ -13,7 +13,7 @@ import math
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -123,6 +123,11 @@ def is_repeat(trial: FrozenTrial | StoredTrial) -> bool:
     """Tell a trial that the database made twice from one that was given up, which says why."""
     has_reason = any(trial.user_attrs.get(key) for key in ("error", STOPPED))
     return trial.state == TrialState.PRUNED and not has_reason
+
+
+def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:
+    """Return how many trials had failed attempts and were to be tried again."""
+    return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 
 def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:

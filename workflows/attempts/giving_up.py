@@ -43,6 +43,28 @@ def is_vain(reason: str | None) -> bool:
     return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
 
 
+def why_over(
+    reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
+) -> str | None:
+    """Return why a region that has no model gets no further trial, however often its run goes on.
+
+    Args:
+        reason: why it ended early, if it did.
+        failed: trials that failed for good.
+        allowed: how many may.
+        finished: trials that are over.
+        budget: trials that it may run.
+        done: trials that completed.
+    """
+    if failed > allowed:
+        return f"{failed} trials failed for good; budget.failures allows {allowed}"
+    if is_vain(reason):
+        return reason
+    if finished >= budget and not done:
+        return f"no trial completed, and all {budget} are over"
+    return None
+
+
 def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None) -> str | None:
     """Return why no further trial of these regions would fare better; None while one may.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.optimizer.stored_trials import is_repeat, is_stopped_early
+from trialfleet.optimizer.stored_trials import count_cut_off, is_repeat, is_stopped_early
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
@@ -18,7 +18,7 @@ from trialfleet.workflows.report.source import RegionSource, ReportSource
 from trialfleet.workflows.status.causes import cause_of
 from trialfleet.workflows.status.job_log import Stay
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
-from trialfleet.workflows.status.states import TrialState, trial_state
+from trialfleet.workflows.status.states import Stage, TrialState, trial_state
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -126,6 +126,7 @@ def _region(
     worse = analysis.worse_of(objective, report)
     next_step, next_command = analysis.next_step_on_worse(region) if worse else (None, None)
     wall, paused = _wall_seconds(frozen, pauses)
+    is_failed = region.stage is Stage.FAILED
     counts = {state: sum(trial.state == state for trial in trials) for state in TrialState}
     return RegionReport(
         name=clean(region.name),
@@ -135,7 +136,7 @@ def _region(
         stopped=clean(region.stopped),
         budget_trials=region.budget_trials,
         complete=counts[TrialState.COMPLETE],
-        failed=counts[TrialState.FAILED],
+        failed=counts[TrialState.FAILED] + (count_cut_off(frozen) if is_failed else 0),
         stopped_early=counts[TrialState.STOPPED_EARLY],
         running=counts[TrialState.RUNNING],
         objective=objective,

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.attempts.giving_up import ALIKE, is_vain
+from trialfleet.workflows.attempts.giving_up import ALIKE
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
@@ -153,8 +153,9 @@ def next_steps(status: RunStatus) -> list[str]:
         left and all(map(_is_hopeless, left))
     ):
         return [f"next: {resume}"]
+    can_go_on = status.state is not RunState.FAILED or not all(region.over for region in left)
     steps = [f"{_MEND}, then start another run: trialfleet run {status.study_file} --check"]
-    if not all(is_vain(region.reason) for region in left):
+    if can_go_on:
         steps.append(f"or, for what has passed by itself: {resume}")
     return steps
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.attempts.giving_up import is_vain
 from trialfleet.workflows.dagman import job_queue, mend
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
@@ -23,7 +22,7 @@ from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.run.records import BestSettings, TrialRecord, best_of, record_of
-from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
@@ -199,7 +198,7 @@ class Run:
         if status.state is RunState.DONE:
             raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
         unfinished = [r for r in status.regions if not r.stage.is_good]
-        whys = {region.name: self._why_over(region) for region in unfinished}
+        whys = {region.name: region.over for region in unfinished}
         if status.state is RunState.FAILED and all(whys.values()):
             reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
             raise InputError(
@@ -207,17 +206,6 @@ class Run:
                 "the run has its own copy of trainer and study; mend what fails, then start "
                 f"another: trialfleet run {status.study_file} --check"
             )
-
-    def _why_over(self, region: RegionStatus) -> str | None:
-        """Why a region that isn't finished will get no further trial, if so."""
-        allowed = self.study.budget_of(region.name).failures_allowed
-        if region.failed > allowed:
-            return f"{region.failed} trials failed for good; budget.failures allows {allowed}"
-        if is_vain(region.reason):
-            return region.reason
-        if region.finished >= region.budget and not region.done:
-            return f"no trial completed, and all {region.budget} are over"
-        return None
 
     def remove(self) -> None:
         """Delete the run's folder; models that it has published stay.

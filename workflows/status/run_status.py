@@ -48,6 +48,8 @@ class RegionStatus:
             latest.
         cut_off: trials of a region that failed which had failed attempts and were to be tried
             again: none of them failed for good.
+        over: why it gets no further trial, however often the run is resumed; None while one may
+            come, and once it is published.
     """
 
     name: str
@@ -78,6 +80,7 @@ class RegionStatus:
     running_trials: tuple[RunningTrial, ...] = ()
     cause: Cause | None = None
     cut_off: int = 0
+    over: str | None = None
 
     @property
     def finished(self) -> int:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
-from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial, is_stopped_early
+from trialfleet.optimizer.stored_trials import StoredTrial, count_cut_off, is_stopped_early
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
+from trialfleet.workflows.attempts.giving_up import why_over
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
@@ -227,18 +228,19 @@ class StatusReader:
         pruned = sum(t.state is StoredState.PRUNED for t in trials) - stopped_early
         count = Counter(unfinished.values())
         best = self._best(complete)
-        phase = phase_of(files, region, queued, len(complete) + failed + pruned + stopped_early)
+        finished = len(complete) + failed + pruned + stopped_early
+        phase = phase_of(files, region, queued, finished)
         published = noted(files.published, "path")
         not_latest = why_not_latest(files.published)
         is_tuning = state is RunState.RUNNING and phase == "trials"
-        hours = self._frozen.study.budget_of(region.name).hours
+        budget = self._frozen.study.budget_of(region.name)
+        stage = stage_of(state, phase, published=published is not None, kept=not_latest is not None)
+        reason = reason_of(files, node, state, self._folder.dag_files)
         return RegionStatus(
             name=region.name,
             slug=region.slug,
             state=state,
-            stage=stage_of(
-                state, phase, published=published is not None, kept=not_latest is not None
-            ),
+            stage=stage,
             phase=phase,
             done=len(complete),
             failed=failed,
@@ -252,9 +254,9 @@ class StatusReader:
             best=best.value if best else None,
             best_trial=best.number if best else None,
             seconds_left=(
-                seconds_left(trials, region.trials, hours, pauses) if is_tuning else None
+                seconds_left(trials, region.trials, budget.hours, pauses) if is_tuning else None
             ),
-            reason=reason_of(files, node, state, self._folder.dag_files),
+            reason=reason,
             published=published,
             spent=noted(files.spent, "reason"),
             not_latest=not_latest,
@@ -264,7 +266,17 @@ class StatusReader:
             running_trials=running_trials(files, region, queued, self._metric),
             usd=region_usd(files, trials, queued, self._frozen.study),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
-            cut_off=_cut_off(trials) if state is RunState.FAILED else 0,
+            cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
+            over=None
+            if stage.is_good
+            else why_over(
+                reason,
+                failed=failed,
+                allowed=budget.failures_allowed,
+                finished=finished,
+                budget=region.trials,
+                done=len(complete),
+            ),
         )
 
     def _holdout(self, files: RegionFolder) -> str | None:
@@ -290,10 +302,6 @@ class StatusReader:
             OptimizerError: the storage can't be read.
         """
         return self._trials.of(region)
-
-
-def _cut_off(trials: list[StoredTrial]) -> int:
-    return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 
 def open_run(path: Path) -> RunFolder:

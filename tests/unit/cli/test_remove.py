@@ -113,6 +113,7 @@ def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
     with pytest.raises(InputError, match=r"nothing left to try:\n  A: 2 trials failed for good"):
         run.resume()
     submit.assert_called_once()
+    assert not any("resume" in line for line in next_steps(run.status()))
 
 
 @pytest.mark.usefixtures("empty_queue")

@@ -14,6 +14,7 @@ from tests.stored_runs import stored, stored_trial, turns
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.status.states import Stage
 from trialfleet.workflows.status.status import StatusReader
 
@@ -39,6 +40,8 @@ def test_trials_that_a_given_up_region_cut_off_after_failed_attempts_count(
     (region,) = StatusReader(files).read().regions
     assert (region.stage is Stage.FAILED) == is_given_up
     assert (region.failed, region.cut_off) == (0, 2 if is_given_up else 0)
+    (told,) = read_report(files).regions
+    assert told.failed == region.failed + region.cut_off
     if is_given_up:
         said = CliRunner().invoke(main, ["status", str(run.folder)]).output
         row = next(line for line in said.splitlines() if line.startswith("A "))
