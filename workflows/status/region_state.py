@@ -51,7 +51,8 @@ def state_of(
     """Return where a region stands in a run that stands at `run_state`."""
     if files.is_done:
         return RunState.DONE
-    if queued and region.slug in queued.regions:
+    has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
+    if queued and region.slug in queued.regions and not has_ended:  # its DAGMan goes a bit later
         return RunState.RUNNING
     if files.stopped.exists():
         return RunState.FAILED if gave_up(files) else RunState.STOPPED
