@@ -6,7 +6,6 @@ the last one that the study allows.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from trialfleet.errors import PoolError
 from trialfleet.workflows.plan.matching import machines as pool_machines
 from trialfleet.workflows.status.causes import SEE, all_alike, failed_attempts, log_of
 from trialfleet.workflows.status.job_log import Job, read_job, sandbox_of
-from trialfleet.workflows.status.region_state import LEFT_NO_MODEL
 
 if TYPE_CHECKING:
     from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
@@ -23,46 +21,7 @@ if TYPE_CHECKING:
 
     Regions = Sequence[tuple[Sequence[AnyTrial], RegionFolder]]
 
-ALIKE = ": all attempts so far failed alike: "
-GAVE_UP = f"no trial can succeed{ALIKE}"  # how the reason of a region begins that was given up
-# What a person mends, or what passes, outside of the run, which has its own copy of trainer and
-# study: a data file, a program on the machines, room on the disk.
-_OUTSIDE = re.compile(
-    r"^(Transfer input files failure|exit code 12[67]\b|.*No space left on device)"
-)
 TRIALS = 3  # of different parameters: one may have been given some that can't be trained
-
-
-def is_vain(reason: str | None) -> bool:
-    """Whether a region is over for what is as it was when the run goes on.
-
-    All of its attempts failed alike, or its trainer leaves no model.
-    """
-    text = reason or ""
-    why = text.removeprefix(GAVE_UP)
-    return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
-
-
-def why_over(
-    reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
-) -> str | None:
-    """Return why a region that has no model gets no further trial, however often its run goes on.
-
-    Args:
-        reason: why it ended early, if it did.
-        failed: trials that failed for good.
-        allowed: how many may.
-        finished: trials that are over.
-        budget: trials that it may run.
-        done: trials that completed.
-    """
-    if failed > allowed:
-        return f"{failed} trials failed for good; budget.failures allows {allowed}"
-    if is_vain(reason):
-        return reason
-    if finished >= budget and not done:
-        return f"no trial completed, and all {budget} are over"
-    return None
 
 
 def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None) -> str | None:

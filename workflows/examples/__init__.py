@@ -22,12 +22,13 @@ EXAMPLES = {
     "r": _HERE / "r",
     "shell": _HERE / "shell",
     "ddp": _HERE / "ddp",
+    "pipeline": _HERE / "pipeline",
     "notebook": _HERE / "notebook",
     "flights": _HERE / "flights",
     "tabular": _HERE / "tabular",
 }
 PREPARE = "prepare.py"  # makes an example's data
-_WITH_POINTS = {"sklearn", "lightgbm", "r", "shell", "ddp"}
+_WITH_POINTS = {"sklearn", "lightgbm", "r", "shell", "ddp", "pipeline"}
 _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 

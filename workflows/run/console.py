@@ -18,13 +18,12 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.attempts.giving_up import ALIKE
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.report.formatting import column_decimals, fixed
 from trialfleet.workflows.short_commands import shortened
 from trialfleet.workflows.status.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
-from trialfleet.workflows.status.region_state import BY_STOP, LEFT_NO_MODEL
+from trialfleet.workflows.status.region_state import ALIKE, BY_STOP, LEFT_NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
 

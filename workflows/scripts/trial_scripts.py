@@ -8,7 +8,7 @@ from trialfleet.optimizer.region_types import AlreadyTold, Spent, Stopped
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.attempts import node_faults
-from trialfleet.workflows.attempts.giving_up import GAVE_UP, why_give_up
+from trialfleet.workflows.attempts.giving_up import why_give_up
 from trialfleet.workflows.attempts.job_record import execution_of
 from trialfleet.workflows.attempts.outcome import (
     EXIT_UNTRAINABLE,
@@ -25,6 +25,7 @@ from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.budgets import Budgets
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.region_state import GAVE_UP
 from trialfleet.workflows.status.run_trials import RunTrials
 
 

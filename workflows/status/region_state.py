@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,13 @@ NO_MODEL = (
     f"the full training {LEFT_NO_MODEL}: in mode final (`mode` in trial.json, t.mode in "
     "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
     "model, plan with publish: none"
+)
+ALIKE = ": all attempts so far failed alike: "
+GAVE_UP = f"no trial can succeed{ALIKE}"  # how the reason of a region begins that was given up
+# What a person mends, or what passes, outside of the run, which has its own copy of trainer and
+# study: a data file, a program on the machines, room on the disk.
+_OUTSIDE = re.compile(
+    r"^(Transfer input files failure|exit code 12[67]\b|.*No space left on device)"
 )
 BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its state
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
@@ -59,6 +67,38 @@ def state_of(
     if node and node.failed:
         return RunState.STOPPED
     return RunState.WAITING if run_state is RunState.RUNNING else run_state
+
+
+def is_vain(reason: str | None) -> bool:
+    """Whether a region is over for what is as it was when the run goes on.
+
+    All of its attempts failed alike, or its trainer leaves no model.
+    """
+    text = reason or ""
+    why = text.removeprefix(GAVE_UP)
+    return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
+
+
+def why_over(
+    reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
+) -> str | None:
+    """Return why a region that has no model gets no further trial, however often its run goes on.
+
+    Args:
+        reason: why it ended early, if it did.
+        failed: trials that failed for good.
+        allowed: how many may.
+        finished: trials that are over.
+        budget: trials that it may run.
+        done: trials that completed.
+    """
+    if failed > allowed:
+        return f"{failed} trials failed for good; budget.failures allows {allowed}"
+    if is_vain(reason):
+        return reason
+    if finished >= budget and not done:
+        return f"no trial completed, and all {budget} are over"
+    return None
 
 
 def gave_up(files: RegionFolder) -> bool:

@@ -19,7 +19,6 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
 from trialfleet.optimizer.stored_trials import StoredTrial, count_cut_off, is_stopped_early
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
-from trialfleet.workflows.attempts.giving_up import why_over
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
@@ -44,6 +43,7 @@ from trialfleet.workflows.status.region_state import (
     reason_of,
     state_of,
     unfinished_of,
+    why_over,
 )
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials

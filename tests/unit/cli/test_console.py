@@ -15,7 +15,6 @@ from rich.text import Text
 
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
-from trialfleet.workflows.attempts.giving_up import ALIKE, GAVE_UP
 from trialfleet.workflows.output import keep_numbers_whole, show
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.console import (
@@ -28,7 +27,7 @@ from trialfleet.workflows.run.records import BestSettings, TrialRecord
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.pauses import pauses_so_far
-from trialfleet.workflows.status.region_state import LEFT_NO_MODEL, NO_MODEL
+from trialfleet.workflows.status.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.running import RunningTrial
 
@@ -191,7 +190,7 @@ def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: M
     seen = [replace(begun, regions=(replace(region, cause=cause),)) for cause in causes]
     seen[2] = replace(seen[2], notice=f"no trial has completed{ALIKE}{error} 1; see err")
     reason = f"{GAVE_UP}{error} 3; see err"
-    lost = replace(region, state=RunState.FAILED, stage=Stage.FAILED, reason=reason)
+    lost = replace(region, state=RunState.FAILED, stage=Stage.FAILED, reason=reason, over=reason)
     lost = replace(lost, cause=causes[2])
     ended = replace(begun, state=RunState.FAILED, regions=(lost,))
     shown = Console(width=200)

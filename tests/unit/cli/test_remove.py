@@ -13,12 +13,11 @@ from tests.conftest import MakeRun
 from tests.unit.run.test_node_scripts import Scripts, fail
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import InputError, Run, RunState
-from trialfleet.workflows.attempts.giving_up import GAVE_UP
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import mend
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.console import next_steps
-from trialfleet.workflows.status.region_state import NO_MODEL
+from trialfleet.workflows.status.region_state import GAVE_UP, NO_MODEL
 
 
 def ended(run: Run) -> Run:

@@ -42,6 +42,7 @@ def test_each_is_written_by_init_and_is_a_study(name: str, tmp_path: Path) -> No
         ("sklearn", ("joblib", "sklearn"), "scikit-learn"),
         ("lightgbm", ("lightgbm", "numpy"), "lightgbm numpy"),
         ("ddp", ("torch",), "torch"),
+        ("pipeline", ("torch",), "torch"),
         ("notebook", ("ipykernel",), "notebook"),
     ],
 )

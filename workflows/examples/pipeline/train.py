@@ -1,0 +1,125 @@
+"""Fits a deep network to a region's points, a part of its layers on each rank: a pipeline."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import torch
+import trial
+from torch import distributed, nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+BATCH, PARTS = 24, 4  # rows of a step, and in how many parts they go through the pipeline
+HIDDEN = 4  # layers
+VOTE = 10  # steps between two words of rank 0 on whether to save
+
+
+def main() -> None:
+    """Train with the parameters of this trial and tell how well it went."""
+    t = trial.start()
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    distributed.init_process_group("gloo")  # rank, world and address come by the environment
+    x, y = read(t.data[0])
+    torch.manual_seed(t.seed)
+    model = Model(t)
+    first = model.restore(saved) if (saved := t.restore()) else 0
+    for step in range(first, t.params["steps"]):
+        shuffled = torch.Generator().manual_seed(t.seed + step)
+        rows = torch.randperm(60, generator=shuffled)[:BATCH]
+        model.train(x[rows], y[rows])
+        if step % VOTE:
+            continue
+        saves, reports = told_by_first(t.should_checkpoint(), step % 50 == 0)
+        state = model.gathered() if saves or reports else []
+        if t.rank == 0 and reports:
+            t.report(step, val_error=model.error(state, x[60:90], y[60:90]))
+        if t.rank == 0 and saves:
+            with t.checkpoint() as folder:
+                torch.save({"layers": state, "step": step + 1}, folder / "state.pt")
+        if saves and t.interrupted:  # this generation ends, another goes on from here
+            t.yield_node()
+    state = model.gathered()
+    distributed.destroy_process_group()
+    if t.rank > 0:
+        return
+    if t.mode == "final":
+        torch.save([layer for layer, _ in state], t.model / "layers.pt")
+    t.complete(
+        val_error=model.error(state, x[60:90], y[60:90]),
+        test_error=model.error(state, x[90:], y[90:]),
+    )
+
+
+class Model:
+    """This rank's layers, with an optimiser for each, so that another rank can go on with any."""
+
+    def __init__(self, t: trial.Trial) -> None:
+        width = t.params["width"]
+        layers = [nn.Sequential(nn.Linear(1, width), nn.Tanh())]
+        layers += [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(HIDDEN)]
+        layers += [nn.Sequential(nn.Linear(width, 1))]
+        if t.world > len(layers):
+            t.reject(f"{len(layers)} layers are too few for {t.world} ranks")
+        self.all = layers  # the same numbers on all ranks at first; of the others' it trains none
+        self.begin, self.end = (len(layers) * rank // t.world for rank in (t.rank, t.rank + 1))
+        self.own = layers[self.begin : self.end]
+        rate = t.params["learning_rate"]
+        self.optimizers = [torch.optim.Adam(layer.parameters(), rate) for layer in self.own]
+        self.is_first, self.is_last = t.rank == 0, t.rank == t.world - 1
+        stage = PipelineStage(nn.Sequential(*self.own), t.rank, t.world, torch.device("cpu"))
+        self.schedule = ScheduleGPipe(stage, PARTS, loss_fn=nn.functional.mse_loss)
+
+    def train(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Take a step: the first rank has its inputs, the last one its targets."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.schedule.step(*([x] if self.is_first else []), target=y if self.is_last else None)
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def gathered(self) -> list[Any]:
+        """Return the state of every layer, on rank 0; all ranks call it together."""
+        own = [
+            (layer.state_dict(), optimizer.state_dict())
+            for layer, optimizer in zip(self.own, self.optimizers, strict=True)
+        ]
+        parts: list[Any] = [None] * distributed.get_world_size()
+        distributed.gather_object(own, parts if self.is_first else None)
+        return [layer for part in parts for layer in part] if self.is_first else []
+
+    def restore(self, saved: Path) -> int:
+        """Go on from a checkpoint with this rank's layers; return the next step."""
+        state = torch.load(saved / "state.pt")
+        for layer, optimizer, (weights, means) in zip(
+            self.own, self.optimizers, state["layers"][self.begin : self.end], strict=True
+        ):
+            layer.load_state_dict(weights)
+            optimizer.load_state_dict(means)
+        return int(state["step"])
+
+    def error(self, state: list[Any], x: torch.Tensor, y: torch.Tensor) -> float:
+        """Return the mean squared error in some rows, of all layers on this rank."""
+        for layer, (weights, _) in zip(self.all, state, strict=True):
+            layer.load_state_dict(weights)
+        with torch.no_grad():
+            return float((nn.Sequential(*self.all)(x) - y).square().mean())
+
+
+def told_by_first(*words: bool) -> list[bool]:
+    """Return what rank 0 says: SIGTERM comes to it alone, and all have to save together."""
+    said = torch.tensor(words)
+    distributed.broadcast(said, 0)
+    return [bool(word) for word in said]
+
+
+def read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the points of a CSV file, each a row of x and a row of y."""
+    with path.open() as file:
+        points = [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
+    table = torch.tensor(points)
+    return table[:, :1], table[:, 1:]
+
+
+if __name__ == "__main__":
+    main()
