@@ -15,7 +15,7 @@ from tests import gang_rank
 from trialfleet.nodes import trial
 from trialfleet.workflows.examples import EXAMPLES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough  # six imports of torch's pipelines
 
 STEPS = 300
 
