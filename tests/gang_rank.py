@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from trialfleet.nodes.gang.network import free_port
+from tests.ports import reserved_port
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["torch.distributed"])
@@ -19,12 +19,11 @@ _SERVER.set_forkserver_preload(["torch.distributed"])
 
 def start(folders: Sequence[Path], program: str = "train.py") -> list[ForkServerProcess]:
     """Start a program as the ranks of one gang, each in a sandbox; what it says goes to `err`."""
-    host = "127.0.0.1"
     shared = {
         "WORLD_SIZE": str(len(folders)),
         "LOCAL_RANK": "0",
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(free_port(host)),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(reserved_port()),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "TRIALFLEET_GENERATION": "1",

@@ -14,8 +14,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.conftest import MakeRun
-from tests.pool.machines import free_port
 from tests.pool.watching import WaitFor
+from tests.ports import reserved_port
 from trialfleet import Run, RunState
 from trialfleet.workflows.dagman.watchers import EXPORT
 
@@ -42,7 +42,7 @@ def pointer() -> Any:
 def test_a_region_is_published_while_s3_is_away_and_exported_when_it_is_back(
     make_run: MakeRun, work: Path, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, keys = free_port(), work / "credentials"
+    port, keys = reserved_port(), work / "credentials"
     keys.write_text("[default]\naws_access_key_id = id\naws_secret_access_key = hunter2hunter2\n")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))

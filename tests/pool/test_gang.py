@@ -19,11 +19,11 @@ import pytest
 from tests import gang_rank
 from tests.conftest import MakeRun
 from tests.pool.watching import dagmans, processes_with
+from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
 from trialfleet import Run, RunState
 from trialfleet.nodes import trial
 from trialfleet.nodes.gang import agent
-from trialfleet.nodes.gang.network import free_port
 from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
@@ -86,7 +86,7 @@ def undisturbed(place: TrialFolder, folder: Path) -> dict[str, float]:
         shutil.copy(file, folder)
     (folder / "checkpoint").mkdir()
     here = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    here |= {"MASTER_PORT": str(free_port("127.0.0.1"))}
+    here |= {"MASTER_PORT": str(reserved_port())}
     subprocess.run(
         [sys.executable, TRAINER.name], cwd=folder, env={**os.environ, **here}, check=True
     )

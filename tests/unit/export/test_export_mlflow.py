@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.ports import reserved_port
 from tests.unit.export.exported_models import publish_models
 from tests.unit.study.study_texts import MINIMAL, error_of
 from trialfleet.workflows.export import mlflow_server
@@ -46,17 +47,10 @@ def client() -> None:
     pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert PROGRAM
-    folder, port = tmp_path_factory.mktemp("mlflow"), free_port()
+    folder, port = tmp_path_factory.mktemp("mlflow"), reserved_port()
     command = [PROGRAM, "server", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder}/server.db"]
     command += ["--artifacts-destination", str(folder / "artifacts")]
@@ -228,7 +222,7 @@ def test_a_server_that_is_away_or_never_answers_is_a_problem_for_later(
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        for port in (silent.getsockname()[1], free_port()):
+        for port in (silent.getsockname()[1], reserved_port()):
             with pytest.raises(ExportError, match=r"127\.0\.0\.1") as caught:
                 server_of(tmp_path, f"http://127.0.0.1:{port}").export(published, None)
             assert caught.value.is_of_all
