@@ -36,7 +36,7 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
-from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, is_repeat
+from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, is_own
 from trialfleet.optimizer.trial_execution import TrialExecution, store_reports
 
 # the attributes that a tell writes
@@ -312,7 +312,7 @@ class RegionStudy:
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):
-            if is_repeat(trial):
+            if not is_own(trial):
                 continue
             is_first = kept.setdefault(trial.user_attrs["node"], trial) is trial
             if not is_first and not trial.state.is_finished():

@@ -119,10 +119,17 @@ class StoredTrial:
         )
 
 
-def is_repeat(trial: FrozenTrial | StoredTrial) -> bool:
-    """Tell a trial that the database made twice from one that was given up, which says why."""
-    has_reason = any(trial.user_attrs.get(key) for key in ("error", STOPPED))
-    return trial.state == TrialState.PRUNED and not has_reason
+def is_own(trial: FrozenTrial | StoredTrial) -> bool:
+    """Tell whether a trial is one of the region's graph.
+
+    One that another program put into the study has no node. One that the database made twice was
+    closed; unlike one that was given up, it doesn't say why.
+    """
+    attributes = trial.user_attrs
+    is_closed = trial.state == TrialState.PRUNED
+    return "node" in attributes and not (
+        is_closed and not any(attributes.get(key) for key in ("error", STOPPED))
+    )
 
 
 def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:

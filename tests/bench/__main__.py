@@ -201,7 +201,8 @@ def matches(process: psutil.Process, run: Run, word: str) -> bool:
         command, folder = " ".join(process.cmdline()), process.cwd()
     except psutil.Error:
         return False
-    return word in command and folder.startswith(str(run.folder))
+    own = str(run.folder)
+    return word in command and (own in command or folder.startswith(own))
 
 
 def pss(process: psutil.Process) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.optimizer.stored_trials import count_cut_off, is_repeat, is_stopped_early
+from trialfleet.optimizer.stored_trials import count_cut_off, is_own, is_stopped_early
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
@@ -89,7 +89,7 @@ def _stored(storage: BaseStorage | None, name: str) -> _Stored:
         study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
         return _Stored(None, [])
-    return _Stored(study, [t for t in study.get_trials(deepcopy=False) if not is_repeat(t)])
+    return _Stored(study, [t for t in study.get_trials(deepcopy=False) if is_own(t)])
 
 
 def _signs(source: ReportSource, stored: Iterable[_Stored]) -> Iterator[float]:

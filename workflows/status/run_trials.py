@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trialfleet.errors import OptimizerError
-from trialfleet.optimizer.stored_trials import StoredTrial, is_repeat
+from trialfleet.optimizer.stored_trials import StoredTrial, is_own
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.storage import study_name, trials_reader
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -47,4 +47,4 @@ class RunTrials:
 
 
 def _without_repeats(trials: list[StoredTrial]) -> list[StoredTrial]:
-    return [trial for trial in trials if not is_repeat(trial)]
+    return [trial for trial in trials if is_own(trial)]

@@ -267,6 +267,18 @@ def test_a_trial_that_was_given_up_is_finished_but_no_failure() -> None:
     assert stored(storage)[1].user_attrs["error"] == "no money is left"
 
 
+def test_a_trial_that_another_program_put_into_the_study_is_left_alone() -> None:
+    storage = InMemoryStorage()
+    ours, undisturbed = make(storage), make()
+    for study in (ours, undisturbed):
+        asked(study, "a")
+        complete(study, "a", 1.0)
+    optuna.load_study(study_name=NAME, storage=storage).ask()
+    again = make(storage)
+    assert asked(again, "b").params == asked(undisturbed, "b").params
+    assert [trial.state for trial in stored(storage)][1] is TrialState.RUNNING
+
+
 def test_telling_a_node_that_was_never_asked_is_an_error() -> None:
     study = make()
     with pytest.raises(TrialfleetError, match=r"'ghost'.*never asked"):
