@@ -162,6 +162,7 @@ class Pool:
             runs=seen.runs,
             trials=dict(seen.trials),
             jobs=dict(seen.jobs),
+            clocks=seen.clocks,
         )
 
     def is_up(self) -> bool:

@@ -28,6 +28,8 @@ def pool_view(status: PoolStatus) -> RenderableType:
         others.subtract(status.trials)
         if +others:
             lines.append(Text(f"others   {_in_states(+others)}"))
+        if status.clocks:
+            lines.append(Text(f"clocks   {status.clocks} of trialfleet daily"))
     return Group(*lines)
 
 
