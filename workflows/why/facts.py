@@ -129,6 +129,11 @@ class RunFacts:
         return f"trialfleet run {self.study_file} --check"
 
     @property
+    def watch(self) -> str:
+        """What shows how it goes on."""
+        return f"trialfleet status {self.name} --watch"
+
+    @property
     def resume(self) -> str:
         """What has it go on."""
         return f"trialfleet resume {self.name}"
