@@ -175,7 +175,7 @@ def test_naming_a_pool_makes_nothing(tmp_path: Path) -> None:
     assert named.status().state == "down"
     named.down()
     assert not (tmp_path / "new").exists()
-    with pytest.raises(PoolError, match="start it by `trialfleet pool up`"):
+    with pytest.raises(PoolError, match=r"start it by `TRIALFLEET_POOL=.*/new trialfleet pool up`"):
         named.environment()
 
 
