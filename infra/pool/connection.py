@@ -87,8 +87,7 @@ def named_by_environment(configured: str) -> dict[str, str]:
 
 def start_command() -> str:
     """Return what starts the pool that `connect()` looks for, where that is down."""
-    configured = named_configuration()
-    return Pool(embedded_folder(configured) if configured else None).command("up")
+    return Pool(embedded_folder(named_configuration())).command("up")
 
 
 def what_to_export(pool: Pool) -> str:

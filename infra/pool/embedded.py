@@ -57,7 +57,7 @@ def default_folder() -> Path:
 def embedded_folder(config: str) -> Path | None:
     """Return the folder of the embedded pool whose configuration this is; None: it is of none."""
     folder = Path(config).parent
-    return folder if (folder / "pool.json").is_file() else None
+    return folder if config and (folder / "pool.json").is_file() else None
 
 
 def meant_folder() -> Path:
@@ -66,8 +66,8 @@ def meant_folder() -> Path:
     $TRIALFLEET_POOL; else that of the pool which CONDOR_CONFIG names, because runs go there;
     else this user's.
     """
-    named = None if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG")
-    return (embedded_folder(named) if named else None) or default_folder()
+    named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
+    return embedded_folder(named) or default_folder()
 
 
 class Pool:
