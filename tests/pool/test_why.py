@@ -108,4 +108,4 @@ def test_what_nothing_is_called_is_refused_with_what_there_is(make_run: MakeRun)
     assert done.exit_code == 2
     assert "'nort' is no region or node of the run 'r1', no job and no instance" in done.stderr
     assert "did you mean 'north'" in done.stderr
-    assert "regions: north, south" in done.stderr
+    assert "regions: north, south; a node, for example: north.l1.t01" in done.stderr
