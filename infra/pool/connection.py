@@ -11,7 +11,11 @@ from pathlib import Path
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.embedded import FOLDER_VARIABLE, Pool, default_folder
+from trialfleet.infra.pool.embedded import (
+    FOLDER_VARIABLE,
+    Pool,
+    embedded_folder,
+)
 from trialfleet.infra.pool.environment import inherited_environment
 
 _kept_seconds = 0.0  # how long what was found stands; see `keep_for`
@@ -53,8 +57,8 @@ def keep_for(seconds: float) -> None:
 
 
 def _search(folder: Path | str | None) -> dict[str, str]:
-    configured = os.environ.get("CONDOR_CONFIG", os.devnull)
-    if folder is None and configured != os.devnull:  # htcondor2 itself sets that one
+    configured = named_configuration()
+    if folder is None and configured:
         return named_by_environment(configured)
     pool = Pool(folder)
     if pool.is_up():
@@ -62,25 +66,46 @@ def _search(folder: Path | str | None) -> dict[str, str]:
     machine = None if folder is not None else machines_own()
     if machine is None:
         where = f"the pool in {pool.folder} is not up"
-        raise PoolError(f"{where}: start it by `trialfleet pool up`")
+        raise PoolError(f"{where}: start it by `{pool.command('up')}`")
     return machine
 
 
 def named_by_environment(configured: str) -> dict[str, str]:
     """Return CONDOR_CONFIG as it is; refuse an embedded pool's that is down."""
     chosen = {"CONDOR_CONFIG": configured, "PATH": os.environ.get("PATH", os.defpath)}
-    folder = Path(configured).parent
-    if not (folder / "pool.json").is_file():
+    folder = embedded_folder(configured)
+    if folder is None:
         return chosen
     pool = Pool(folder)
     if pool.is_up():
         return pool.environment()
-    is_default = pool.folder == default_folder().expanduser().resolve()
-    other = "" if is_default else f"{FOLDER_VARIABLE}={shlex.quote(str(pool.folder))} "
     where = f"the pool in {pool.folder} is not up"
     if configured not in _put:
         where = f"CONDOR_CONFIG names the pool in {pool.folder}, which is not up"
-    raise PoolError(f"{where}: start it by `{other}trialfleet pool up`")
+    raise PoolError(f"{where}: start it by `{pool.command('up')}`")
+
+
+def start_command() -> str:
+    """Return what starts the pool that `connect()` looks for, where that is down."""
+    return Pool(embedded_folder(named_configuration())).command("up")
+
+
+def what_to_export(pool: Pool) -> str:
+    """Return what to type so that commands in this shell find a pool; nothing if they do."""
+    configured = named_configuration()
+    if configured == str(pool.condor_config):
+        return ""
+    folder = shlex.quote(str(pool.folder))
+    if configured:  # that comes first, whatever else is set
+        return f'eval "$(trialfleet pool env --folder {folder})"'
+    is_found = pool.folder == Pool().folder
+    return "" if is_found else f"export {FOLDER_VARIABLE}={folder}"
+
+
+def named_configuration() -> str:
+    """Return what CONDOR_CONFIG names; nothing where it isn't set, or only by htcondor2 itself."""
+    configured = os.environ.get("CONDOR_CONFIG", "")
+    return "" if configured == os.devnull else configured
 
 
 def where_tools_work() -> str:
@@ -91,7 +116,7 @@ def where_tools_work() -> str:
         else nothing.
     """
     config = os.environ.get("CONDOR_CONFIG", "")
-    is_embedded = config in _put and (Path(config).parent / "pool.json").is_file()
+    is_embedded = config in _put and embedded_folder(config) is not None
     return "   (in: trialfleet pool shell)" if is_embedded else ""
 
 

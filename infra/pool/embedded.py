@@ -54,6 +54,22 @@ def default_folder() -> Path:
     return Path(chosen) if chosen else platformdirs.user_state_path("trialfleet") / "pool"
 
 
+def embedded_folder(config: str) -> Path | None:
+    """Return the folder of the embedded pool whose configuration this is; None: it is of none."""
+    folder = Path(config).parent
+    return folder if config and (folder / "pool.json").is_file() else None
+
+
+def meant_folder() -> Path:
+    """Return the folder of the embedded pool that is meant where none is named.
+
+    $TRIALFLEET_POOL; else that of the pool which CONDOR_CONFIG names, because runs go there;
+    else this user's.
+    """
+    named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
+    return embedded_folder(named) or default_folder()
+
+
 class Pool:
     """One embedded pool, known by its folder; making the object starts nothing.
 
@@ -162,6 +178,7 @@ class Pool:
             runs=seen.runs,
             trials=dict(seen.trials),
             jobs=dict(seen.jobs),
+            clocks=seen.clocks,
         )
 
     def is_up(self) -> bool:
@@ -185,20 +202,40 @@ class Pool:
         """
         installation = self._known_installation()
         if installation is None:
-            raise PoolError(f"there is no pool in {self.folder}: start it by `trialfleet pool up`")
+            raise PoolError(
+                f"there is no pool in {self.folder}: start it by `{self.command('up')}`"
+            )
         path = extended_path(os.environ.get("PATH", os.defpath), installation)
         return {"CONDOR_CONFIG": str(self.condor_config), "PATH": path}
 
+    def command(self, word: str) -> str:
+        """Return `trialfleet pool WORD` as a shell takes it to be about this pool."""
+        is_default = self.folder == default_folder().expanduser().resolve()
+        other = "" if is_default else f"{FOLDER_VARIABLE}={shlex.quote(str(self.folder))} "
+        return f"{other}trialfleet pool {word}"
+
+    def shell_environment(self) -> dict[str, str]:
+        """Return the variables by which a shell, and all our commands in it, talk to this pool.
+
+        Raises:
+            PoolError: the pool was never up.
+        """
+        return {**self.environment(), FOLDER_VARIABLE: str(self.folder)}
+
     def shell_exports(self) -> str:
-        """Return lines for a shell's `eval` that make it talk to this pool."""
-        chosen = self.environment().items()
+        """Return lines for a shell's `eval` that make it talk to this pool.
+
+        Raises:
+            PoolError: the pool was never up.
+        """
+        chosen = self.shell_environment().items()
         return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in chosen)
 
     def shell(self) -> NoReturn:
         """Become the user's shell, with HTCondor's tools on PATH, talking to this pool."""
         program = os.environ.get("SHELL") or "/bin/sh"
         sys.stdout.flush()
-        os.execvpe(program, [program], {**os.environ, **self.environment()})  # noqa: S606
+        os.execvpe(program, [program], {**os.environ, **self.shell_environment()})  # noqa: S606
 
     # --- Parts of up and down -------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ BLOCKED = 9  # JobStatus of a job that waits for the files it shares with others
 JOB_STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "running"}
 JOB_STATES |= {7: "suspended", BLOCKED: "idle"}
 SLOT_ATTRIBUTES = "MyType,Name,Machine,State,Activity,Cpus,Memory,GPUs,TotalGPUs,SlotType"
-JOB_ATTRIBUTES = "JobStatus,JobUniverse,DAGManJobId,TrialfleetFolder,TrialfleetNode"
+JOB_ATTRIBUTES = "JobStatus,JobUniverse,DAGManJobId,TrialfleetFolder,TrialfleetMode,TrialfleetDaily"
 SCHEDULER_UNIVERSE, LOCAL_UNIVERSE = 7, 12  # of jobs that need no slot: DAGMans are of the first
 OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot
 TOOL_SECONDS = 20  # a tool that takes longer has nobody to talk to
@@ -86,11 +86,13 @@ class Queue(NamedTuple):
         runs: how many runs go on in it, each a DAGMan with others below it.
         trials: number of trials' jobs by state: idle, running, held…; zeros left out.
         jobs: the same of all jobs that need a slot, the trials' among them.
+        clocks: how many jobs of it start studies' days.
     """
 
     runs: int = 0
     trials: Mapping[str, int] = MappingProxyType({})
     jobs: Mapping[str, int] = MappingProxyType({})
+    clocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class PoolStatus:
         runs: how many runs go on; their DAGMans are no jobs of the counts below.
         trials: number of trials' jobs by state: idle, running, held…; zeros left out.
         jobs: the same of all jobs that need a slot, the trials' among them.
+        clocks: how many jobs of it start studies' days.
     """
 
     state: PoolState
@@ -123,6 +126,7 @@ class PoolStatus:
     runs: int = 0
     trials: Mapping[str, int] = field(default_factory=dict)
     jobs: Mapping[str, int] = field(default_factory=dict)
+    clocks: int = 0
 
 
 def daemons_and_slots(environment: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[Slot, ...]]:
@@ -190,13 +194,14 @@ def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
 
 def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
     """Return what the ads of a queue's jobs come to."""
-    own = {SCHEDULER_UNIVERSE, LOCAL_UNIVERSE}
-    jobs = [ad for ad in ads if ad.get("JobUniverse") not in own]
-    dags = [ad for ad in ads if ad.get("JobUniverse") == SCHEDULER_UNIVERSE]
+    everything, own = list(ads), {SCHEDULER_UNIVERSE, LOCAL_UNIVERSE}
+    jobs = [ad for ad in everything if ad.get("JobUniverse") not in own]
+    dags = [ad for ad in everything if ad.get("JobUniverse") == SCHEDULER_UNIVERSE]
     return Queue(
         runs=sum("TrialfleetFolder" in ad and "DAGManJobId" not in ad for ad in dags),
-        trials=_by_state(ad for ad in jobs if "TrialfleetNode" in ad),
+        trials=_by_state(ad for ad in jobs if ad.get("TrialfleetMode") == "tune"),
         jobs=_by_state(jobs),
+        clocks=sum("TrialfleetDaily" in ad for ad in everything),
     )
 
 

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from tests.conftest import MOODY
 from tests.pool.conftest import CPUS
 from trialfleet import Run
+from trialfleet.infra.pool import connection
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.clock import clock_of, install, remove
@@ -154,6 +155,9 @@ def test_htcondor_is_the_clock_where_systemd_does_not_run(
     install(file, messages.append)
     install(file, messages.append)  # twice is once
     assert messages.count(messages[0]) == 2
+    up = connection.start_command()
+    assert messages[1] == f"it does so only while HTCondor is up: after a reboot, {up}"
+    assert up.startswith("TRIALFLEET_POOL=/")  # the tests' pool is not this user's
     folder = DailyFolder.of("demo")
     (ad,) = job_queue.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
     assert ad["CronMinute"] == str(soon.minute)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -335,6 +337,30 @@ def test_connect_takes_the_default_pool_only_when_it_is_up(
     private.down()
     with pytest.raises(PoolError, match="trialfleet pool up"):
         connect()
+
+
+def test_a_pool_in_a_folder_of_its_own_is_found_by_the_line_that_up_ends_with(
+    make_pool: MakePool,
+) -> None:
+    private = make_pool()
+    plain = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": os.environ["HOME"]}
+
+    def said(script: str) -> str:
+        done = subprocess.run(
+            ["sh", "-c", script], env=plain, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    folder = shlex.quote(str(private.folder))
+    *_, line = said(f"trialfleet pool up --folder {folder}").splitlines()
+    export = line.partition(": ")[2]
+    assert export == f"export TRIALFLEET_POOL={folder}"
+    assert "next" not in said(f"{export}; trialfleet pool up")
+    only = f"CONDOR_CONFIG={folder}/condor_config"  # as a job of the pool has it
+    for way in (export, f'eval "$(trialfleet pool env --folder {folder})"', f"export {only}"):
+        assert said(f"{way}; trialfleet pool status").startswith("up  HTCondor 25.")
+    assert said(f"export {only}; trialfleet pool down").startswith("stopping the pool in")
+    assert not private.is_up()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")

@@ -53,6 +53,10 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
 
     wait_for(lambda: run.status().regions[0].running == 2)
     assert asked(run, "A").kind == "well"
+    assert output_of("--run", str(run.folder)).splitlines() == [
+        "r1: nothing is wrong: the run is running",
+        f"next: trialfleet status {run.folder} --watch",
+    ]
     assert asked(run, "A.l1.t01").why.startswith("nothing is wrong: it runs in slot1")
     lane = asked(run, "A.l1.t02")
     assert (lane.kind, lane.command) == ("lane", "trialfleet why A.l1.t01")
@@ -104,4 +108,4 @@ def test_what_nothing_is_called_is_refused_with_what_there_is(make_run: MakeRun)
     assert done.exit_code == 2
     assert "'nort' is no region or node of the run 'r1', no job and no instance" in done.stderr
     assert "did you mean 'north'" in done.stderr
-    assert "regions: north, south" in done.stderr
+    assert "regions: north, south; a node, for example: north.l1.t01" in done.stderr

@@ -6,6 +6,7 @@ itself (a fleet without capacity, a service that starts again) is an event once 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -86,7 +87,7 @@ class RunEvents:
         log = region.cause.log if region.cause else None
         lines = [
             f"{region.done} of {region.budget} trials completed.",
-            f"Log: {log}" if log else "",
+            f"Log: {shlex.quote(log)}" if log else "",
             f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}",
             f"Again: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
         ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.errors import PoolError
 from trialfleet.workflows.plan.matching import machines as pool_machines
-from trialfleet.workflows.status.causes import SEE, all_alike, failed_attempts, log_of
+from trialfleet.workflows.status.causes import all_alike, failed_attempts, log_of, see
 from trialfleet.workflows.status.job_log import Job, read_job, sandbox_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None
     if not _on_several({job.machine for job in jobs.values() if job.machine}, machines):
         return None
     last = attempts[-1]
-    return f"{last.error}{SEE}{log_of(places[last.node])}"
+    return f"{last.error}{see(log_of(places[last.node]))}"
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:

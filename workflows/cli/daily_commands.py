@@ -150,7 +150,9 @@ def status(study: Path, most: int, as_json: bool) -> None:
             say(f"started by {shown.clock}")
         elif folder.start.exists():  # what a clock starts; removed with it
             say(f"next day begins {when}")
-            say("HTCondor, which was to start it, can't be asked: trialfleet pool up")
+            from trialfleet.infra.pool.connection import start_command
+
+            say(f"HTCondor, which was to start it, can't be asked: {start_command()}")
         else:
             say("no clock of ours is installed: nothing will start by itself")
             say(

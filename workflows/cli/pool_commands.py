@@ -23,18 +23,45 @@ def pool() -> None:
 
 
 pool_option = click.option(
-    "--folder", type=click.Path(path_type=Path), help="Folder of the pool (default: one per user)."
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Folder of the pool (default: that of $TRIALFLEET_POOL, else of $CONDOR_CONFIG, else one"
+    " per user).",
 )
+
+
+def _meant(folder: Path | None) -> Pool:
+    """Return the pool in a folder; without one, that which this shell's variables name."""
+    from trialfleet.infra.pool.embedded import Pool, meant_folder
+
+    return Pool(folder or meant_folder())
+
+
+def _meant_or_told(folder: Path | None) -> Pool:
+    """The same; tell where no folder was given and `plan` and `run` would use another pool."""
+    from trialfleet.infra.pool.connection import named_configuration
+
+    chosen, config = _meant(folder), named_configuration()
+    if folder is None and config and config != str(chosen.condor_config):
+        say(
+            f"CONDOR_CONFIG names {config}, whose pool plan and run use; this is about the pool in"
+            f" {chosen.folder}",
+            err=True,
+        )
+    return chosen
 
 
 @pool.command("up")
 @pool_option
 def pool_up(folder: Path | None) -> None:
     """Bring the pool up; harmless when it is."""
-    from trialfleet.infra.pool.embedded import Pool
+    from trialfleet.infra.pool.connection import what_to_export
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
-    show(pool_view(Pool(folder).up(say)))
+    named = _meant(folder)
+    show(pool_view(named.up(say)))
+    if line := what_to_export(named):
+        say(f"next, so that commands in this shell find it: {line}")
 
 
 @pool.command("down")
@@ -42,9 +69,7 @@ def pool_up(folder: Path | None) -> None:
 @click.option("--yes", is_flag=True, help="Don't ask, even where a run is in progress.")
 def pool_down(folder: Path | None, yes: bool) -> None:
     """End the pool; its job queue is kept for the next time, and runs go on then."""
-    from trialfleet.infra.pool.embedded import Pool
-
-    named = Pool(folder)
+    named = _meant_or_told(folder)
     if named.is_up():
         _tell_of_runs(named, yes)
     named.down(say)
@@ -61,13 +86,13 @@ def _tell_of_runs(named: Pool, yes: bool) -> None:
     say("in progress on this pool:")
     for run in runs:
         say(f"  {shell_quoted(run)}")
-    say("its trials stop now, and go on at the next `trialfleet pool up`")
+    say(f"its trials stop now, and go on at the next `{named.command('up')}`")
     if yes:
         return
     if not sys.stdin.isatty():
         raise InputError(
-            "a run is in progress: nothing was done; `trialfleet pool down --yes` ends the pool all"
-            " the same, and `trialfleet stop RUN` ends a run first"
+            f"a run is in progress: nothing was done; `{named.command('down')} --yes` ends the pool"
+            " all the same, and `trialfleet stop RUN` ends a run first"
         )
     if not click.confirm("end the pool?"):
         say("nothing was done")
@@ -82,10 +107,9 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
 
     Exits with 1 where the pool isn't up.
     """
-    from trialfleet.infra.pool.embedded import Pool
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
-    current = Pool(folder).status()
+    current = _meant_or_told(folder).status()
     if as_json:
         print_json(asdict(current))
     else:
@@ -98,15 +122,11 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
 @pool_option
 def pool_shell(folder: Path | None) -> NoReturn:
     """Open a shell with condor_q, condor_status and the others on its PATH."""
-    from trialfleet.infra.pool.embedded import Pool
-
-    Pool(folder).shell()
+    _meant(folder).shell()
 
 
 @pool.command("env")
 @pool_option
 def pool_env(folder: Path | None) -> None:
     """Print what a shell needs for condor_q and the others: eval "$(trialfleet pool env)"."""
-    from trialfleet.infra.pool.embedded import Pool
-
-    click.echo(Pool(folder).shell_exports(), nl=False)
+    click.echo(_meant(folder).shell_exports(), nl=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import tempfile
@@ -155,7 +156,7 @@ def report(run: str | None) -> None:
     folder = open_run(opened.folder)
     finished = last_finished(folder) if opened.status().ended else None
     console().print(fitted_summary(write_report(folder, finished)))
-    say(f"report  {opened.report}")
+    say(f"report  {shlex.quote(str(opened.report))}")
 
 
 @click.command()
@@ -164,8 +165,8 @@ def report(run: str | None) -> None:
 def dashboard(run: str | None, port: int) -> None:
     """Open a copy of RUN's studies in optuna-dashboard, on this machine, until Ctrl-C.
 
-    The copy follows the run; what is changed in it never gets to the run. Needs optuna-dashboard:
-    pip install 'trialfleet[dashboard]'.
+    The copy follows the run; what is changed in it never gets to the run. Needs optuna-dashboard,
+    which `python3 -m pip install optuna-dashboard` gets, with the Python that trialfleet has.
     """
     from trialfleet.workflows.cli.dashboard import show
 

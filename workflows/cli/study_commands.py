@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from trialfleet.errors import InputError
+from trialfleet.errors import InputError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.arguments import Command, anyway_option, date_option
@@ -89,7 +89,21 @@ def init(folder: Path, example: str) -> None:
             say(f"then: {shell_quoted(Path(sys.executable))} {shell_quoted(program)}")
     for line in lines_on_needs(folder):
         say(line)
-    say(f"next: trialfleet run {study}")
+    first = _start_of_a_pool()
+    if first:
+        say(f"next: {first}")
+    say(f"{'then' if first else 'next'}: trialfleet run {shell_quoted(study)}")
+
+
+def _start_of_a_pool() -> str:
+    """What starts a pool where none is up; nothing where a run finds one (some 30 ms)."""
+    from trialfleet.infra.pool.connection import connect, start_command
+
+    try:
+        connect()
+    except PoolError:
+        return start_command()
+    return ""
 
 
 @click.command()

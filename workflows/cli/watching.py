@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
@@ -59,7 +60,7 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
             for words in filter(None, (region.not_latest or region.gate, region.drift)):
                 say(f"{region.name}: {words}")
     if any(region.published for region in ended.regions):
-        say(f"models  {run.study.publish}")
+        say(f"models  {shlex.quote(run.study.publish)}")
     if run.report.exists():
-        say(f"report  {run.report}")
+        say(f"report  {shlex.quote(str(run.report))}")
     sys.exit(0 if ended.state is RunState.DONE else 1)

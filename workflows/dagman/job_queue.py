@@ -20,7 +20,7 @@ from trialfleet.attributes import TRIAL
 from trialfleet.classads import plain
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.connection import connect, start_command, use
 from trialfleet.render import classad_string
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB
 from trialfleet.workflows.ctrl_c import postponed
@@ -269,7 +269,7 @@ def _schedd() -> Any:
             return htcondor2.Schedd()
     except htcondor2.HTCondorException as error:
         raise PoolError(
-            f"HTCondor's schedd can't be found: {error}; start a pool with: trialfleet pool up"
+            f"HTCondor's schedd can't be found: {error}; start a pool with: {start_command()}"
         ) from error
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.connection import named_configuration, start_command
+from trialfleet.infra.pool.embedded import embedded_folder
 from trialfleet.workflows.daily.crontab import install_job, job_there, remove_job
 from trialfleet.workflows.daily.days import daily_study
 from trialfleet.workflows.daily.start import write_start
@@ -45,8 +47,15 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
     else:
         job = install_job(study.name, daily, folder, text)
         say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
+        say(f"it does so only while HTCondor is up{_after_a_reboot()}")
     if shown := explained(daily):
         say(shown)
+
+
+def _after_a_reboot() -> str:
+    """What brings HTCondor up again where that is an embedded pool, which nothing else starts."""
+    is_embedded = embedded_folder(named_configuration()) is not None
+    return f": after a reboot, {start_command()}" if is_embedded else ""
 
 
 def _owner(folder: DailyFolder) -> str:

@@ -7,6 +7,7 @@ process at a time; see `turns`.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -210,7 +211,7 @@ class Work:
         self.journal.record(endings.all(status), self.clock())
         tell.of(endings.all(status), status)
         if run.report.exists():
-            self.say(f"report  {run.report}")
+            self.say(f"report  {shlex.quote(str(run.report))}")
 
     def _wait_for_what_is_away(self, error: Exception) -> None:
         self.say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import date
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.connection import connect
+from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.states import RunState
 
@@ -29,7 +29,8 @@ class PoolWatch:
     def hear(self, why_away: str) -> None:
         """Say what has changed; an empty reason: HTCondor answers."""
         if why_away and not self._is_away:
-            self._say(f"the day waits for HTCondor ({why_away}); if it is down: trialfleet pool up")
+            up = start_command()
+            self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
         elif self._is_away and not why_away:
             self._say("HTCondor answers again: the day goes on")
         self._is_away = bool(why_away)

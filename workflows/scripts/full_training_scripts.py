@@ -14,7 +14,7 @@ from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.table_findings import source_of_table
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.causes import SEE, log_of, note_final_failure, noted_failures
+from trialfleet.workflows.status.causes import log_of, note_final_failure, noted_failures, see
 from trialfleet.workflows.status.region_state import NO_MODEL, noted
 
 
@@ -79,7 +79,7 @@ class FinalScripts:
         if not attempts.over(outcome, noted, retry, most):
             return attempts.try_again(node, outcome, noted)
         words = f"the full training of the best settings failed: {outcome.error}"
-        return self._studies.stop(slug, f"{words}{SEE}{log_of(place)}")
+        return self._studies.stop(slug, f"{words}{see(log_of(place))}")
 
     def conclude(self, slug: str, node: str) -> Reply:
         """End a region whose study publishes nothing."""

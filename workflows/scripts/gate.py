@@ -43,7 +43,7 @@ from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 from trialfleet.workflows.record_shapes import GateVerdict, Ordered
 from trialfleet.workflows.scripts.publish import check_model
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.causes import SEE, log_of
+from trialfleet.workflows.status.causes import log_of, see
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 _UNKNOWN_MODE = (
@@ -126,7 +126,7 @@ def outcome_of_measurement(
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
     """Write the verdict where the models could not be measured, for good; return why."""
     champion = _measured_champion(files)
-    why = f"the gate's job failed: {outcome.error}{SEE}{log_of(files.gate)}"
+    why = f"the gate's job failed: {outcome.error}{see(log_of(files.gate))}"
     return _settled(files, _kept(frozen, champion, why))
 
 

@@ -7,6 +7,7 @@ later. Errors that differ in figures alone (a value, an address, a job's folder)
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ SEE = "; see "  # before the path of a log, at the end of a reason
 _SHORT = 60  # characters of a reason in a table
 _ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are no more than how they are told
 ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
+
+
+def see(log: str) -> str:
+    """Return the end of a reason that names a log, as one can type it in a shell."""
+    return f"{SEE}{shlex.quote(log)}"
 
 
 def kind_of(error: str) -> str:
@@ -78,8 +84,8 @@ class Cause:
     def __str__(self) -> str:
         """In a line."""
         if self.of == 1:
-            return f"an attempt failed: {self.error}{SEE}{self.log}"
-        return f"{self.attempts} of {self.of} failed attempts: {self.error}{SEE}{self.log}"
+            return f"an attempt failed: {self.error}{see(self.log)}"
+        return f"{self.attempts} of {self.of} failed attempts: {self.error}{see(self.log)}"
 
     @property
     def short(self) -> str:
@@ -198,7 +204,7 @@ def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> 
     folder = next(folder for own, folder in regions if first in failed_attempts(own))
     return (
         f"no trial has completed: all attempts so far failed alike: {first.error}"
-        f"{SEE}{log_of(folder.trial(first.node))}"
+        f"{see(log_of(folder.trial(first.node)))}"
     )
 
 

@@ -14,6 +14,7 @@ from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.record_shapes import GateVerdict, Result, Stopped
+from trialfleet.workflows.status.causes import see
 from trialfleet.workflows.status.states import RunState, TrialState, unfinished_state
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def reason_of(
             return BY_STOP if was_stopped(run) else "the run's jobs were removed"
         if _REMOVED in node.details:
             return "its jobs were removed"
-        return f"its DAGMan ended: {node.details or 'no details'}; see {files.scripts_log}"
+        return f"its DAGMan ended: {node.details or 'no details'}{see(str(files.scripts_log))}"
     return None
 
 

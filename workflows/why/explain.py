@@ -81,6 +81,8 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
     if not unwell:
         why = f"nothing is wrong: the run is {run.state}"
         first = next((each for each in well if each.kind in NOT_IN_FORCE), well[0])
+        if run.state is RunState.RUNNING and first.kind not in NOT_IN_FORCE:
+            first = replace(first, advice="", command=run.watch)  # a region's own is no next step
         return replace(first, why=why, notes=_first(told))
     alike = [answer for answer in unwell if answer.kind is unwell[0].kind]
     which = f"{len(alike)} of {len(answers)} regions, {unwell[0].subject} among them: "

@@ -82,6 +82,7 @@ class RunFacts:
         study_file: where its study was read from; "STUDY" if that isn't known.
         htcondor: whether the job queue answers.
         away: why it doesn't, in words.
+        pool_up: what starts the pool, where that is down.
         root: the job id of its DAGMan; None while there is none.
         faults: what is wrong with its DAGMans.
         is_supervised: whether a supervisor of this machine mends such faults; None: nobody knows.
@@ -102,6 +103,7 @@ class RunFacts:
     places: Mapping[str, str] = field(default_factory=dict)
     htcondor: Htcondor = "answers"
     away: str = ""
+    pool_up: str = "trialfleet pool up"
     root: str | None = None
     root_held: str | None = None
     faults: tuple[Fault, ...] = ()
@@ -127,6 +129,11 @@ class RunFacts:
     def again(self) -> str:
         """What starts another run once the study or the trainer is mended."""
         return f"trialfleet run {self.study_file} --check"
+
+    @property
+    def watch(self) -> str:
+        """What shows how it goes on."""
+        return f"trialfleet status {self.name} --watch"
 
     @property
     def resume(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -44,7 +45,7 @@ def _answer(
     answer = Answer(
         subject=node.node, kind=kind, blame=blame, why=why, advice=advice, command=command
     )
-    return answer.with_evidence(f"see {node.log}" if node.log else "")
+    return answer.with_evidence(f"see {shlex.quote(node.log)}" if node.log else "")
 
 
 def _over(run: RunFacts, node: NodeFacts) -> Answer | None:

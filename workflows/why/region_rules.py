@@ -261,7 +261,7 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
         advice=_mending(run, region, kind) if is_one else "mend what fails",
         command=run.again,
     )
-    return answer.with_evidence(f"see {cause.log}", reason)
+    return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
 
 
 def _mending(run: RunFacts, region: RegionFacts, kind: Kind) -> str:

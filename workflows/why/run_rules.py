@@ -67,8 +67,7 @@ def _stopped(run: RunFacts) -> Answer | None:
 def _away(run: RunFacts) -> Answer | None:
     if run.htcondor == "pool-down":
         why = "HTCondor is not running, so nothing of the run goes on; it does once the pool is up"
-        up = "trialfleet pool up"
-        answer = _answer(run, Kind.POOL_DOWN, Blame.POOL, why, command=up)
+        answer = _answer(run, Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
     elif run.htcondor == "schedd-down":
         why = "HTCondor runs, and its schedd, which has the job queue, does not answer"
         advice = "its master starts it again by itself; if this stays"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -261,19 +262,26 @@ def _as_run(word: str) -> Subject | None:
 
 def _unknown(word: str, run: str | None) -> str:
     known: list[str] = []
+    example = ""
     where = f"no run in {str(RUNS.absolute())!r}"
     before, _, name = word.partition("/")
     if run is None and name and before in _studies():
         run, word = before, name
     if run or runs_here():
         folder = _opened(find_run(run))
-        known = [
-            region.name for region in graph_of(load_frozen(folder / "study.yaml").study).regions
-        ]
+        graph = graph_of(load_frozen(folder / "study.yaml").study).regions
+        known = [region.name for region in graph]
+        example = f"; a node, for example: {_node_like(word, graph)}"
         where = f"the run {folder.name!r}"
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     regions = f"; regions: {', '.join(known[:_SHOWN])}{more}" if known else ""
     return (
         f"{word!r} is no region or node of {where}, no job and no instance"
-        f"{did_you_mean(word, known)}{regions}"
+        f"{did_you_mean(word, known)}{regions}{example}"
     )
+
+
+def _node_like(word: str, graph: Sequence[RegionGraph]) -> str:
+    """A node of the region that a word begins with, else of the first."""
+    meant = (one for one in graph if word.partition(".")[0] in {one.name, one.slug})
+    return next(meant, graph[0]).trial_nodes[0]

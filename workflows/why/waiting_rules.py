@@ -103,8 +103,9 @@ def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
     others = _jobs(queued)
     are = "are" if found.willing > 1 else "is"
     why = f"{_all(found.willing)} that can run it {are} busy{others}; it waits for its turn"
-    advice = "nothing is wrong; to see who is there"
-    return answer(Kind.BUSY, Blame.NOBODY, why, advice, "condor_q -all")
+    if not run.run:  # it is no job of ours, and our own commands don't know it
+        return answer(Kind.BUSY, Blame.NOBODY, why, "to see whose jobs run", "condor_q -all")
+    return answer(Kind.BUSY, Blame.NOBODY, why, "nothing is wrong; to watch", run.watch)
 
 
 def _all(slots: int) -> str:

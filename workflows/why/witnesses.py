@@ -17,7 +17,7 @@ from typing import Any
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json, read_record
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
-from trialfleet.infra.pool.connection import connect
+from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import faults
@@ -81,6 +81,7 @@ class RunWitnesses:
             places=frozen.places,
             htcondor=self.htcondor,
             away=self._away,
+            pool_up=start_command(),
             root=queued.root if queued else None,
             root_held=queued.root_held if queued else None,
             faults=tuple(faults(self.files, queued.ads, time.time())) if queued else (),

@@ -108,6 +108,16 @@ def test_what_to_install_is_told(
     assert f"{sys.executable} -m pip install optuna-dashboard" in result.stderr
 
 
+def test_help_and_pages_say_the_same_as_the_error() -> None:
+    """Trialfleet itself is on no package index, so no extra of it can be installed from one."""
+    docs = Path(__file__).parents[3] / "docs"
+    texts = [(docs / name).read_text(encoding="utf-8") for name in ("status.md", "page.md")]
+    texts.append(CliRunner().invoke(main, ["dashboard", "--help"]).output)
+    for text in texts:
+        assert "python3 -m pip install optuna-dashboard" in " ".join(text.split())
+        assert "trialfleet[" not in text
+
+
 def test_a_port_that_is_taken_is_told(run: Run, storage: BaseStorage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -67,7 +67,10 @@ def test_a_region_is_named_with_its_study_or_its_run(shared: Path) -> None:
         assert find_subject(name).what == "region"
     assert why("demo/A").subject == "demo/A"
     assert why("days/A").lines()[0].startswith("days/A: its day")
-    with pytest.raises(InputError, match=r"'B' is no region or node of the run 'r1'.*: A$"):
+    example = "A; a node, for example: A.l1.t01"
+    with pytest.raises(
+        InputError, match=rf"'B' is no region or node of the run 'r1'.*: {example}$"
+    ):
         why("demo/B")
 
 

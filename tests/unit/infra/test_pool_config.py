@@ -175,7 +175,7 @@ def test_naming_a_pool_makes_nothing(tmp_path: Path) -> None:
     assert named.status().state == "down"
     named.down()
     assert not (tmp_path / "new").exists()
-    with pytest.raises(PoolError, match="start it by `trialfleet pool up`"):
+    with pytest.raises(PoolError, match=r"start it by `TRIALFLEET_POOL=.*/new trialfleet pool up`"):
         named.environment()
 
 
@@ -361,7 +361,9 @@ def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
         "JobUniverse": 5,
         "TrialfleetFolder": "/runs/1",
         "TrialfleetNode": "A.t1",
+        "TrialfleetMode": "tune",
     }
+    full = trial | {"TrialfleetNode": "A.best", "TrialfleetMode": "final"}
     ads = [
         dagman,
         dagman | {"DAGManJobId": 1},  # a region's
@@ -371,10 +373,15 @@ def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
         trial | {"JobStatus": 6},
         trial | {"JobStatus": 1},
         trial | {"JobStatus": 9},  # waits for the files that it shares with others
+        full | {"JobStatus": 1},
         {"JobUniverse": 5, "JobStatus": 5},
+        {"JobUniverse": 12, "JobStatus": 1, "TrialfleetDaily": "/runs"},
     ]
     assert pool_status.queue_of(ads) == pool_status.Queue(
-        runs=1, trials={"idle": 2, "running": 2}, jobs={"held": 1, "idle": 2, "running": 2}
+        runs=1,
+        trials={"idle": 2, "running": 2},
+        jobs={"held": 1, "idle": 3, "running": 2},
+        clocks=1,
     )
 
 
@@ -395,7 +402,8 @@ def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
     )
     status = pool_status.PoolStatus(
         "up", Path("pool"), Path("conf"), machines=found, runs=3,
-        trials={"idle": 5, "running": 2}, jobs={"held": 1, "idle": 5, "running": 2},
+        trials={"idle": 5, "running": 2}, jobs={"held": 1, "idle": 6, "running": 2},
+        clocks=1,
     )  # fmt: skip
     terminal = Console(width=120)
     with terminal.capture() as shown:
@@ -407,5 +415,6 @@ def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
         "machine  h: cores 3 in use, 1 free; memory 8 MB in use, 7 MB free; GPUs 1 in use, 3 free",
         "runs     3",
         "trials   2 running, 5 waiting",
-        "others   1 held",
+        "others   1 waiting, 1 held",
+        "clocks   1 of trialfleet daily",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,14 @@ def test_a_region_that_failed_tells_what_most_attempts_had(region: RegionFolder)
     trials = [trial("a", *[NO_MODULE] * 3), trial("b", NO_MODULE, NO_MODULE, IMPORT, begun=10)]
     cause = cause_of(trials, region, failed=True)
     assert str(cause) == f"5 of 6 failed attempts: {NO_MODULE}; see {region.trial('b').err}"
+
+
+def test_a_log_is_named_as_a_shell_takes_it(tmp_path: Path) -> None:
+    folder = RegionFolder(tmp_path / "my work")
+    folder.trial("a").root.mkdir(parents=True)
+    folder.trial("a").err.write_text("a traceback\n")
+    cause = cause_of([trial("a", NO_MODULE)], folder, failed=True)
+    assert shlex.split(str(cause).partition("; see ")[2]) == [str(folder.trial("a").err)]
 
 
 def test_a_region_that_goes_on_tells_the_latest(region: RegionFolder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ def study(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(work, MINIMAL)
 
 
+LABELS = {"models  ", "report  "}
+
+
 def run_again() -> Result:
     return CliRunner().invoke(main, ["run", "study.yaml", "--run-id", "r1"])
 
@@ -46,6 +50,21 @@ def test_a_run_that_has_ended_is_shown(study: Path) -> None:
     assert "runs/demo/r1 is there already, and is done" in shown.output
     assert "models  " in shown.output
     assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")} == before
+
+
+def test_where_its_models_and_report_are_can_be_typed_in_a_shell(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here := work / "my work").mkdir()
+    monkeypatch.chdir(here)
+    (here / "go.sh").touch()
+    run = plan(write(here, MINIMAL), run="r1")
+    shown = CliRunner().invoke(main, ["report", "r1"]).output
+    run.report.unlink()  # this run has no results to be shown with it
+    end(run)
+    shown += run_again().output
+    told = [shlex.split(line) for line in shown.splitlines() if line[:8] in LABELS]
+    assert told == [["report", str(run.report)], ["models", run.study.publish]]
 
 
 def test_a_run_that_was_only_planned_is_submitted(study: Path) -> None:

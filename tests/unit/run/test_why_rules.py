@@ -123,6 +123,21 @@ def test_slots_and_jobs_are_counted_in_words(
     assert words in answer.why
 
 
+def test_who_waits_for_a_busy_slot_is_sent_to_the_runs_status() -> None:
+    """Whose shell has no condor_q can type it; a job of nobody's run is asked of HTCondor."""
+    assert region(queued=QUEUED).lines()[1] == (
+        "next: nothing is wrong; to watch: trialfleet status /r/r1 --watch"
+    )
+    foreign = waits("7.0", replace(RUN, run=""), QUEUED)
+    assert foreign.lines()[1] == "next: to see whose jobs run: condor_q -all"
+
+
+def test_a_pool_that_is_down_is_started_by_the_command_that_names_it() -> None:
+    up = "TRIALFLEET_POOL=/p trialfleet pool up"
+    answer = region(replace(RUN, htcondor="pool-down", pool_up=up))
+    assert answer.lines()[1] == f"next: {up}"
+
+
 def test_the_line_says_where_the_study_sets_what_was_too_little() -> None:
     error = "over its memory: used 612 MB of 512 MB; raise resources.memory in /s/study.yaml:9"
     answer = region(stage=Stage.FAILED, reason="no trial completed", cause=cause(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.errors import InputError
+from trialfleet.files import write_json
 from trialfleet.infra.pool import connection
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan.folder import RunFolder
@@ -71,3 +73,20 @@ def test_where_the_pool_is_ours_a_tool_of_htcondor_s_is_named_with_its_shell(
     assert done.exit_code == 2
     assert "condor_q -nobatch" in done.stderr
     assert ("(in: trialfleet pool shell)" in done.stderr) is is_embedded
+
+
+def test_of_a_pool_that_is_down_why_and_status_name_the_same_command(
+    run: Run, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = work / "my pool"
+    pool.mkdir()
+    record = {"release": "/usr", "version": "25.14.1", "unpacked": False}
+    write_json(pool / "pool.json", record)
+    monkeypatch.setenv("CONDOR_CONFIG", str(pool / "condor_config"))
+    RunFolder(run.folder).dag_files.submit.touch()
+    command = f"TRIALFLEET_POOL={shlex.quote(str(pool))} trialfleet pool up"
+    told = CliRunner().invoke(main, ["status", str(run.folder)]).output
+    assert f"start it by `{command}`" in " ".join(told.split())
+    for words in (["A", "--run", str(run.folder)], ["--run", str(run.folder)]):
+        answer = CliRunner().invoke(main, ["why", *words]).output
+        assert answer.splitlines()[1] == f"next: {command}"

@@ -109,7 +109,24 @@ def test_an_example_whose_data_cant_be_made_says_what_to_do(
     result = CliRunner().invoke(main, ["init", str(tmp_path / "f"), "--example", "flights"])
     assert result.exit_code == 0
     assert "then: " in result.output
-    assert "f/prepare.py\nnext: trialfleet run" in result.output
+    assert "f/prepare.py\nnext: trialfleet " in result.output
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_where_no_pool_is_up_init_ends_with_what_starts_one_and_then_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_named: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no HTCondor of the machine's own
+    monkeypatch.delenv("CONDOR_CONFIG", raising=False)
+    if is_named:
+        monkeypatch.setenv("CONDOR_CONFIG", "/etc/condor/condor_config")
+    run = "trialfleet run 'my study/study.yaml'"
+    ends = [f"next: {run}"] if is_named else ["next: trialfleet pool up", f"then: {run}"]
+    lines = CliRunner().invoke(main, ["init", "my study"]).output.splitlines()
+    assert lines[-len(ends) :] == ends
+    assert sum(line.startswith(("next:", "then:")) for line in lines) == len(ends)
 
 
 @pytest.mark.parametrize("name", ["study.yaml", "destinations.yaml"])

@@ -12,11 +12,11 @@ from trialfleet.infra.pool.status import Machine, PoolStatus
 
 
 def pool_view(status: PoolStatus) -> RenderableType:
-    """The embedded pool: its daemons, its machines, and the trials of its queue."""
+    """The embedded pool: its daemons, its machines, and the runs and jobs of its queue."""
     color = {"up": "green", "down": "dim", "failing": "red"}[status.state]
-    version = f"HTCondor {status.version}" if status.version else "HTCondor not installed yet"
+    version = f"  HTCondor {status.version}" if status.version else ""  # it was never up: not known
     lines: list[RenderableType] = [
-        Text.assemble((status.state, color), f"  {version}  {status.folder}")
+        Text.assemble((status.state, color), f"{version}  {status.folder}")
     ]
     if status.daemons:
         lines.append(Text("daemons  " + ", ".join(status.daemons)))
@@ -28,6 +28,8 @@ def pool_view(status: PoolStatus) -> RenderableType:
         others.subtract(status.trials)
         if +others:
             lines.append(Text(f"others   {_in_states(+others)}"))
+        if status.clocks:
+            lines.append(Text(f"clocks   {status.clocks} of trialfleet daily"))
     return Group(*lines)
 
 

@@ -1,0 +1,123 @@
+"""A pool in a folder of one's own: how commands find it, and what they say about it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from trialfleet.infra.pool.connection import connect, start_command, what_to_export
+from trialfleet.infra.pool.embedded import Pool, meant_folder
+from trialfleet.workflows.cli.main import main
+
+RECORD = '{"release": "/usr", "version": "25.14.1", "unpacked": false}'
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pool:
+    """A pool that was up once, which no variable names."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("CONDOR_CONFIG", raising=False)
+    monkeypatch.delenv("TRIALFLEET_POOL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    pool = Pool(tmp_path / "my pool")
+    pool.folder.mkdir()
+    (pool.folder / "pool.json").write_text(RECORD)
+    return pool
+
+
+def users(tmp_path: Path) -> Pool:
+    return Pool(tmp_path / "state/trialfleet/pool")
+
+
+def foreign(tmp_path: Path) -> str:
+    (tmp_path / "theirs").mkdir()
+    return str(tmp_path / "theirs/condor_config")
+
+
+def result_of(*words: str) -> Result:
+    return CliRunner().invoke(main, ["pool", *words])
+
+
+def test_the_line_to_type_next_has_commands_find_the_pool(
+    own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = what_to_export(own)
+    assert shlex.split(line) == ["export", f"TRIALFLEET_POOL={own.folder}"]
+    assert what_to_export(users(tmp_path)) == ""
+    monkeypatch.setenv("TRIALFLEET_POOL", str(own.folder))
+    assert what_to_export(own) == ""
+    assert meant_folder() == own.folder
+
+
+def test_where_condor_config_names_another_pool_the_line_changes_that_too(
+    own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDOR_CONFIG", foreign(tmp_path))
+    line = f'eval "$(trialfleet pool env --folder {shlex.quote(str(own.folder))})"'
+    assert what_to_export(own) == line
+    monkeypatch.setenv("CONDOR_CONFIG", str(own.condor_config))
+    assert what_to_export(own) == ""
+    monkeypatch.setenv("CONDOR_CONFIG", os.devnull)  # what importing htcondor2 leaves behind
+    assert what_to_export(own).startswith("export TRIALFLEET_POOL=")
+
+
+def test_status_and_down_are_about_the_pool_that_condor_config_names(
+    own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDOR_CONFIG", str(own.condor_config))
+    status = result_of("status")
+    assert (status.exit_code, status.stdout) == (1, f"down  HTCondor 25.14.1  {own.folder}\n")
+    assert status.stderr == ""
+    assert result_of("down").exit_code == 0
+    assert not users(tmp_path).folder.exists()
+    assert f"CONDOR_CONFIG={shlex.quote(str(own.condor_config))}" in result_of("env").stdout
+
+
+def test_a_pool_that_was_never_up_has_no_version(own: Pool, tmp_path: Path) -> None:
+    assert not users(tmp_path).folder.exists()
+    assert result_of("status").stdout == f"down  {users(tmp_path).folder}\n"
+    assert own.folder.exists()
+
+
+@pytest.mark.parametrize("command", ["status", "down"])
+def test_of_a_pool_that_is_not_ours_a_line_says_that_runs_go_there(
+    own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    config = foreign(tmp_path)
+    monkeypatch.setenv("CONDOR_CONFIG", config)
+    (line,) = result_of(command).stderr.splitlines()
+    assert line == (
+        f"CONDOR_CONFIG names {config}, whose pool plan and run use; this is about the pool in"
+        f" {users(tmp_path).folder}"
+    )
+    assert result_of(command, "--folder", str(own.folder)).stderr == ""
+
+
+def test_a_shell_of_a_pool_has_all_commands_find_that_pool(
+    own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where TRIALFLEET_POOL named another before."""
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "other"))
+    for line in own.shell_exports().splitlines():
+        name, _, value = shlex.split(line)[1].partition("=")
+        monkeypatch.setenv(name, value)
+    assert meant_folder() == own.folder
+    assert what_to_export(own) == ""
+    assert result_of("status").stderr == ""
+
+
+def test_what_starts_a_pool_names_its_folder(
+    own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = f"TRIALFLEET_POOL={shlex.quote(str(own.folder))} trialfleet pool up"
+    assert own.command("up") == named
+    assert users(tmp_path).command("up") == start_command() == "trialfleet pool up"
+    monkeypatch.setenv("CONDOR_CONFIG", str(own.condor_config))
+    assert start_command() == named
+    with pytest.raises(Exception, match="which is not up") as refused:
+        connect()
+    assert str(refused.value).endswith(f"start it by `{named}`")
