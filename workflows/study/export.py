@@ -23,7 +23,7 @@ _PREFIX = r"[A-Za-z0-9!_.*'()=-]+"  # what S3's manual calls safe in names of ob
 S3_FOLDER = rf"s3://{_BUCKET}(/{_PREFIX})*/?"
 DEFAULT_FOLDER = "models"
 NEEDED = "mlflow"  # the module's name; in mlflow-skinny, too
-_INSTALL = "pip install 'trialfleet[mlflow]' (or mlflow-skinny, or mlflow, 3.17 or newer)"
+_INSTALL = "python3 -m pip install 'mlflow-skinny>=3.17' (or mlflow, 3.17 or newer)"
 _FILES = ("password_file", "token_file")
 
 S3Folder = Annotated[
