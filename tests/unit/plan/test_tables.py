@@ -207,7 +207,16 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
         ({"y": cycle("2026-01-05")}, {}, "the target 'y' holds dates; it must be numbers or cl"),
         ({"y": cycle("a")}, {}, "the training rows have one class only"),
         ({"y": [f"t{i}" for i in range(ROWS)]}, {}, "40 different values in 40 rows, too many"),
-        ({"y": [*map(str, range(99, 98 + ROWS)), "?"]}, {}, "would be numbers but for '?'"),
+        (
+            {"y": [*map(str, range(99, 98 + ROWS)), "?"]},
+            {},
+            "to be classes; 98% of its cells are numbers, 1 is not: '?' in row 40 below the header",
+        ),
+        (
+            {"y": cycle("1", "2", "x")},
+            {"task": "regression"},
+            "row 3 below the header, column 'y': 'x' is not a number. If it stands for a missing ",
+        ),
         (
             {"y": [*cycle("1")[1:], "x"]},
             {"task": "regression"},
