@@ -98,7 +98,8 @@ def build_table(
     rows, numbered = frame.filter(present), (present.arg_true() + 1).to_list()
     goal = _goal(rows[target], options.task, numbered)
     try:
-        split = split_rows(rows, options.split, goal.values if goal.classes else None, seed)
+        classes = goal.values if goal.classes else None
+        split = split_rows(rows, options.split, classes, seed, numbered)
     except SplitError as error:
         raise TableError(f"table.split: {error}") from error
     _check_parts(split, goal)
@@ -216,7 +217,7 @@ def _slip(
     """Say which cell is no number where nearly all others are; empty where that isn't so."""
     if kind != "text" or values.dtype != pl.String:
         return ""
-    found = cells.numbers_in(values)
+    found = cells.understood_as("number", values)
     if not found.are_most(least):
         return ""
     others = "1 is not:" if found.others == 1 else f"{found.others} are not, the first is"

@@ -101,8 +101,8 @@ def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:
     return any(values.dtype == found for found in types)
 
 
-class Numbers(NamedTuple):
-    """How many cells of a text column are numbers.
+class Understood(NamedTuple):
+    """How many cells of a text column are of one kind, such as numbers.
 
     Attributes:
         share: those that are, of all that are not missing.
@@ -118,22 +118,22 @@ class Numbers(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """The share as a person is told it: never 100 where a cell is no number."""
+        """The share as a person is told it: never 100 where a cell is another."""
         return min(99, round(100 * self.share))
 
     def are_most(self, least: float = MOSTLY) -> bool:
-        """Whether the column was meant as numbers, and a few cells are something else."""
+        """Whether the column was meant so, and a few cells are something else."""
         return self.others > 0 and self.share >= least
 
 
-def numbers_in(values: pl.Series) -> Numbers:
-    """Return how many cells of a text column are numbers, and which is the first that isn't."""
+def understood_as(kind: str, values: pl.Series) -> Understood:
+    """Return how many cells of a text column are of a kind, and which is the first that isn't."""
     present = len(values) - values.null_count()
-    rows = _unread(values, _floats(values)).arg_true()
+    rows = _unread(values, _CONVERT[kind](values)).arg_true()
     if not len(rows):
-        return Numbers(1.0 if present else 0.0)
+        return Understood(1.0 if present else 0.0)
     row = int(rows[0])
-    return Numbers(1 - len(rows) / present, len(rows), str(values[row]), row)
+    return Understood(1 - len(rows) / present, len(rows), str(values[row]), row)
 
 
 def as_people_write_numbers(values: pl.Series) -> str:

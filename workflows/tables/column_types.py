@@ -88,7 +88,7 @@ def _counts_rows(values: pl.Series) -> bool:
 def _almost_numbers(values: pl.Series) -> str:
     if values.dtype != pl.String:
         return ""
-    found = cells.numbers_in(values)
+    found = cells.understood_as("number", values)
     if found.share == 1:
         return "is categorical: some of its numbers begin with 0, as codes do"
     if not found.are_most():
