@@ -36,7 +36,7 @@ def put(folder: Path, day: date, *regions: str) -> None:
 @pytest.mark.parametrize(
     ("daily", "words"),
     [
-        ("{}", ["daily.at", "required"]),
+        ("{}", ["daily.at: is missing. The time of day at which a day's run begins."]),
         ("{at: noon}", ["daily.at", "from 0:00 to 23:59, such as 02:30", "'noon'"]),
         ("{at: '24:00'}", ["daily.at", "'24:00'"]),
         ("{at: 130}", ["daily.at", "must be a time of day"]),

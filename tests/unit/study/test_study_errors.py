@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tests.unit.study.study_texts import MINIMAL, REGIONS, TRAINER, error_of, with_line, write
+from tests.unit.study.study_texts import (
+    MINIMAL,
+    OBJECTIVE,
+    REGIONS,
+    TRAINER,
+    error_of,
+    with_line,
+    write,
+)
 from trialfleet.errors import InputError, StudyError
 from trialfleet.workflows.study.loading import load_study
 
@@ -83,7 +91,11 @@ def test_an_override_that_breaks_the_space_names_the_region(folder: Path) -> Non
         ("files: [go.sh]", "fils: [go.sh]", [":7:", "trainer", "'fils'", "'files'"]),
         ("files: [go.sh]", "files: ['a,b']", [":7:", "trainer.files", "comma"]),
         ("name: demo", "name: de mo", [":1:", "name", "'de mo'"]),
-        ("name: demo\n", "", ["name", "required"]),
+        ("name: demo\n", "", ["name: is missing. Letters, digits, - and _."]),
+        (TRAINER, "", ["trainer: is missing. Write tabular", "or {command: [python3, train.py], "]),
+        (TRAINER, "trainer: {files: [go.sh]}", ["trainer.command: is missing. The program and"]),
+        (OBJECTIVE, "", ["objective: is missing. ", "such as {metric: val_auc, direction: maxi"]),
+        (OBJECTIVE, "objective: {metric: x}", ["objective.direction: is missing. Which way it is"]),
         ("[A, NO]", "[A, A]", ["'A' is listed twice"]),
         ("[A, NO]", '["A\\nJOB x y", B]', [":2:", "regions", "does not print"]),
         ("[A, NO]", "[1, B]", [":2:", "regions.0", "in quotes (got 1)"]),
