@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.models.latest import LATEST, provenance_of
+from trialfleet.workflows.models.latest import LATEST, provenance_of, region_of
 from trialfleet.workflows.run.lookup import find_models_folder, models_folders_here
 
 
@@ -27,6 +28,15 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
         if not of_study:
             raise
         return of_study
+
+
+def by_region(models_folders: Iterable[Path]) -> list[Path]:
+    """Return folders of models by study, in the order of their regions' names.
+
+    That of the folders' own names is another: a slug has no Å. A study made by `regions: {glob: …}`
+    has the regions' names in this order, too.
+    """
+    return sorted(models_folders, key=lambda folder: (folder.parent, region_of(folder)))
 
 
 def _in_folder(name: str) -> list[Path]:
