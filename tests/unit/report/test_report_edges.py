@@ -58,6 +58,23 @@ def test_few_trials_or_the_default_itself_say_nothing_of_a_range(fleet: Fleet) -
     assert fleet.report(fleet.region("A", default, defaults=DEFAULTS)).edges == ""
 
 
+def test_best_settings_that_are_no_better_than_the_default_say_nothing_of_a_range(
+    fleet: Fleet,
+) -> None:
+    def tuned(default: float, best: float) -> list[optuna.trial.FrozenTrial]:
+        first = trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": default})
+        others = [trial({**DEFAULTS, "rate": 1e-2}, 0.5, at=at) for at in range(1, 4)]
+        last = trial({**DEFAULTS, "rate": 1e-1}, 0.501, at=4, metrics={"test": best})
+        return [first, *others, last]
+
+    worse, better = fleet.region("A", tuned(0.8, 0.7998)), fleet.region("B", tuned(0.7, 0.8))
+    assert fleet.report(worse).regions[0].report.gain == pytest.approx(-0.0002)
+    assert fleet.report(worse).edges == ""
+    assert fleet.report(fleet.region("C", tuned(0.8, 0.8))).edges == ""
+    assert fleet.report(better).edges.startswith("The best rate is at the upper end of its range")
+    assert "in 1 of 2 regions: widen this range" in fleet.report(worse, better).edges
+
+
 @pytest.mark.parametrize(
     ("width", "titles"),
     [
