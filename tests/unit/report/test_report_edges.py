@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,16 @@ def test_the_summary_drops_columns_before_it_cuts_anything(
     rows = [line for line in lines if line.startswith("│")]
     assert [row[1:12].strip() for row in rows] == ["New Haven", "Zürich"]
     assert all(row.rstrip("│ ").endswith("published") for row in rows)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/first-study.md"])
+def test_pages_show_the_summary_as_it_is_printed(fleet: Fleet, page: str) -> None:
+    trials = [trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.5})]
+    lines = printed(fleet.report(fleet.region("A", trials)), 100).splitlines()
+    shown = (Path(__file__).parents[3] / page).read_text(encoding="utf-8").splitlines()
+    at = next(i for i, line in enumerate(shown) if line.startswith("tuned, default: "))
+    for here, there in zip(shown[at + 1 : at + 3], lines[1:3], strict=True):
+        assert re.sub("━+", "━", here).split() == re.sub("━+", "━", there).split()
 
 
 def test_the_median_gain_is_in_percent_where_defaults_are_away_from_zero(fleet: Fleet) -> None:
