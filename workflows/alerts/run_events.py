@@ -6,6 +6,7 @@ itself (a fleet without capacity, a service that starts again) is an event once 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -77,7 +78,8 @@ class RunEvents:
                     "drift",
                     region,
                     f"the model in force has drifted: {region.drift}",
-                    f"Its past: trialfleet models {region.name}",
+                    "Its past: trialfleet models "
+                    + shlex.quote(f"{self._frozen.study.name}/{region.name}"),
                     same=region.drift,
                 )
 
