@@ -78,7 +78,8 @@ class RunEvents:
                     "drift",
                     region,
                     f"the model in force has drifted: {region.drift}",
-                    f"Its past: trialfleet models {region.name}",
+                    "Its past: trialfleet models "
+                    + shlex.quote(f"{self._frozen.study.name}/{region.name}"),
                     same=region.drift,
                 )
 

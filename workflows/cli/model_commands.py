@@ -35,17 +35,18 @@ _IN_FORCE = ""  # as --card's RUN
 def models(region: str | None, study: str | None, card_of: str | None, as_json: bool) -> None:
     """Show the published models here, or all those of REGION, oldest first.
 
-    REGION is a region's name, STUDY/REGION, or the folder of its models; a study's name stands for
-    all of its regions.
+    REGION is a region's name, STUDY/REGION, or the folder of its models; a study's name, or the
+    folder of its models, stands for all of its regions.
     """
     from trialfleet.workflows.models.listing import models_on
     from trialfleet.workflows.models.tables import card_text, champions_table, history_table
     from trialfleet.workflows.run.lookup import models_folders_here
-    from trialfleet.workflows.run.models_named import models_folders_named
+    from trialfleet.workflows.run.models_named import by_region, models_folders_named
 
     if region is None and card_of is not None:
         raise InputError("--card is of one region: trialfleet models REGION --card [RUN]")
-    models_folders = models_folders_named(region, study) if region else models_folders_here(study)
+    named = models_folders_named(region, study) if region else models_folders_here(study)
+    models_folders = by_region(named)
     is_one = region is not None and len(models_folders) == 1
     if card_of is not None and not is_one:
         raise InputError(f"--card is of one region, and {region!r} is a study: STUDY/REGION")

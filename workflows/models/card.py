@@ -11,15 +11,22 @@ from trialfleet.workflows.models.gate_decision import Verdict
 CARD = "card.json"
 
 
-def card(provenance: dict[str, Any], metrics: dict[str, float], gate: Verdict | None) -> Any:
+def card(
+    provenance: dict[str, Any],
+    metrics: dict[str, float],
+    gate: Verdict | None,
+    report_metric: str,
+) -> Any:
     """Return the content of a model's card.
 
     Args:
         provenance: where it comes from, with the checksums of its data.
         metrics: of its full training.
         gate: whom it beat, or who beat it; None in a study without a gate.
+        report_metric: the metric by which the study compares models.
     """
-    return {**provenance, "metrics": metrics, "gate": gate and gate.to_json()}
+    verdict = gate and gate.to_json()
+    return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
 
 
 def card_of(model: Path) -> dict[str, Any]:

@@ -137,10 +137,18 @@ def _drifts(models: Sequence[PublishedModel]) -> list[str]:
 
 
 def _metric(model: PublishedModel) -> str:
-    """The objective, by its full training, on the rows that it had."""
-    name = str((model.card.get("objective") or {}).get("metric", ""))
-    value = (model.card.get("metrics") or {}).get(name)
-    return f"{name} {value:.5g}" if isinstance(value, int | float) else ""
+    """What its study compares models by, of its full training; else its objective.
+
+    Cards of earlier releases don't say by what: the gate's metric is that, as a rule.
+    """
+    card = model.card
+    objective = (card.get("objective") or {}).get("metric")
+    gates = model.verdict.metric if model.verdict else None
+    metrics = card.get("metrics") or {}
+    for name in (card.get("report_metric"), gates, objective):
+        if isinstance(value := metrics.get(name), int | float):
+            return f"{name} {value:.5g}"
+    return ""
 
 
 def _measured(model: PublishedModel) -> str:

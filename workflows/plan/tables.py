@@ -183,13 +183,16 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     """Say which of the study's metrics the trainer doesn't tell of such a table."""
     kind = found.kind
     known = metrics_of(kind)
+    slip = found.notes.get(found.target)  # one cell that is no number made classes of numbers
     metrics = {
         "objective.metric": study.objective.metric,
         "report_metric": study.report_metric,
         "gate.metric": study.gate.metric if study.gate else None,
     }
     for key, metric in metrics.items():
-        if metric is not None and metric not in known:
+        if metric in metrics_of("regression") and metric not in known and slip:
+            yield f"target: column {found.target!r} {slip}"
+        elif metric is not None and metric not in known:
             yield f"{key}: {_why_not(metric, found)}"
         elif metric is not None and (problem := _direction_problem(study, key, metric)):
             yield problem

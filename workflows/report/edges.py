@@ -15,12 +15,15 @@ _ENDS = {"low": "lower", "high": "upper"}
 def edges_of(regions: Sequence[RegionReport]) -> str:
     """A sentence on the parameters of which half of the regions or more want values beyond.
 
-    A best value that is the default one doesn't count: tuning didn't go there.
+    A best value that is the default one doesn't count: tuning didn't go there. Neither do those of
+    a region whose tuned settings are no better than its default ones: where all trials are about
+    equal, chance chose the best of them, and a wider range would gain nothing.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(
         (item.name, item.edge)
         for row in tuned
+        if _gained(row)
         for item in row.settings
         if item.edge is not None and item.changed
     )
@@ -38,6 +41,15 @@ def edges_of(regions: Sequence[RegionReport]) -> str:
         for name, edge, many in others
     ]
     return f"{_listed(parts)}: widen {'these ranges' if others else 'this range'}."
+
+
+def _gained(row: RegionReport) -> bool:
+    """Whether tuning helped, by the metric that is compared, else by the objective.
+
+    Where no trial had the default settings, nobody knows that it didn't.
+    """
+    gains = (row.report.gain, row.objective.gain)
+    return next((gain for gain in gains if gain is not None), 1.0) > 0
 
 
 def _in(many: int, of: int, regions: int) -> str:

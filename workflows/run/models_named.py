@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.models.latest import provenance_of
+from trialfleet.workflows.models.latest import LATEST, provenance_of, region_of
 from trialfleet.workflows.run.lookup import find_models_folder, models_folders_here
 
 
@@ -13,7 +14,8 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     """Return the folder of a region's models, or those of all regions of a study.
 
     Args:
-        name: a region, as `find_models_folder` takes it, or a study, where no region is called so.
+        name: a region, as `find_models_folder` takes it; or a study or the folder of its models,
+            where no region is called so.
         study: only of this study.
 
     Raises:
@@ -22,10 +24,25 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     try:
         return [_with_models(name, study)]
     except InputError:
-        of_study = [] if study else models_folders_here(name.rstrip("/"))
+        of_study = [] if study else _in_folder(name) or models_folders_here(name.rstrip("/"))
         if not of_study:
             raise
         return of_study
+
+
+def by_region(models_folders: Iterable[Path]) -> list[Path]:
+    """Return folders of models by study, in the order of their regions' names.
+
+    That of the folders' own names is another: a slug has no Å. A study made by `regions: {glob: …}`
+    has the regions' names in this order, too.
+    """
+    return sorted(models_folders, key=lambda folder: (folder.parent, region_of(folder)))
+
+
+def _in_folder(name: str) -> list[Path]:
+    """The folders of regions' models in a study's folder, which may lie anywhere."""
+    found = sorted(link.parent for link in Path(name).glob(f"*/{LATEST}") if link.is_symlink())
+    return [folder.absolute() for folder in found]
 
 
 def _with_models(name: str, study: str | None) -> Path:

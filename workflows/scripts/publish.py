@@ -134,7 +134,8 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
     write_json(folder / METRICS, result.metrics)
     origin = provenance(frozen, best)
     write_json(folder / PROVENANCE, origin)
-    write_json(folder / CARD, card(origin, result.metrics, verdict))
+    compared = frozen.study.compared_metric
+    write_json(folder / CARD, card(origin, result.metrics, verdict, compared))
     _sync_tree(folder)
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
+from trialfleet.meanings import meaning_of
 from trialfleet.workflows.study.empty_sections import empty_sections
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.text import read_yaml
@@ -80,7 +81,7 @@ def validated(model: type[Model], path: Path, tree: Any) -> Model:
         if not empty:
             return made
     # outside of the except clause: pydantic's own text would repeat a password
-    raise _all_of([*empty, *(_explain(path, tree, problem) for problem in problems)])
+    raise _all_of([*empty, *(_explain(path, tree, problem, model) for problem in problems)])
 
 
 def _all_of(problems: Sequence[str]) -> StudyError:
@@ -115,12 +116,14 @@ def read_table(path: Path, what: str = "study") -> Any:
     return tree
 
 
-def _explain(path: Path, tree: Any, detail: ErrorDetails) -> str:
+def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]) -> str:
     """One line: `file:line: key.key: what is wrong (got value)`."""
     keys = _keys_in_file(tree, detail["loc"], missing=detail["type"] == "missing")
     context = detail.get("ctx", {})
     line = _line_of(tree, [*keys, context["at"]] if "at" in context else keys)
     message = _WORDS.get(detail["type"]) or str(context.get("error", detail["msg"]))
+    if detail["type"] == "missing":
+        message = " ".join(filter(None, ["is missing.", meaning_of(model, keys)]))
     message = re.sub(r"^Input should ", "must ", message)
     message = message[:1].lower() + message[1:]
     given = detail["input"]

@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict
 from trialfleet.errors import StudyError
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.study.checks import Accelerator, StudyName
+from trialfleet.workflows.study.daily import DATE
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
+from trialfleet.workflows.study.paths import AbsentError, Problem
 from trialfleet.workflows.study.regions import Regions
 from trialfleet.workflows.study.resolution import studys_fleet
 from trialfleet.workflows.study.sections import Resources
@@ -84,8 +86,7 @@ def load_study(
         return load_dated(study, day)[0]
     here = Path("study")  # what errors call it
     with problems_with_lines(here, study):
-        dated, _ = validated(Study, here, study).dated(day)
-        return dated.resolve(Path(folder).absolute())
+        return _resolved(validated(Study, here, study), day, Path(folder).absolute())[0]
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
@@ -103,8 +104,34 @@ def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Stud
     file = Path(path)
     tree = read_table(file)
     with problems_with_lines(file, tree):
-        dated, day = validated(Study, file, tree).dated(day)
-        return dated.resolve(file.absolute().parent), day
+        return _resolved(validated(Study, file, tree), day, file.absolute().parent)
+
+
+def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date | None]:
+    """Return the normal form of a study as it is on a day, and that day.
+
+    Where data isn't there, what is wrong is told with the day that `{date}` was taken for.
+    """
+    dated, of = study.dated(day)
+    try:
+        return dated.resolve(folder), of
+    except AbsentError as error:
+        if not study.is_dated:
+            raise
+        note = f"{DATE} is {of}, {_why_that_day(study, day)}"
+        raise AbsentError(
+            *(
+                Problem(keys, f"{text}; {note}" if str(of) in text else text)
+                for keys, text in error.problems
+            )
+        ) from error
+
+
+def _why_that_day(study: Study, asked: date | None) -> str:
+    if asked:
+        return "the day that was asked for"
+    zone = f" in {study.daily.zone}" if study.daily and study.daily.zone else ""
+    return f"today{zone}; for another day: --date"
 
 
 class StudyWithFleet(BaseModel):

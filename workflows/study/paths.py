@@ -44,6 +44,10 @@ class UnusableStudyError(InputError):
         self.problems = problems
 
 
+class AbsentError(UnusableStudyError):
+    """Files that a study names aren't there."""
+
+
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     """Return the absolute path of a file or folder that is to be sent.
 
@@ -54,7 +58,8 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
         whose: beginning of a message.
 
     Raises:
-        UnusableStudyError: it isn't there, can't be read, or can't be sent under its name.
+        AbsentError: it isn't there.
+        UnusableStudyError: it can't be read, or can't be sent under its name.
     """
     path = (folder / name).absolute()
     try:
@@ -62,9 +67,11 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
         fault = _fault(path, folder)
     except (OSError, ValueError) as error:
         raise UnusableStudyError(Problem(keys, f"{whose}{error}")) from error
+    if not path.exists():
+        text = f"{whose}{str(path)!r} does not exist{_placeholder_hint(name)}"
+        raise AbsentError(Problem(keys, text))
     if fault:
-        hint = "" if path.exists() else _placeholder_hint(name)
-        raise UnusableStudyError(Problem(keys, f"{whose}{str(path)!r} {fault}{hint}"))
+        raise UnusableStudyError(Problem(keys, f"{whose}{str(path)!r} {fault}"))
     return str(path)
 
 
@@ -82,8 +89,9 @@ def named_program(name: str, folder: Path) -> str:
 
 
 def _fault(path: Path, folder: Path) -> str | None:
+    """What is wrong with a file or folder that is there; one that isn't is told by `existing`."""
     if not path.exists():
-        return "does not exist"
+        return None
     if path.name in {"", ".."} or folder.resolve().is_relative_to(path.resolve()):
         return "holds the study itself; name what a trial needs of it"
     if not (path.is_file() or path.is_dir()):
@@ -102,7 +110,8 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
         keys: where the study gives them.
 
     Raises:
-        UnusableStudyError: a file doesn't exist, or a URL has another placeholder.
+        AbsentError: a file doesn't exist.
+        UnusableStudyError: it can't be used, or a URL has another placeholder.
     """
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
@@ -115,6 +124,17 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
         )
         for index, pattern in enumerate(patterns)
     ]
+
+
+def regions_with_data(pattern: str, folder: Path) -> list[str]:
+    """Return what `{region}` may stand for in a pattern of data, by the files that are there."""
+    if PLACEHOLDER not in pattern or pattern.startswith(URL_PREFIXES):
+        return []
+    whole = str((folder / pattern).absolute())
+    before, *after = whole.split(PLACEHOLDER)
+    files = glob.iglob("*".join(map(glob.escape, [before, *after])))  # noqa: PTH207
+    name = re.compile(re.escape(before) + "([^/]+)" + r"\1".join(map(re.escape, after)))
+    return sorted(found[1] for file in files if (found := name.fullmatch(file)))
 
 
 def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from trialfleet.errors import first_of
 from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
 from trialfleet.optimizer.sampling.startup import default_startup
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export
 from trialfleet.workflows.study.paths import (
+    AbsentError,
     Keys,
     Problem,
     UnusableStudyError,
@@ -20,6 +23,7 @@ from trialfleet.workflows.study.paths import (
     named_program,
     region_data,
     regions_of_glob,
+    regions_with_data,
     sandbox_name,
     writable_folder,
 )
@@ -35,6 +39,8 @@ from trialfleet.workflows.study.trainer_command import command_problems
 
 if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
+
+_SHOWN = 5  # names of regions in a message
 
 
 def resolved(study: Study, folder: Path) -> Study:
@@ -70,9 +76,54 @@ def _regions(study: Study, folder: Path) -> dict[str, Region]:
         found = regions_of_glob(study.regions.glob, folder, ("regions", "glob"))
         return {name: Region(data=[file]) for name, file in found.items()}
     table = study.regions if isinstance(study.regions, dict) else dict.fromkeys(study.regions)
-    return {
-        name: _region(study, name, region or Region(), folder) for name, region in table.items()
-    }
+    whole: dict[str, Region] = {}
+    absent: list[_Absent] = []
+    problems: list[Problem] = []
+    for name, region in table.items():
+        try:
+            whole[name] = _region(study, name, region or Region(), folder)
+        except AbsentError as error:
+            patterns = (region or Region()).data_or(study.data)
+            absent += [_Absent(name, patterns, problem) for problem in error.problems]
+        except UnusableStudyError as error:
+            problems += error.problems
+    if absent:
+        raise AbsentError(*_absent_problems(absent, [*table], folder), *problems)
+    if problems:
+        raise UnusableStudyError(*dict.fromkeys(problems))
+    return whole
+
+
+class _Absent(NamedTuple):
+    """A region without data: the study's patterns of it, and what is wrong with one of them."""
+
+    region: str
+    patterns: list[str]
+    problem: Problem
+
+    @property
+    def what(self) -> str:
+        """What is wrong, which regions of one file have in common."""
+        return self.problem.message.removeprefix(f"region {self.region!r}: ")
+
+
+def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
+    """Tell a region that may be misspelt by itself, and all others that lack a file in a line."""
+    others: dict[Keys, list[_Absent]] = {}
+    spelt: dict[str, list[str]] = {}  # by pattern: the names that have data, and are no region
+    for each in absent:
+        keys = each.problem.keys
+        pattern = each.patterns[int(keys[-1])]
+        if pattern not in spelt:
+            spelt[pattern] = sorted({*regions_with_data(pattern, folder)} - {*regions})
+        if guess := did_you_mean(each.region, spelt[pattern]):
+            yield Problem(keys, each.problem.message + guess)
+        else:
+            others.setdefault(keys, []).append(each)
+    for keys, (first, *rest) in others.items():
+        more = [repr(each.region) for each in rest if each.what != first.what]
+        nor = f"; nor do those of {first_of(more, _SHOWN)}" if more else ""
+        yield Problem(keys, first.problem.message + nor)
 
 
 def _region(study: Study, name: str, region: Region, folder: Path) -> Region:

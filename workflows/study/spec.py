@@ -92,7 +92,10 @@ class Study(Section):
         [], description="Paths or s3:// URLs; {region} is the region's name, {date} the run's day."
     )
     s3: S3Keys | None = Field(None, description="Needed where data has s3:// URLs.")
-    objective: Objective
+    objective: Objective = Field(
+        description="What is optimised: a metric of the trainer's result, and which way it is "
+        "better, such as {metric: val_auc, direction: maximize}."
+    )
     report_metric: MetricName | None = Field(
         None,
         description="Metric in which tuned and default settings are compared (default: the "
@@ -102,13 +105,17 @@ class Study(Section):
     report_direction: Literal["minimize", "maximize"] | None = Field(
         None, description="Which way report_metric is better (default: as the objective)."
     )
-    search_space: SearchSpace
+    search_space: SearchSpace = Field(
+        description="Parameters and constants by name, in the order of the study file, such as "
+        "{dropout: {type: float, low: 0.0, high: 0.5}, epochs: 10}."
+    )
     budget: Budget = Budget()
     parallel_regions: int | None = Field(
         None, ge=1, description="Regions that run at once (default: all)."
     )
     trainer: Annotated[Literal["tabular"] | Trainer, WrapValidator(_trainer)] = Field(
-        description="tabular: trialfleet's own network for tables; or a command and its files."
+        description="Write tabular for trialfleet's own network for tables, or "
+        "{command: [python3, train.py], files: [train.py]} for a program of your own."
     )
     target: OneLine | None = Field(
         None, description="With trainer: tabular: the column of the CSV or Parquet to predict."

@@ -20,6 +20,8 @@ from trialfleet.workflows.tables.splits import SplitError, beginnings, split_row
 _SHOWN = 30  # names of columns in a message
 _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _MOST_LABELS = 0.5  # of the rows; more classes than this are ids, or a text
+_HALF = 0.5  # of the cells are numbers, and what is left can't be classes
+_WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else mend the file"
 
 
 class TableError(ValueError):
@@ -96,7 +98,8 @@ def build_table(
     rows, numbered = frame.filter(present), (present.arg_true() + 1).to_list()
     goal = _goal(rows[target], options.task, numbered)
     try:
-        split = split_rows(rows, options.split, goal.values if goal.classes else None, seed)
+        classes = goal.values if goal.classes else None
+        split = split_rows(rows, options.split, classes, seed, numbered)
     except SplitError as error:
         raise TableError(f"table.split: {error}") from error
     _check_parts(split, goal)
@@ -146,6 +149,7 @@ class _Goal:
     kind: str
     values: npt.NDArray[np.float32]
     classes: list[str] = field(default_factory=list)
+    note: str = ""  # what a person should know who meant numbers
 
 
 def _has_target(values: pl.Series) -> pl.Series:
@@ -172,19 +176,22 @@ def _goal(
         )
     task = _task_of(found, kind) if wanted == "auto" else wanted
     if task == "regression":
-        numbers = _numbers(found, "number" if kind == "text" else kind, numbered)
+        numbers = _numbers(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
         return _Goal(
             task=task, inferred=inferred, kind=kind, values=numbers.to_numpy().astype(np.float32)
         )
     labels = cells.labels(found, kind)
     classes = _classes(labels, kind)
     if len(classes) > max(MOST_CLASSES, _MOST_LABELS * len(labels)):
+        slip = _slip(values, kind, numbered, _HALF)
         raise TableError(
             f"the target {values.name!r} has {len(classes)} different values in {len(labels)} "
-            "rows, too many to be classes" + _not_numbers(values, kind)
+            "rows, too many to be classes" + (f"; {slip}" if slip else _or_numbers(kind))
         )
     codes = cells.codes(labels, classes).to_numpy().astype(np.float32) - 1
-    return _Goal(task=task, inferred=inferred, kind=kind, values=codes, classes=classes)
+    slip = _slip(values, kind, numbered) if inferred else ""
+    note = f"is taken as classes: {slip}" if slip else ""
+    return _Goal(task=task, inferred=inferred, kind=kind, values=codes, classes=classes, note=note)
 
 
 def _task_of(values: pl.Series, kind: str) -> Task:
@@ -200,24 +207,34 @@ def _classes(labels: pl.Series, kind: str) -> list[str]:
     return sorted(different, key=float) if kind == "number" else sorted(different)
 
 
-def _not_numbers(values: pl.Series, kind: str) -> str:
-    if kind != "text":
-        return "; for a regression write table: {task: regression}"
-    share, other = cells.share_of_numbers(values)
-    if not share:
+def _or_numbers(kind: str) -> str:
+    return "" if kind == "text" else "; for a regression write table: {task: regression}"
+
+
+def _slip(
+    values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
+) -> str:
+    """Say which cell is no number where nearly all others are; empty where that isn't so."""
+    if kind != "text" or values.dtype != pl.String:
         return ""
+    found = cells.understood_as("number", values)
+    if not found.are_most(least):
+        return ""
+    others = "1 is not:" if found.others == 1 else f"{found.others} are not, the first is"
     return (
-        f"; it would be numbers but for {other!r}: if that is a missing value, add it to "
-        "table.null_values"
+        f"{found.percent}% of its cells are numbers, {others} {found.first!r} in row "
+        f"{numbered[found.row]} below the header. {_WAYS_OUT}"
     )
 
 
-def _numbers(values: pl.Series, kind: str, numbered: Sequence[int]) -> pl.Series:
+def _numbers(
+    values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
+) -> pl.Series:
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:
         written = cells.as_people_write_numbers(values)
-        hint = f"; it is {written}" if written else ""
+        hint = f"; it is {written}" if written else f". {ways_out}" if ways_out else ""
         raise TableError(
             f"row {numbered[error.row]} below the header, column {values.name!r}: {error.why}{hint}"
         ) from error
@@ -366,6 +383,11 @@ def _describe(
             name: feature.why for name, feature in features.items() if feature.role == "ignore"
         },
         "missing": {name: count for name in used if (count := rows[name].null_count())},
-        "notes": {name: feature.note for name, feature in features.items() if feature.note},
+        "notes": _notes(features, table.columns.target, goal),
     }
     return Description(**{**vars(found), **changes})
+
+
+def _notes(features: dict[str, Feature], target: str, goal: _Goal) -> dict[str, str]:
+    of_target = {target: goal.note} if goal.note else {}
+    return of_target | {name: each.note for name, each in features.items() if each.note}

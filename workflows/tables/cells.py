@@ -6,6 +6,7 @@ Training and prediction read their cells here alone, so a value means the same i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,7 +27,7 @@ _OFFSET = r"[0-9][+-][0-9][0-9]:?[0-9][0-9]$"
 _MONEY = r"[$€£¥₹%]|\b(?:EUR|USD|GBP|CHF|kr)\b|[\s'\x{2019}]"
 _DECIMAL_COMMA = r"^[-+\x{2212}]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 _WITH_THOUSANDS = r"^[-+\x{2212}]?\d{1,3}([.,]\d{3})+(\.\d+)?$"
-_MOSTLY = 0.9  # of the cells
+MOSTLY = 0.9  # of the cells
 _TIMES = ["%H:%M", "%H:%M:%S%.f"]
 
 
@@ -100,12 +101,39 @@ def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:
     return any(values.dtype == found for found in types)
 
 
-def share_of_numbers(values: pl.Series) -> tuple[float, str]:
-    """Return the share of a text column's cells that are numbers, and the first cell that isn't."""
-    present = values.drop_nulls()
-    bad = present.filter(_floats(present).is_null())
-    share = 1 - len(bad) / len(present) if len(present) else 0.0
-    return share, str(bad[0]) if len(bad) else ""
+class Understood(NamedTuple):
+    """How many cells of a text column are of one kind, such as numbers.
+
+    Attributes:
+        share: those that are, of all that are not missing.
+        others: how many are not.
+        first: the first of these; empty where there is none.
+        row: its number, from 0.
+    """
+
+    share: float
+    others: int = 0
+    first: str = ""
+    row: int = 0
+
+    @property
+    def percent(self) -> int:
+        """The share as a person is told it: never 100 where a cell is another."""
+        return min(99, round(100 * self.share))
+
+    def are_most(self, least: float = MOSTLY) -> bool:
+        """Whether the column was meant so, and a few cells are something else."""
+        return self.others > 0 and self.share >= least
+
+
+def understood_as(kind: str, values: pl.Series) -> Understood:
+    """Return how many cells of a text column are of a kind, and which is the first that isn't."""
+    present = len(values) - values.null_count()
+    rows = _unread(values, _CONVERT[kind](values)).arg_true()
+    if not len(rows):
+        return Understood(1.0 if present else 0.0)
+    row = int(rows[0])
+    return Understood(1 - len(rows) / present, len(rows), str(values[row]), row)
 
 
 def as_people_write_numbers(values: pl.Series) -> str:
@@ -120,7 +148,7 @@ def as_people_write_numbers(values: pl.Series) -> str:
     bare = other.str.replace_all(_MONEY, "")
     read = bare.str.contains(_DECIMAL_COMMA) | bare.str.contains(_WITH_THOUSANDS)
     read |= bare.cast(pl.Float64, strict=False).is_not_null()
-    if not read.any() or len(other) - int(read.sum()) > (1 - _MOSTLY) * len(present):
+    if not read.any() or len(other) - int(read.sum()) > (1 - MOSTLY) * len(present):
         return ""
     return (
         f"text such as {other.filter(read)[0]!r}: write a point before decimals, and neither "

@@ -10,7 +10,6 @@ from trialfleet.workflows.study.table_options import Role
 from trialfleet.workflows.tables import cells
 
 MOST_CLASSES = 10  # whole numbers with more different values are a regression's target
-_MOSTLY = 0.9  # of a text column's cells are numbers: it was meant as one
 _FEWEST = 3  # rows of which each has a value of its own say that a column is an id
 
 
@@ -89,12 +88,12 @@ def _counts_rows(values: pl.Series) -> bool:
 def _almost_numbers(values: pl.Series) -> str:
     if values.dtype != pl.String:
         return ""
-    share, other = cells.share_of_numbers(values)
-    if share < _MOSTLY:
-        return ""
-    if share == 1:
+    found = cells.understood_as("number", values)
+    if found.share == 1:
         return "is categorical: some of its numbers begin with 0, as codes do"
+    if not found.are_most():
+        return ""
     return (
-        f"is categorical, though {min(99, round(100 * share))}% of its cells are numbers: "
-        f"{other!r} is not a number. If it stands for a missing value, add it to table.null_values"
+        f"is categorical, though {found.percent}% of its cells are numbers: {found.first!r} is "
+        "not a number. If it stands for a missing value, add it to table.null_values"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,11 @@ PARTS = {
     "test": TEST,
 }
 _SHOWN = 5
+_HALF = 0.5  # of the cells are dates: the column was meant as such
+_ISO = "year-month-day, such as 2024-11-01 or 2024-11-01 07:00"
+# Forms of dates in which nobody takes the month for the day.
+_DAYS = ("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y")
+_TIMES = ("", " %H:%M", " %H:%M:%S")
 
 Codes = npt.NDArray[np.int8]
 Numbers = npt.NDArray[np.float32]
@@ -30,7 +36,13 @@ class SplitError(ValueError):
     """The rows can't be dealt out as the study says."""
 
 
-def split_rows(frame: pl.DataFrame, split: Split, classes: Numbers | None, seed: int) -> Codes:
+def split_rows(
+    frame: pl.DataFrame,
+    split: Split,
+    classes: Numbers | None,
+    seed: int,
+    numbered: Sequence[int],
+) -> Codes:
     """Return each row's part: TRAIN, VALIDATION or TEST.
 
     Args:
@@ -39,6 +51,7 @@ def split_rows(frame: pl.DataFrame, split: Split, classes: Numbers | None, seed:
         classes: [rows] the class of each; with `random`, each class is dealt out by itself, so
             that the parts have them in the same shares.
         seed: of `random`.
+        numbered: what each row is called in messages.
 
     Raises:
         SplitError: a value of the split's column can't be used.
@@ -46,7 +59,7 @@ def split_rows(frame: pl.DataFrame, split: Split, classes: Numbers | None, seed:
     if split.column is not None:
         return _by_column(frame[split.column])
     if split.time is not None:
-        return _by_time(frame[split.time], split.shares or DEFAULT_SHARES)
+        return _by_time(frame[split.time], split.shares or DEFAULT_SHARES, numbered)
     return _by_chance(len(frame), classes, split.random or DEFAULT_SHARES, seed)
 
 
@@ -62,11 +75,11 @@ def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed
     return parts
 
 
-def _by_time(values: pl.Series, shares: Sequence[float]) -> Codes:
+def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
     """Rows of the same time are never dealt to two parts."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
-        raise SplitError(f"column {values.name!r} holds no dates and no numbers")
+        raise SplitError(f"column {values.name!r} {_why_no_times(values, numbered)}")
     if found.null_count():
         raise SplitError(f"column {values.name!r} has {found.null_count()} missing values")
     kind = "number" if found.dtype == pl.Float64 else kind
@@ -75,6 +88,36 @@ def _by_time(values: pl.Series, shares: Sequence[float]) -> Codes:
     cuts = np.round(np.cumsum(shares)[:2] * len(times)).astype(int)
     borders = ordered[np.minimum(cuts, len(times) - 1)]
     return np.searchsorted(borders, times, side="right").astype(np.int8)
+
+
+def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
+    """Say which cell is neither date nor number, and how to write a date."""
+    if values.null_count() == len(values):
+        return "has no values"
+    if values.dtype != pl.String:
+        return f"holds no dates and no numbers, such as {str(values.drop_nulls()[0])!r}"
+    found = {kind: cells.understood_as(kind, values) for kind in ("date", "number", "time")}
+    kind, best = max(found.items(), key=lambda each: each[1].share)
+    if not best.others:
+        return f"has numbers that begin with 0, as codes do; write dates as {_ISO}"
+    if best.share < _HALF:
+        iso = _as_iso(best.first) or _ISO
+        return f"holds no dates and no numbers, such as {best.first!r}; write {iso}"
+    iso = _as_iso(best.first) if kind == "date" else ""
+    hint = f"; write {iso}" if iso else ""
+    row = numbered[best.row]
+    return f"has {best.first!r} in row {row} below the header, which is no {kind}{hint}"
+
+
+def _as_iso(cell: str) -> str:
+    """Return a date as it is to be written; empty where the cell may be something else."""
+    for day in _DAYS:
+        for time in _TIMES:
+            try:
+                return f"{datetime.strptime(cell.strip(), day + time):%Y-%m-%d{time}}"
+            except ValueError:
+                continue
+    return ""
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:

@@ -16,6 +16,7 @@ from tests.conftest import MakeRun
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.lookup import find_model, find_run, models_of, runs_here
 
@@ -288,10 +289,24 @@ def test_models_takes_a_studys_name_and_refuses_a_folder_without_models(models: 
     assert code == 0
     assert [line.split()[1] for line in said.splitlines()[1:3]] == ["A", "B"]
     assert shown("demo", "--card")[0] == 2
+    for folder in ("models/demo", "models/demo/", str(models)):
+        assert shown(folder) == (code, said)
     Path("empty").mkdir()
     code, said = shown("empty")
     assert code == 2
     assert "or a study with --study; studies with models here: demo" in said
+
+
+def test_models_have_the_order_of_their_regions_names(models: Path) -> None:
+    for region in ("Åland Øst", "Zürich", "Bergen"):
+        model = models / region_slug(region) / "r1"
+        model.mkdir(parents=True)
+        write_json(model / "provenance.json", {"study": "demo", "run": "r1", "region": region})
+        (model.parent / "latest").symlink_to("r1")
+    for words in ([], ["demo"], [str(models)]):
+        shown = CliRunner().invoke(main, ["models", *words, "--json"])
+        regions = [each["region"] for each in json.loads(shown.stdout)]
+        assert regions == ["Bergen", "Zürich", "Åland Øst"], words
 
 
 @pytest.mark.usefixtures("two_studies")

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.models import latest as latest_module
 from trialfleet.workflows.models.latest import model_in_force, previous_model, promote
 from trialfleet.workflows.models.listing import models_on
-from trialfleet.workflows.models.tables import champions_table
+from trialfleet.workflows.models.tables import champions_table, history_table
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts import publish as publish_module
 from trialfleet.workflows.scripts.publish import Publication, publish
@@ -35,6 +35,12 @@ DATA = [{"path": "/data/A.csv", "sha256": "5e884898", "bytes": 4}]
 
 def provenance_of(published: Path) -> Any:
     return json.loads((published / "provenance.json").read_text())
+
+
+def drawn(view: RenderableType) -> str:
+    screen = Console(width=400, record=True)
+    screen.print(view)
+    return screen.export_text()
 
 
 HIDDEN = {".lock", ".history.json"}
@@ -103,6 +109,25 @@ def test_model_metrics_and_provenance_are_published(study: Study, best: TrialFol
     assert provenance["data"] == DATA
 
 
+def test_models_shows_the_metric_by_which_models_are_compared(
+    study: Study, best: TrialFolder
+) -> None:
+    result = json.loads(RESULT) | {"metrics": {"loss": 0.25, "test": 0.5}}
+    best.result.write_text(json.dumps(result))
+    trial = json.loads(best.trial_json.read_text())
+    write_json(best.trial_json, trial | {"objective": study.objective.model_dump()})
+    tested = study.model_copy(update={"report_metric": "test"})
+    published = publish_as("r1", tested, best)
+    models = models_on(published.parent)
+    for view in (history_table(models), champions_table({published.parent: models})):
+        assert "test 0.5" in (shown := drawn(view))
+        assert "loss 0.25" not in shown
+    card = json.loads((published / "card.json").read_text())
+    del card["report_metric"]  # of an earlier release
+    write_json(published / "card.json", card)
+    assert "loss 0.25" in drawn(history_table(models_on(published.parent)))
+
+
 def test_latest_is_switched_and_the_former_model_stays(study: Study, best: TrialFolder) -> None:
     first = publish_as("r1", study, best)
     (best.model / "deep" / "weights").write_text("w2")
@@ -167,9 +192,7 @@ def test_a_day_that_is_made_up_for_is_of_an_earlier_day_than_a_run_without_one(
         publish(frozen, "A", best).not_latest or ""
     )
     models = {models_folder_of(study): models_on(models_folder_of(study))}
-    newest = Console(width=400, record=True)
-    newest.print(champions_table(models))
-    view = newest.export_text()
+    view = drawn(champions_table(models))
     assert "in force; of an earlier day: 2026-11-22: not in force" in view
     assert "planned later" not in view
 

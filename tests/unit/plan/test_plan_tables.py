@@ -306,6 +306,42 @@ def test_what_no_trial_could_use_is_told_before_any_job(
     assert words in problems_of(place, **changes)[0]
 
 
+@pytest.mark.parametrize("objective", ["val_rmse", "val_loss"])
+def test_a_slip_in_a_column_of_numbers_to_predict_is_told_with_its_row(
+    place: Path, objective: str
+) -> None:
+    dealt = np.random.default_rng(0)
+    bikes = [str(number) for number in dealt.integers(0, 60, ROWS)]
+    rows = frame(0).with_columns(churned=pl.Series([*bikes[:7], "?", *bikes[8:]]))
+    for region in ("north", "south"):
+        rows.write_csv(place / f"data/{region}.csv")
+    metric = {"metric": objective, "direction": "minimize"}
+    slip = (
+        "99% of its cells are numbers, 1 is not: '?' in row 8 below the header. If it stands for a "
+        "missing value, add it to table.null_values; else mend the file"
+    )
+    if objective == "val_loss":  # of classes, too: nobody knows that numbers were meant
+        text = plan_text(Run(planned(place, objective=metric).root))
+        assert f"column 'churned' is taken as classes: {slip}" in text
+        return
+    found = problems_of(place, objective=metric, report_metric="test_mae")
+    assert found == [
+        f"target: column 'churned' is taken as classes: {slip} (data/north.csv, data/south.csv)"
+    ]
+    nulls = {"null_values": ["?"]}
+    made = planned(place, objective=metric, table=nulls)
+    assert plan_summary(Run(made.root))["regions"][0]["table"]["task"] == "regression"
+
+
+def test_two_slips_in_a_target_are_counted(place: Path) -> None:
+    amounts = pl.Series([str(1000 + i % 60) for i in range(ROWS - 2)] + ["x", "y"])
+    for region in ("north", "south"):
+        frame(0).with_columns(churned=amounts).write_csv(place / f"data/{region}.csv")
+    metric = {"metric": "val_rmse", "direction": "minimize"}
+    [found] = problems_of(place, objective=metric)
+    assert "2 are not, the first is 'x' in row 199 below the header. If it stands for" in found
+
+
 def test_regions_whose_targets_are_of_two_tasks_are_told(place: Path) -> None:
     for region, last in (("north", "1"), ("south", "1.5")):
         rows = frame(0).with_columns(churned=pl.Series(["0", "1"] * (ROWS // 2 - 1) + ["0", last]))

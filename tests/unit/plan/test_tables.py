@@ -207,7 +207,16 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
         ({"y": cycle("2026-01-05")}, {}, "the target 'y' holds dates; it must be numbers or cl"),
         ({"y": cycle("a")}, {}, "the training rows have one class only"),
         ({"y": [f"t{i}" for i in range(ROWS)]}, {}, "40 different values in 40 rows, too many"),
-        ({"y": [*map(str, range(99, 98 + ROWS)), "?"]}, {}, "would be numbers but for '?'"),
+        (
+            {"y": [*map(str, range(99, 98 + ROWS)), "?"]},
+            {},
+            "to be classes; 98% of its cells are numbers, 1 is not: '?' in row 40 below the header",
+        ),
+        (
+            {"y": cycle("1", "2", "x")},
+            {"task": "regression"},
+            "row 3 below the header, column 'y': 'x' is not a number. If it stands for a missing ",
+        ),
         (
             {"y": [*cycle("1")[1:], "x"]},
             {"task": "regression"},
@@ -346,7 +355,31 @@ def test_a_split_by_a_column_takes_its_words() -> None:
     [
         ({"p": cycle("train", "tets", None)}, {"column": "p"}, "'tets', nothing in 26 rows; it mu"),
         ({"p": cycle("train", "test")}, {"column": "p"}, "leave none for validation"),
-        ({"p": cycle("a", "b")}, {"time": "p"}, "table.split: column 'p' holds no dates"),
+        (
+            {"p": cycle("a", "b")},
+            {"time": "p"},
+            "table.split: column 'p' holds no dates and no numbers, such as 'a'; write year-month-",
+        ),
+        (
+            {"p": cycle("01.11.2024 07:00", "02.11.2024 08:00")},
+            {"time": "p"},
+            "holds no dates and no numbers, such as '01.11.2024 07:00'; write 2024-11-01 07:00",
+        ),
+        ({"p": cycle("2024/11/30")}, {"time": "p"}, "such as '2024/11/30'; write 2024-11-30"),
+        ({"p": cycle("3/1/2024")}, {"time": "p"}, "such as '3/1/2024'; write year-month-day, "),
+        (
+            {"p": [*cycle("2024-11-01 07:00")[1:], "01.11.2024 08:00"]},
+            {"time": "p"},
+            "'01.11.2024 08:00' in row 40 below the header, which is no date; write 2024-11-01 08:",
+        ),
+        (
+            {"p": [*cycle("7")[1:], "?"]},
+            {"time": "p"},
+            "column 'p' has '?' in row 40 below the header, which is no number",
+        ),
+        ({"p": cycle("01", "02")}, {"time": "p"}, "column 'p' has numbers that begin with 0, as"),
+        ({"p": [True, False] * 20}, {"time": "p"}, "column 'p' holds no dates and no numbers, su"),
+        ({"p": cycle(None)}, {"time": "p"}, "table.split: column 'p' has no values"),
         ({"p": cycle(1, None)}, {"time": "p"}, "table.split: column 'p' has 20 missing values"),
         ({"p": cycle(1)}, {"time": "p"}, "leave none for train and validation"),
         ({}, {"column": "y"}, "table.split: 'y' is the target"),

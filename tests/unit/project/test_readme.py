@@ -20,6 +20,20 @@ def test_no_command_has_dots_in_place_of_a_word(page: Path) -> None:
     assert [command for command in commands if "…" in command.split("#")[0]] == []
 
 
+EXAMPLES = sorted((ROOT / "workflows" / "examples").glob("*/README.md"))
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *EXAMPLES], ids=lambda page: f"{page.parent.name}-{page.name}"
+)
+def test_a_command_that_reads_models_names_the_study_too(page: Path) -> None:
+    """Once a second study has such a region, a cron job that names no study ends in an error."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    words = r"^trialfleet (?:predict|rollback|models|export) ([\w./-]+)"
+    named = [name for block in blocks for name in re.findall(words, block, re.MULTILINE)]
+    assert [name for name in named if "/" not in name and not name.endswith(".yaml")] == []
+
+
 def test_the_first_page_leads_to_every_task() -> None:
     tasks = (
         (ROOT / "mkdocs.yml").read_text().partition("- Tasks:")[2].partition("- GPUs and EC2:")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_few_trials_or_the_default_itself_say_nothing_of_a_range(fleet: Fleet) -
     assert fleet.report(fleet.region("A", default, defaults=DEFAULTS)).edges == ""
 
 
+def test_best_settings_that_are_no_better_than_the_default_say_nothing_of_a_range(
+    fleet: Fleet,
+) -> None:
+    def tuned(default: float, best: float) -> list[optuna.trial.FrozenTrial]:
+        first = trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": default})
+        others = [trial({**DEFAULTS, "rate": 1e-2}, 0.5, at=at) for at in range(1, 4)]
+        last = trial({**DEFAULTS, "rate": 1e-1}, 0.501, at=4, metrics={"test": best})
+        return [first, *others, last]
+
+    worse, better = fleet.region("A", tuned(0.8, 0.7998)), fleet.region("B", tuned(0.7, 0.8))
+    assert fleet.report(worse).regions[0].report.gain == pytest.approx(-0.0002)
+    assert fleet.report(worse).edges == ""
+    assert fleet.report(fleet.region("C", tuned(0.8, 0.8))).edges == ""
+    assert fleet.report(better).edges.startswith("The best rate is at the upper end of its range")
+    assert "in 1 of 2 regions: widen this range" in fleet.report(worse, better).edges
+
+
 @pytest.mark.parametrize(
     ("width", "titles"),
     [
@@ -83,6 +101,16 @@ def test_the_summary_drops_columns_before_it_cuts_anything(
     rows = [line for line in lines if line.startswith("│")]
     assert [row[1:12].strip() for row in rows] == ["New Haven", "Zürich"]
     assert all(row.rstrip("│ ").endswith("published") for row in rows)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/first-study.md"])
+def test_pages_show_the_summary_as_it_is_printed(fleet: Fleet, page: str) -> None:
+    trials = [trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.5})]
+    lines = printed(fleet.report(fleet.region("A", trials)), 100).splitlines()
+    shown = (Path(__file__).parents[3] / page).read_text(encoding="utf-8").splitlines()
+    at = next(i for i, line in enumerate(shown) if line.startswith("tuned, default: "))
+    for here, there in zip(shown[at + 1 : at + 3], lines[1:3], strict=True):
+        assert re.sub("━+", "━", here).split() == re.sub("━+", "━", there).split()
 
 
 def test_the_median_gain_is_in_percent_where_defaults_are_away_from_zero(fleet: Fleet) -> None:

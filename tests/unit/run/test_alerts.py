@@ -104,6 +104,7 @@ def test_a_champion_that_was_kept_and_drift_are_told(scene: Scene) -> None:
     assert "worse by 0.3" in kept.title
     assert "trialfleet promote" in kept.text
     assert "outside of its own past" in drift.title
+    assert drift.text == "Its past: trialfleet models demo/A"
     scene.folder.region("A").verdict.write_text(json.dumps({**verdict, "verdict": "promoted"}))
     assert scene.kinds() == ["drift"]
 

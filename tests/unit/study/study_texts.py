@@ -20,6 +20,7 @@ trainer: {command: [sh, go.sh], files: [go.sh]}
 accelerator: cpu
 """
 TRAINER = "trainer: {command: [sh, go.sh], files: [go.sh]}"
+OBJECTIVE = "objective: {metric: loss, direction: minimize}"
 REGIONS = "regions: [A, NO]"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from click.testing import CliRunner
@@ -35,7 +36,7 @@ def put(folder: Path, day: date, *regions: str) -> None:
 @pytest.mark.parametrize(
     ("daily", "words"),
     [
-        ("{}", ["daily.at", "required"]),
+        ("{}", ["daily.at: is missing. The time of day at which a day's run begins."]),
         ("{at: noon}", ["daily.at", "from 0:00 to 23:59, such as 02:30", "'noon'"]),
         ("{at: '24:00'}", ["daily.at", "'24:00'"]),
         ("{at: 130}", ["daily.at", "must be a time of day"]),
@@ -83,7 +84,25 @@ def test_regions_without_data_of_the_day_are_set_apart(folder: Path) -> None:
     assert found.absent == {"A": f"{folder}/data/A/{DAY}.npz"}
     assert found.study
     assert list(found.study.region_table) == ["NO"]
-    assert f"{DAY}.npz' does not exist" in error_of_day(folder, DATED)
+    told = error_of_day(folder, DATED)
+    assert f"{DAY}.npz' does not exist; {{date}} is {DAY}, the day that was asked for\n" in told
+
+
+def test_data_that_is_missing_today_is_told_with_the_day(folder: Path) -> None:
+    zone = "Pacific/Kiritimati"
+    today = datetime.now(ZoneInfo(zone)).date()
+    text = DATED + f"daily: {{at: 02:30, zone: {zone}}}\n"
+    told = error_of(folder, text)
+    assert told.endswith(
+        f"data: region 'A': '{folder}/data/A/{today}.npz' does not exist; nor do those of 'NO'; "
+        f"{{date}} is {today}, today in {zone}; for another day: --date"
+    )
+    put(folder, today, "B")
+    told = error_of(folder, text.replace("NO]", "BB]"))
+    assert "(did you mean 'B'?); {date} is" in told
+    assert f"{{date}} is {datetime.now().astimezone().date()}, today; for an" in error_of(
+        folder, DATED
+    )
 
 
 def error_of_day(folder: Path, text: str) -> str:

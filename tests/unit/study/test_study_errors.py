@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tests.unit.study.study_texts import MINIMAL, REGIONS, TRAINER, error_of, with_line, write
+from tests.unit.study.study_texts import (
+    MINIMAL,
+    OBJECTIVE,
+    REGIONS,
+    TRAINER,
+    error_of,
+    with_line,
+    write,
+)
 from trialfleet.errors import InputError, StudyError
 from trialfleet.workflows.study.loading import load_study
 
@@ -23,6 +31,37 @@ def test_missing_data_names_region_and_path(folder: Path) -> None:
     message = error_of(folder, MINIMAL + "data: '{region}.npz'\n")
     assert "region 'A'" in message
     assert str(folder / "A.npz") in message
+
+
+def test_missing_data_of_several_regions_is_told_at_once(folder: Path) -> None:
+    names = "ABCDEFGH"
+    text = with_line("[A, NO]", f"[{', '.join(names)}]")
+    (folder / "D.npz").touch()
+    message = error_of(folder, text + "data: '{region}.npz'\n")
+    assert message == (
+        f"{folder}/study.yaml:9: data: region 'A': '{folder}/A.npz' does not exist; nor do those "
+        "of 'B', 'C', 'E', 'F', 'G' and 1 more"
+    )
+    both = "data: ['{region}.npz', nix]\n"
+    first, second = error_of(folder, text + both).splitlines()
+    assert first.endswith("'G' and 1 more")
+    assert second.endswith(f"data.1: region 'D': '{folder}/nix' does not exist")
+    one_for_all = error_of(folder, text + "data: nix\n")
+    assert one_for_all.endswith(f"region 'A': '{folder}/nix' does not exist")
+    own = "regions: {A: {data: a.npz}, B: {data: b.npz}, C: {data: /}}"
+    lines = error_of(folder, with_line("regions: [A, NO]", own)).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [f"regions.{name}.data" for name in "ABC"]
+
+
+def test_a_region_that_is_spelt_like_one_with_data_is_asked_after(folder: Path) -> None:
+    (folder / "data").mkdir()
+    for name in ("Bergen", "Oslo", "Tromsø"):
+        (folder / f"data/{name}.csv").touch()
+    text = with_line("[A, NO]", "[Bregen, Oslo, Osl, Ålesund]") + "data: data/{region}.csv\n"
+    first, second = error_of(folder, text).splitlines()
+    assert first.endswith("Bregen.csv' does not exist (did you mean 'Bergen'?)")
+    assert second.endswith("region 'Osl': '" + str(folder) + "/data/Osl.csv' does not exist; nor "
+        "do those of 'Ålesund'"), "Oslo has its own region"  # fmt: skip
 
 
 def test_data_urls_without_keys_to_sign_them_are_refused(folder: Path) -> None:
@@ -52,7 +91,11 @@ def test_an_override_that_breaks_the_space_names_the_region(folder: Path) -> Non
         ("files: [go.sh]", "fils: [go.sh]", [":7:", "trainer", "'fils'", "'files'"]),
         ("files: [go.sh]", "files: ['a,b']", [":7:", "trainer.files", "comma"]),
         ("name: demo", "name: de mo", [":1:", "name", "'de mo'"]),
-        ("name: demo\n", "", ["name", "required"]),
+        ("name: demo\n", "", ["name: is missing. Letters, digits, - and _."]),
+        (TRAINER, "", ["trainer: is missing. Write tabular", "or {command: [python3, train.py], "]),
+        (TRAINER, "trainer: {files: [go.sh]}", ["trainer.command: is missing. The program and"]),
+        (OBJECTIVE, "", ["objective: is missing. ", "such as {metric: val_auc, direction: maxi"]),
+        (OBJECTIVE, "objective: {metric: x}", ["objective.direction: is missing. Which way it is"]),
         ("[A, NO]", "[A, A]", ["'A' is listed twice"]),
         ("[A, NO]", '["A\\nJOB x y", B]', [":2:", "regions", "does not print"]),
         ("[A, NO]", "[1, B]", [":2:", "regions.0", "in quotes (got 1)"]),

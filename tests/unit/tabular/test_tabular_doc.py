@@ -8,11 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from trialfleet.nodes.tabular.settings import METRICS, Settings
 from trialfleet.nodes.tabular.table import read_table
 from trialfleet.optimizer.space import SearchSpace
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.plan import planning
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions
 from trialfleet.workflows.tables.reading import CSV, PARQUET
@@ -49,6 +53,25 @@ def test_the_studies_are_valid() -> None:
     assert set(keys["table"]) == set(TableOptions.model_fields)
     space = SearchSpace.model_validate(shortest["search_space"])
     Settings.of(space.complete(space.defaults()))
+
+
+def test_the_error_of_a_column_that_is_not_there_is_what_plan_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [shown] = [text.removesuffix("\n") for text in blocks("text") if "there is no column" in text]
+    shortest = blocks("yaml")[0].replace("target: churned", "target: churn")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(planning, "_FORBIDDEN_PLACE", "/nowhere")
+    Path("study.yaml").write_text(shortest)
+    Path("data").mkdir()
+    for region in ("north", "south"):
+        Path(f"data/{region}.csv").write_text("id,amount,churned\n1,7,no\n2,9,yes\n")
+    printed = CliRunner().invoke(main, ["plan", "study.yaml"])
+    assert printed.exit_code == 2
+    told = printed.stderr.strip().replace(f"{tmp_path}/", "")
+    begin, end = shown.split("…")
+    assert told.startswith(begin)
+    assert told.endswith(end)
 
 
 def test_the_table_from_python_is_written(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""What a key of a study file is for, in the words of the schema and of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = Mapping[str, Any]
+
+
+def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
+    """Return what a key means; empty where its schema doesn't say.
+
+    Args:
+        model: what the file holds.
+        keys: the way to the key, such as `daily`, `at`.
+    """
+    whole = model.model_json_schema()
+    named = whole.get("$defs", {})
+    found: list[Schema] = [whole]
+    for key in keys:
+        found = [
+            child
+            for schema in found
+            for form in _forms(schema, named)
+            for child in _below(form, str(key))
+        ]
+    texts = (form.get("description") for schema in found for form in _forms(schema, named))
+    return str(next(filter(None, texts), ""))
+
+
+def _forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schema]:
+    """A schema, and those that it refers to or that it may be one of."""
+    yield schema
+    for part in (*schema.get("anyOf", ()), *schema.get("allOf", ()), *schema.get("oneOf", ())):
+        yield from _forms(part, named)
+    if reference := schema.get("$ref"):
+        yield from _forms(named[reference.rpartition("/")[2]], named)
+
+
+def _below(schema: Schema, key: str) -> Iterator[Schema]:
+    """What may stand at a key of a table, or at a place of a list."""
+    properties = schema.get("properties", {})
+    if key in properties:
+        yield properties[key]
+    for other in ("additionalProperties", "items"):
+        if isinstance(child := schema.get(other), Mapping) and not properties:
+            yield child
