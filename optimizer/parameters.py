@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -104,6 +104,10 @@ class Parameter(Section, ABC):
         """Return the default: the one given, or else the middle or the first choice."""
 
     @abstractmethod
+    def outermost(self) -> Sequence[Scalar]:
+        """Return the ends of its range, or all of its choices."""
+
+    @abstractmethod
     def distribution(self) -> BaseDistribution:
         """Return what Optuna calls this parameter."""
 
@@ -182,6 +186,10 @@ class FloatParameter(Parameter):
         middle = self.at(0.5)
         return self.nearest(float(f"{middle:.12g}"))  # 0.001, not 0.0010000000000000002
 
+    def outermost(self) -> Sequence[Scalar]:
+        """Return the ends of the range."""
+        return self.low, self.high
+
     def distribution(self) -> FloatDistribution:
         """Return Optuna's distribution of this parameter."""
         from optuna.distributions import FloatDistribution
@@ -247,6 +255,10 @@ class IntParameter(Parameter):
             return self.nearest(math.sqrt(self.low) * math.sqrt(self.high))
         return self.nth((self.count - 1) // 2)
 
+    def outermost(self) -> Sequence[Scalar]:
+        """Return the ends of the range."""
+        return self.low, self.high
+
     def distribution(self) -> IntDistribution:
         """Return Optuna's distribution of this parameter."""
         from optuna.distributions import IntDistribution
@@ -297,6 +309,10 @@ class CategoricalParameter(Parameter):
     def fallback(self) -> Scalar:
         """Return the default given, else the first choice."""
         return self.choices[0] if self.default is None else self.nearest(self.default)
+
+    def outermost(self) -> Sequence[Scalar]:
+        """Return the choices."""
+        return self.choices
 
     def distribution(self) -> CategoricalDistribution:
         """Return Optuna's distribution of this parameter."""

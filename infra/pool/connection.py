@@ -11,11 +11,7 @@ from pathlib import Path
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.embedded import (
-    FOLDER_VARIABLE,
-    Pool,
-    embedded_folder,
-)
+from trialfleet.infra.pool.embedded import FOLDER_VARIABLE, Pool, embedded_folder
 from trialfleet.infra.pool.environment import inherited_environment
 
 _kept_seconds = 0.0  # how long what was found stands; see `keep_for`

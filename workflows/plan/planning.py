@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -40,6 +40,8 @@ from trialfleet.workflows.study.trainer_command import CONTRACT
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws.account import AwsEnvironment
+    from trialfleet.optimizer.parameters import Scalar
+    from trialfleet.optimizer.space import SearchSpace
 
 # Names in a trial's sandbox that are the contract's own.
 _SANDBOX = (
@@ -168,20 +170,29 @@ def _check_unpublished(study: Study, run: str) -> None:
 
 
 def _check_settings(study: Study) -> None:
-    """Whether the reference trainer, where it is used, knows the parameters of every region."""
+    """Whether the reference trainer, where it is used, takes what each region's space gives it."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings
 
     for region, own in study.region_table.items():
-        space = study.space_of(region)
-        settings = space.complete(space.defaults())
-        try:
-            Settings.of(settings)
-        except SettingError as error:
-            is_own = error.name in (own.search_space or {})
-            keys = (*(("regions", region) if is_own else ()), "search_space", error.name)
-            raise UnusableStudyError(Problem(keys, str(error))) from error
+        for tried, settings in _outermost(study.space_of(region)):
+            try:
+                Settings.of(settings)
+            except SettingError as error:
+                if tried not in {error.name, None}:  # with another value of that one, it may do
+                    continue
+                is_own = error.name in (own.search_space or {})
+                keys = (*(("regions", region) if is_own else ()), "search_space", error.name)
+                raise UnusableStudyError(Problem(keys, str(error))) from error
+
+
+def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
+    """Each end of each range and each choice beside the defaults, by name; then these alone."""
+    defaults = space.complete(space.defaults())
+    for name, parameter in space.parameters.items():
+        yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
+    yield None, defaults
 
 
 def _node_file(name: str) -> Path:

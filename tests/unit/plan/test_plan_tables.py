@@ -284,6 +284,14 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
             "regions.south.search_space.dropout: dropout is 2; it must lie in 0.0 … 0.99",
         ),
         (
+            {"search_space": {"hidden": {"type": "int", "low": 8, "high": 99999}}},
+            "search_space.hidden: hidden is 99999; it must lie in 1 … 65536",
+        ),
+        (
+            {"search_space": {"optimizer": {"type": "categorical", "choices": ["adamw", "lion"]}}},
+            "search_space.optimizer: optimizer is 'lion'; choose adamw or sgd",
+        ),
+        (
             {"table": {"split": {"column": "part"}}},
             "objective.metric: the validation rows have one class only, and val_auc needs both",
         ),
