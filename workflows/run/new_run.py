@@ -109,6 +109,8 @@ def _plan(
     if run is not None:
         place = place or default_folder(study, run)
         return Run(write(study, run=run, out=place).root)
+    here = Path.cwd() / "runs"
+    new = [folder for folder in (here / study.name, here) if not folder.exists()]
     try:
         run, place = claim_run(study, place)
     except OSError as error:
@@ -118,7 +120,8 @@ def _plan(
     except BaseException:
         if out is None:
             with suppress(OSError):  # it isn't empty, and so is another's, or whole
-                place.rmdir()
+                for made in (place, *new):
+                    made.rmdir()
         raise
 
 

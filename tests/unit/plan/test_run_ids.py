@@ -126,7 +126,7 @@ def test_a_plan_that_fails_leaves_no_folder(place: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", str(place))
     with pytest.raises(InputError, match="under /tmp"):
         plan(make_study(place))
-    assert list((place / "runs" / "demo").iterdir()) == []
+    assert not (place / "runs").exists()
 
 
 def test_claims_are_forgotten_when_their_second_cant_come_again(place: Path) -> None:
