@@ -270,6 +270,7 @@ ALLOWED = {
         "classads",
         "errors",
         "files",
+        "meanings",
         "render",
         "sections",
         "spelling",
