@@ -24,7 +24,7 @@ def promote(models: tuple[str, ...]) -> None:
     person moves it, back or forth. Where some of several can't be promoted the others are; those
     are named, and the exit code is 1.
     """
-    from trialfleet.workflows.models.latest import called
+    from trialfleet.workflows.models.latest import called, switched
     from trialfleet.workflows.run.lookup import models_of
 
     named = [place for model in models for place in models_of(model)]
@@ -38,7 +38,7 @@ def promote(models: tuple[str, ...]) -> None:
             left.append(f"{called(place.parent) if place.parent.is_dir() else place}: {error}")
             continue
         done.append(place)
-        say(f"{called(place.parent)}: latest is {place.name} (was {former or 'none'})")
+        say(f"{called(place.parent)}: latest is {switched(place.name, former)}")
     follow([place.resolve().parent for place in done])
     for line in left:
         say(f"not promoted: {line}", err=True)

@@ -201,5 +201,9 @@ def day_option(*names: str, **more: Any) -> Callable[[Command], Command]:
 
 
 date_option = day_option(
-    "--date", "day", metavar="DATE", help="The day that {date} stands for (default: today)."
+    "--date",
+    "day",
+    metavar="DATE",
+    help="The day that {date} stands for, and that the run's models are of: they don't go live over"
+    " those of a later day (default: today).",
 )

@@ -104,6 +104,7 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
     models.
     """
     from trialfleet.workflows.models.latest import rollback as go_back
+    from trialfleet.workflows.models.latest import switched
     from trialfleet.workflows.run.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
@@ -111,5 +112,5 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
         now, before = go_back(models_folder, to)
     except OSError as error:
         raise InputError(f"{error.filename or models_folder}: {error.strerror}") from error
-    say(f"{called(models_folder)}: latest is {now} (was {before})")
+    say(f"{called(models_folder)}: latest is {switched(now, before)}")
     follow([models_folder])

@@ -222,6 +222,10 @@ def _there_already(study: Path, out: Path | None, run_id: str, day: date | None)
         return None
     there, of = Run(place), load_frozen(RunFolder(place.absolute()).study).day
     loaded = load_study(study, day or (of.date if of else None))
+    if day and of and day != of.date and is_settled(there.study, load_study(study, of.date)):
+        raise InputError(
+            f"{str(place)!r} is a run of the day {of.date}, not of {day}; choose another --run-id"
+        )
     if not is_settled(there.study, loaded):
         raise InputError(
             f"{str(place)!r} is a run of another study, or of {str(study)!r} before it was changed;"

@@ -267,6 +267,11 @@ def called(models_folder: Path) -> str:
     return f"{study}/{region_of(models_folder)}"
 
 
+def switched(now: str, before: str | None) -> str:
+    """Return the model in force, and which one was before."""
+    return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
+
+
 def _noted(models_folder: Path, key: str) -> str:
     in_force = history.target_of(models_folder / LATEST)
     first = (models_folder / in_force,) if in_force else ()

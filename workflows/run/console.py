@@ -153,7 +153,7 @@ def next_steps(status: RunStatus) -> list[str]:
     ):
         return [f"next: {resume}"]
     can_go_on = status.state is not RunState.FAILED or not all(region.over for region in left)
-    steps = [f"{_MEND}, then start another run: trialfleet run {status.study_file} --check"]
+    steps = [f"{_MEND}, then start another run: {status.again}"]
     if can_go_on:
         steps.append(f"or, for what has passed by itself: {resume}")
     return steps

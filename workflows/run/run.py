@@ -204,7 +204,7 @@ class Run:
             raise InputError(
                 f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
                 "the run has its own copy of trainer and study; mend what fails, then start "
-                f"another: trialfleet run {status.study_file} --check"
+                f"another: {status.again}"
             )
 
     def remove(self) -> None:
@@ -225,9 +225,13 @@ class Run:
             # removal that was killed.
             for left in self.folder.parent.glob(".*.removed"):
                 shutil.rmtree(left)
-            aside = self.folder.with_name(f".{self.folder.name}.removed")
+            aside, study = self.folder.with_name(f".{self.folder.name}.removed"), self.study.name
             self.folder.rename(aside)
             shutil.rmtree(aside)
+            of_study = self.folder.parent
+            if (of_study.parent.name, of_study.name) == ("runs", study):
+                with suppress(OSError):  # it has other runs
+                    of_study.rmdir()
 
     def stop(self) -> RunStatus:
         """Remove the run's jobs, DAGMan writing what a resume needs, and write the report.

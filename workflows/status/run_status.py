@@ -99,7 +99,7 @@ class RunStatus:
         troubles: what keeps a part of it from going on at this moment.
         mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
         money: what the run's fleet costs; None without a fleet that an autoscaler scales.
-        study_file: where its study was read from, as it is typed; STUDY if that isn't known.
+        again: what starts another run of its study, of the same day.
         mending: what installs the modules that its trainer misses, if that is why trials fail.
     """
 
@@ -117,7 +117,7 @@ class RunStatus:
     notice: str | None = None
     seconds_left: float | None = None
     money: Spending | None = None
-    study_file: str = "STUDY"
+    again: str = "trialfleet run STUDY --check"
     mending: str = ""
 
     @property

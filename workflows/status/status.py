@@ -149,7 +149,7 @@ class StatusReader:
             if is_running
             else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
-            study_file=self._frozen.study_file,
+            again=self._frozen.again,
             mending=_mending(regions, self._frozen.study),
         )
         return Look(status, unfinished, trials)

@@ -91,6 +91,16 @@ class FrozenStudy(RunHead):
         place = next(iter(self.places.values()), "")
         return shlex.quote(re.sub(r":\d+$", "", place)) if place else "STUDY"
 
+    @property
+    def again(self) -> str:
+        """What starts another run of the study, as `run_again` has it."""
+        return run_again(self.study_file, self.day.date if self.day else None)
+
+
+def run_again(study_file: str, day: date | None) -> str:
+    """Return what starts another run of a study, of the same day, and tries its trainer first."""
+    return f"trialfleet run {study_file} --check" + (f" --date {day}" if day else "")
+
 
 class NoRunError(InputError):
     """What is there was never planned; the message says what it is."""

@@ -40,7 +40,7 @@ class Budget(Section):
         None,
         ge=1,
         description="Trials spread over the space before the model leads (default: two for each "
-        "parameter, at least 5, at most 10 and a third of the trials).",
+        "parameter, 5 to 10 of them, but never more than a third of the trials, or 2).",
     )
     hours: float | None = Field(
         None,

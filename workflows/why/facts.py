@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.states import RunState, Stage, TrialState
+from trialfleet.workflows.study.frozen import run_again
 
 Htcondor = Literal["answers", "pool-down", "schedd-down"]
 STALE = timedelta(minutes=5)  # an autoscaler that is alive reports at least this often
@@ -80,6 +81,7 @@ class RunFacts:
 
     Attributes:
         study_file: where its study was read from; "STUDY" if that isn't known.
+        day: that its data is of, if it is of one.
         htcondor: whether the job queue answers.
         away: why it doesn't, in words.
         pool_up: what starts the pool, where that is down.
@@ -100,6 +102,7 @@ class RunFacts:
     run: str
     state: RunState
     study_file: str = "STUDY"
+    day: date | None = None
     places: Mapping[str, str] = field(default_factory=dict)
     htcondor: Htcondor = "answers"
     away: str = ""
@@ -128,7 +131,7 @@ class RunFacts:
     @property
     def again(self) -> str:
         """What starts another run once the study or the trainer is mended."""
-        return f"trialfleet run {self.study_file} --check"
+        return run_again(self.study_file, self.day)
 
     @property
     def watch(self) -> str:

@@ -78,6 +78,7 @@ class RunWitnesses:
             run=frozen.run,
             state=status.state,
             study_file=frozen.study_file,
+            day=frozen.day.date if frozen.day else None,
             places=frozen.places,
             htcondor=self.htcondor,
             away=self._away,

@@ -186,7 +186,7 @@ def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: M
     (region,) = status.regions
     error = "exit code 1: KeyError: 'lat'"
     causes = [Cause(error=f"{error} {n}", attempts=n, of=n, log="err") for n in (1, 2, 3)]
-    begun = replace(status, state=RunState.RUNNING, study_file="/here/s.yaml")
+    begun = replace(status, state=RunState.RUNNING, again="trialfleet run s.yaml --check")
     seen = [replace(begun, regions=(replace(region, cause=cause),)) for cause in causes]
     seen[2] = replace(seen[2], notice=f"no trial has completed{ALIKE}{error} 1; see err")
     reason = f"{GAVE_UP}{error} 3; see err"
@@ -204,8 +204,7 @@ def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: M
     text = printed(run_view(ended), 200)
     assert text.count("see err") == 1
     assert text.splitlines()[-1] == (
-        "next: mend what is named above, then start another run: "
-        "trialfleet run /here/s.yaml --check"
+        "next: mend what is named above, then start another run: trialfleet run s.yaml --check"
     )
     assert "why:" not in text
     assert printed(run_view(seen[2]), 200).count("KeyError") == 1

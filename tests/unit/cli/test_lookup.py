@@ -238,6 +238,8 @@ def test_a_region_is_no_model_to_promote_and_its_runs_are_told(models: Path, nam
     assert "name the run: RUN/A; runs, newest first: tuesday, monday (in force)" in shown.stderr
     shown = CliRunner().invoke(main, ["promote", "tuesday/A"])
     assert shown.output == "demo/A: latest is tuesday (was monday)\n"
+    shown = CliRunner().invoke(main, ["promote", "tuesday/A"])
+    assert shown.output == "demo/A: latest is tuesday, as before\n"
 
 
 @pytest.fixture

@@ -129,6 +129,15 @@ def test_a_plan_that_fails_leaves_no_folder(place: Path, monkeypatch: pytest.Mon
     assert not (place / "runs").exists()
 
 
+@pytest.mark.usefixtures("empty_queue")
+def test_the_last_run_of_a_study_takes_the_studys_folder_with_it(place: Path) -> None:
+    first, second = plan(make_study(place)), plan(make_study(place))
+    first.remove()
+    assert second.folder.exists()
+    second.remove()
+    assert [*(place / "runs").iterdir()] == []
+
+
 def test_claims_are_forgotten_when_their_second_cant_come_again(place: Path) -> None:
     claims = place / "models" / "demo" / ".planned"
     claims.mkdir(parents=True)

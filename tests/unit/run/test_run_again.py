@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ def study(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 LABELS = {"models  ", "report  "}
 
 
-def run_again() -> Result:
-    return CliRunner().invoke(main, ["run", "study.yaml", "--run-id", "r1"])
+def run_again(*options: str) -> Result:
+    return CliRunner().invoke(main, ["run", "study.yaml", "--run-id", "r1", *options])
 
 
 def end(run: Run) -> None:
@@ -100,3 +101,13 @@ def test_a_study_that_was_changed_is_not_taken_for_the_one_that_ran(study: Path)
     shown = run_again()
     assert shown.exit_code == 2
     assert "before it was changed; choose another --run-id" in shown.stderr
+
+
+def test_a_run_of_another_day_is_told_as_such(study: Path) -> None:
+    run = plan(study, run="r1", day=date(2026, 11, 21))
+    assert run.status().again.endswith("study.yaml --check --date 2026-11-21")
+    end(run)
+    shown = run_again("--date", "2026-11-22")
+    assert shown.exit_code == 2
+    assert "is a run of the day 2026-11-21, not of 2026-11-22; choose another" in shown.stderr
+    assert "is there already, and is done" in run_again("--date", "2026-11-21").output
