@@ -244,6 +244,7 @@ class NodeFacts:
     """A node of a region's graph.
 
     Attributes:
+        is_end: it is the full training, or the gate's measurement, of its region.
         state: of its trial; None while it has none.
         error: why its last attempt failed.
         stopped: the order that it got, if it was stopped early, with the numbers behind it.
@@ -261,6 +262,7 @@ class NodeFacts:
     """
 
     node: str
+    is_end: bool = False
     state: TrialState | None = None
     error: str = ""
     stopped: Mapping[str, Any] = field(default_factory=dict)

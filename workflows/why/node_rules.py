@@ -35,7 +35,9 @@ def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
         lambda: waits(node.node, run, node.queued) if node.queued else None,
         lambda: _not_begun(node),
     )
-    answer = next((answer for rule in rules if (answer := rule())), None)
+    answer = None
+    if not (node.is_end and node.state is TrialState.COMPLETE):  # what came of it, the region says
+        answer = next((answer for rule in rules if (answer := rule())), None)
     return answer or why_region(run, region).of(node.node)
 
 

@@ -161,6 +161,7 @@ class RunWitnesses:
         error = str((trial and trial.user_attrs.get("error")) or last.get("error", ""))
         return NodeFacts(
             node=node,
+            is_end=node in graph.ends,
             state=self._state(graph, node, trial, ad, place),
             error=error,
             stopped=trial.user_attrs.get(STOPPED, {}) if trial else {},

@@ -276,6 +276,17 @@ def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
     assert (answer.kind, answer.subject) == (Kind.SCHEDD_DOWN, "A.l1.t01")
 
 
+def test_what_came_of_a_gates_job_is_what_the_region_says() -> None:
+    let = "the gate let r1 pass: test_auc 0.79, champion 0.78"
+    published = replace(
+        REGION, state=RunState.DONE, stage=Stage.PUBLISHED, published="/m/A/r1", gate=let
+    )
+    over = NodeFacts(node="A.gate", is_end=True, state=TrialState.COMPLETE)
+    answer = why_node(replace(RUN, state=RunState.DONE), published, over)
+    assert let in answer.why
+    assert answer.subject == "A.gate"
+
+
 def test_a_job_that_waits_for_shared_files_waits_for_no_slot() -> None:
     answer = waits("A.l1.t01", RUN, Queued(job="7.0", seconds=60, blocked=True))
     assert (answer.kind, answer.blame) == (Kind.SOON, Blame.NOBODY)
