@@ -175,7 +175,12 @@ def _check_settings(study: Study) -> None:
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings
 
+    is_shared_checked = False
     for region, own in study.region_table.items():
+        if not own.search_space:  # the study's, which may be that of a thousand regions
+            if is_shared_checked:
+                continue
+            is_shared_checked = True
         for tried, settings in _outermost(study.space_of(region)):
             try:
                 Settings.of(settings)

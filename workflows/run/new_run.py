@@ -109,8 +109,8 @@ def _plan(
     if run is not None:
         place = place or default_folder(study, run)
         return Run(write(study, run=run, out=place).root)
-    here = Path.cwd() / "runs"
-    new = [folder for folder in (here / study.name, here) if not folder.exists()]
+    of_study, of_all = default_folder(study, "run").parents[:2]
+    new = [folder for folder in (of_study, of_all) if not folder.exists()]
     try:
         run, place = claim_run(study, place)
     except OSError as error:
