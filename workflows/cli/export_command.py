@@ -112,17 +112,17 @@ def _enter(targets: Targets) -> None:
 
 
 def _study_of(name: str | None) -> tuple[Study, dict[str, str]]:
-    """A resolved study, and the variables by which it reaches AWS."""
+    """A study with absolute places of its models, and the variables by which it reaches AWS."""
     from trialfleet.workflows.export.folder import read_variables
     from trialfleet.workflows.plan.folder import RunFolder
     from trialfleet.workflows.run.lookup import find_run
     from trialfleet.workflows.study.frozen import load_frozen
-    from trialfleet.workflows.study.loading import load_study
+    from trialfleet.workflows.study.loading import load_published
 
     if name and Path(name).is_file():
         from trialfleet.infra.fleet.aws.account import variables
 
-        return load_study(name), variables()
+        return load_published(Path(name)), variables()
     folder = RunFolder(find_run(name).absolute())
     known = folder.export_variables
     return load_frozen(folder.study).study, read_variables(known) if known.exists() else {}

@@ -174,8 +174,9 @@ class _Dagman:
         left = self.ad.get("JobCoolDownExpiration", 0) - now
         if left <= 0:
             return None
-        code = self.ad.get("ExitCode")
-        reason = f"its DAGMan ended by itself with exit code {code} and is to start again"
+        code = self.ad.get("ExitCode")  # the end of a process that was killed has none
+        how = "was killed" if code is None else f"ended by itself with exit code {code}"
+        reason = f"its DAGMan {how} and is to start again"
         return self._fault(reason, Remedy.REPLACE, 0.0 if left > LONG_COOL_DOWN else SHORT_PATIENCE)
 
     def _silent(self, now: float) -> Fault | None:

@@ -49,7 +49,7 @@ class ExportFolder:
 
     @staticmethod
     def of(study: Study) -> ExportFolder:
-        """Return the folder of a resolved study's models."""
+        """Return the folder of a study's models, whose place is absolute."""
         return ExportFolder(Path(study.publish) / study.name / EXPORTS)
 
     @staticmethod
@@ -129,7 +129,7 @@ def unexported(study: Study) -> tuple[str, ...]:
 
 
 def of_study(study: Study, variables: Mapping[str, str]) -> Targets | None:
-    """Return where a resolved study's models go; None where they go nowhere."""
+    """Return where a study's models go, with absolute paths; None where they go nowhere."""
     if study.export is None:
         return None
     return Targets(export=study.export, keep=study.keep, s3=study.s3, variables=dict(variables))

@@ -48,11 +48,14 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """
     link = published.parent / LATEST
     later = {model: time for model, time in _others(published).items() if time > as_of}
-    is_in_force = link.resolve() == published.resolve()  # by a person, perhaps
-    if later and link.exists() and not is_in_force:  # a broken link is in force for nobody
-        newest = max(later, key=lambda model: later[model])
+    in_force = link.resolve()  # by a person, perhaps
+    if later and link.exists() and in_force != published.resolve():  # a broken link: nothing is
+        newest = next(
+            (model for model in later if model.resolve() == in_force),
+            max(later, key=lambda model: later[model]),
+        )
         return (
-            f"{LATEST} stays with {link.resolve().name}: {_which_is_newer(newest, published)}; to "
+            f"{LATEST} stays with {in_force.name}: {_which_is_newer(newest, published)}; to "
             f"change that: trialfleet promote {shlex.quote(str(published))}"
         )
     _switch(link, published.name, "publish")

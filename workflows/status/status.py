@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
@@ -85,6 +86,7 @@ class StatusReader:
         self._trials = RunTrials(folder, self._frozen)
         self._waiting = Waiting(folder, self._frozen)
         self._holdouts: dict[str, str | None] = {}
+        self._names = {region.slug: region.name for region in self._graph.regions}
 
     def read(self) -> RunStatus:
         """Return where the run stands now; what can't be reached is said in the notice."""
@@ -138,13 +140,13 @@ class StatusReader:
             )
             or None,
             troubles=(
-                *(str(fault) for fault in found if fault.is_sure),
+                *(self._of(each.region, each.what) for each in found if each.is_sure),
                 *self._restarts(),
                 *undelivered(self._folder.alerts),
                 *unexported(self._frozen.study),
                 *(self._waiting.why(queued) if queued else ()),
             ),
-            mends=tuple(mends(self._folder)),
+            mends=tuple(self._mends()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running
             else None,
@@ -168,12 +170,20 @@ class StatusReader:
 
     def _restarts(self) -> tuple[str, ...]:
         """The regions that wait for another DAGMan."""
-        files = {region.slug: self._folder.region(region.slug) for region in self._graph.regions}
+        files = {slug: self._folder.region(slug) for slug in self._names}
         return tuple(
-            f"{slug}: another DAGMan takes over: {noted(region.restart, 'reason')}"
+            self._of(slug, f"another DAGMan takes over: {noted(region.restart, 'reason')}")
             for slug, region in files.items()
             if region.restart.exists()
         )
+
+    def _mends(self) -> Iterator[dict[str, Any]]:
+        for mend in mends(self._folder):
+            yield mend | {"region": mend["region"] and self._names[mend["region"]]}
+
+    def _of(self, slug: str | None, what: str) -> str:
+        """Words on a region, or on the whole run, as people read them."""
+        return f"{self._names[slug]}: {what}" if slug else what
 
     def _all_fail(self, trials: dict[str, list[StoredTrial]]) -> str | None:
         """Why no trial can succeed, until regions are given up for it and say so themselves."""

@@ -18,7 +18,7 @@ from trialfleet.workflows.study.daily import DATE
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
 from trialfleet.workflows.study.paths import AbsentError, Problem
 from trialfleet.workflows.study.regions import Regions
-from trialfleet.workflows.study.resolution import studys_fleet
+from trialfleet.workflows.study.resolution import studys_fleet, with_published
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, gangs_of, shares_of
 
@@ -63,6 +63,20 @@ def load_whole(path: Path) -> Study:
         InputError: the file can't be read.
     """
     return validated(Study, path, read_table(path))
+
+
+def load_published(path: Path) -> Study:
+    """Read a study file for what is published of it: where its models and their copies go.
+
+    Its data isn't looked at: models are there on days without data, too.
+
+    Raises:
+        StudyError: the file is not YAML, or not a study, or a file of keys can't be used.
+        InputError: the file can't be read.
+    """
+    tree = read_table(path)
+    with problems_with_lines(path, tree):
+        return with_published(validated(Study, path, tree), path.absolute().parent)
 
 
 def load_study(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trialfleet.errors import first_of
 from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
@@ -46,16 +46,15 @@ _SHOWN = 5  # names of regions in a message
 def resolved(study: Study, folder: Path) -> Study:
     """Return the normal form of a study; see `Study.resolve`."""
     regions = _regions(study, folder)
+    _check_s3_keys(study, regions)
     normal = study.model_copy(
         update={
             "regions": regions,
             "data": [],
-            "s3": _s3_keys(study, regions, folder),
             "trainer": _trainer(study, folder),
             "python": study.python and named_program(study.python, folder),
             "storage": study.storage and absolute_storage(study.storage, folder, ("storage",)),
-            "publish": _publish(study, folder),
-            "export": _export(study, folder),
+            **_published(study, folder),
             "fleet": _own_fleet(study),
             "notify": study.channels(folder),
         }
@@ -66,6 +65,26 @@ def resolved(study: Study, folder: Path) -> Study:
         _check_startup(normal, name)
     startups = {name: _with_startup(normal, name) for name in regions}
     return normal.model_copy(update={"regions": startups})
+
+
+def with_published(study: Study, folder: Path) -> Study:
+    """Return a study whose models, and the copies of them, are in absolute places.
+
+    Its data, trainer and storage are left alone: they may be of another day than today.
+
+    Raises:
+        UnusableStudyError: a file of keys isn't there, or nothing can be published there.
+    """
+    return study.model_copy(update=_published(study, folder))
+
+
+def _published(study: Study, folder: Path) -> dict[str, Any]:
+    keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
+    return {
+        "s3": S3Keys(**dict(keys)) if keys else None,
+        "publish": _publish(study, folder),
+        "export": _export(study, folder),
+    }
 
 
 def _regions(study: Study, folder: Path) -> dict[str, Region]:
@@ -153,9 +172,10 @@ def _trainer(study: Study, folder: Path) -> Literal["tabular"] | Trainer:
     return study.trainer.model_copy(update={"files": files})
 
 
-def _s3_keys(study: Study, regions: Mapping[str, Region], folder: Path) -> S3Keys | None:
+def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
+    """Whether HTCondor can sign the addresses that regions have for data."""
     if study.s3:
-        return S3Keys(**{key: existing(file, folder, ("s3", key)) for key, file in study.s3})
+        return
     for name, region in regions.items():
         for place in region.data or []:
             if place.startswith(URL_PREFIXES):
@@ -166,7 +186,6 @@ def _s3_keys(study: Study, regions: Mapping[str, Region], folder: Path) -> S3Key
                         "secret_access_key_file: …}, with which HTCondor signs it",
                     )
                 )
-    return None
 
 
 def _data_keys(study: Study, region: str) -> Keys:

@@ -363,6 +363,16 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
     assert unexported(study) == ()
 
 
+def test_models_are_exported_on_a_day_without_data(
+    s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.yaml").write_text(STUDY.replace("A.csv", "'{date}.csv'"))
+    publish_models(tmp_path, "r1")
+    done = CliRunner().invoke(main, ["export", "study.yaml"])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, f"{URL}: A: latest.json is r1")
+
+
 def test_the_study_s_key_files_are_used(
     s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,17 @@ def test_of_two_days_the_later_one_is_called_so_whenever_they_were_planned(
     assert "stays with d1: d1 is of a later day, 2026-11-19; to" in (made.not_latest or "")
 
 
+def test_what_is_in_force_is_the_reason_where_it_is_newer_itself(
+    study: Study, best: TrialFolder
+) -> None:
+    days = [MONDAY + timedelta(days=i) for i in range(3)]
+    for i in (1, 2):
+        publish_on(days[i], f"day{i}", study, best)
+    promote(models_folder_of(study) / "day1")
+    late = publish_on(days[0], "day0", study, best)
+    assert "stays with day1: day1 was planned later" in (late.not_latest or "")
+
+
 def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(
     study: Study, best: TrialFolder
 ) -> None:

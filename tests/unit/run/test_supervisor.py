@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import MakeRun
 from trialfleet.files import write_json
 from trialfleet.workflows.dagman import health, supervisor
 from trialfleet.workflows.dagman.health import Fault, Remedy, faults
@@ -23,6 +24,7 @@ from trialfleet.workflows.dagman.mend import BusyError, mend
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.dagman.supervisor import Supervisor
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.status.status import StatusReader
 
 NOW = 1_800_000_000.0
 ROOT, REGION = 7, 8  # cluster ids
@@ -73,6 +75,24 @@ def test_a_dagman_that_is_to_start_again_is_told_and_given_a_moment(folder: RunF
     fault = only(faults(folder, [dagman(folder), region(folder, **cooling)], NOW))
     assert str(fault) == "A: its DAGMan ended by itself with exit code 4 and is to start again"
     assert (fault.remedy, fault.patience > 5) == (Remedy.REPLACE, True)
+
+
+def test_a_dagman_that_was_killed_with_its_pool_has_no_exit_code(folder: RunFolder) -> None:
+    cooling = {"JobStatus": health.IDLE, "JobCoolDownExpiration": NOW + 5}
+    fault = only(faults(folder, [dagman(folder), region(folder, **cooling)], NOW))
+    assert str(fault) == "A: its DAGMan was killed and is to start again"
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_status_names_a_region_of_which_something_is_mended(make_run: MakeRun) -> None:
+    run = RunFolder(make_run(regions={"My Region": {}}).folder)
+    (slug,) = (place.name for place in (run.root / "regions").iterdir())
+    write_json(run.region(slug).restart, {"reason": "its DAGMan was killed"})
+    told = {"time": "2026-11-22T07:00:00+00:00", "what": "its DAGMan was killed", "remedy": "kick"}
+    write_json(run.mends, [told | {"region": slug}, told | {"region": None}])
+    status = StatusReader(run).read()
+    assert status.troubles == ("My Region: another DAGMan takes over: its DAGMan was killed",)
+    assert [mend["region"] for mend in status.mends] == ["My Region", None]
 
 
 def test_nobody_waits_for_a_long_cool_down(folder: RunFolder) -> None:
