@@ -147,6 +147,8 @@ class Trial:
         self.direction: str = objective.get("direction", "minimize")
         self.device = "cpu"
         self.model = folder / "model"
+        if self.mode == "final":  # a trial.json of one's own has nothing beside it
+            self.model.mkdir(exist_ok=True)
         names = description.get("models", {})
         self.models: dict[str, Path] = {name: folder / names[name] for name in names}
         self._evaluated: dict[str, Any] = {}

@@ -269,17 +269,20 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
     baseline, challenger = measured.get(BASELINE), measured[CHALLENGER]
     if not rule.baseline or baseline is None or rule.metric not in baseline.metrics:
         return None
-    values = _values(rule, measured, BASELINE)
+    values = f"{_values(rule, measured, BASELINE)}, {_value(rule, measured, CHAMPION)}"
     if _worse_by(rule, challenger, baseline) >= 0:
-        return f"{values}: no better than a constant prediction; are the labels right?"
+        return f"no better than a constant prediction ({values}); are the labels right?"
     interval = _interval(rule, challenger, baseline)
     if interval and interval[1] >= 0:
-        sure = f"{rule.confidence:.0%} confidence"
         return (
-            f"{values}: its losses are not shown to be lower than those of a constant prediction "
-            f"({sure}); are the labels right?"
+            f"not shown to be better than a constant prediction by its losses per row ({values}; "
+            f"{rule.confidence:.0%} confidence); are the labels right?"
         )
     return None
+
+
+def _value(rule: Rule, measured: Mapping[str, Measured], name: str) -> str:
+    return f"{name} {measured[name].metrics[rule.metric]:.4g}"
 
 
 def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:

@@ -194,7 +194,8 @@ def test_a_model_that_is_no_better_than_a_constant_is_never_promoted() -> None:
     assert not found.promoted
     assert "are the labels right?" in found.why
     worse = verdict(rule(), champion, measured(0.495), **{BASELINE: constant})
-    assert "no better than a constant prediction" in worse.why
+    assert worse.why.startswith("no better than a constant prediction (")
+    assert ", champion " in worse.why  # and how good the model in force is on these rows
     assert verdict(rule(baseline=False), champion, guessing, **{BASELINE: constant}).promoted
     learnt = measured(0.7, losses(1, 0.3))
     assert verdict(rule(), champion, learnt, **{BASELINE: constant}).promoted

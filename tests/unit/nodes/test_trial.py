@@ -96,6 +96,14 @@ def test_the_least_trial_json_is_an_empty_object(sandbox: Path) -> None:
     assert result(sandbox)["metrics"] == {"anything": 1.0}
 
 
+def test_a_full_training_by_hand_has_a_folder_for_its_model(sandbox: Path) -> None:
+    trial.start()
+    assert not (sandbox / "model").exists()
+    (sandbox / "trial.json").write_text('{"mode": "final"}')
+    for _ in range(2):  # an attempt after another
+        (trial.start().model / "weights").write_text("w")
+
+
 def test_by_hand_without_a_trial_the_message_says_how_to_try(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,7 +176,7 @@ def test_what_ended_well() -> None:
     [
         ("loss 0.4, champion 0.1", f"nothing is wrong; {ALL_THE_SAME}"),
         (
-            "loss 0.4, baseline 0.4: no better than a constant prediction; are the labels right?",
+            "no better than a constant prediction (loss 0.4, baseline 0.4); are the labels right?",
             f"look at the labels and the join of today's data first; {ALL_THE_SAME}",
         ),
         (
