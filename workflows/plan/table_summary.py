@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trialfleet.errors import first_of
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.table_findings import found_in
@@ -17,6 +18,7 @@ _MOST_REGIONS = 50
 _MOST_NAMES = 4
 _MOST_COLUMNS = 20
 _FEW_ROWS = 50
+_PARTS = 3  # to train, to validate, to test
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # as repr() writes text
 _COLUMN = re.compile(rf"column {_QUOTED}")
 _EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
@@ -126,6 +128,7 @@ def _notes_of(table: Table) -> list[str]:
         )
     if table["task"] == "classification" and len(table["classes"]) == 2:
         notes.append(f"predicted is the probability of {[*table['classes']][1]!r}")
+    notes += _rare_classes(table["classes"])
     if min(table["parts"]["validation"], table["parts"]["test"]) < _FEW_ROWS:
         notes.append(
             f"fewer than {_FEW_ROWS} rows to validate or to test: what is measured by so few, and "
@@ -134,6 +137,16 @@ def _notes_of(table: Table) -> list[str]:
     ignored = [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
     others = [f"column {name!r} {note}" for name, note in table["notes"].items()]
     return [*notes, *_first(ignored, "ignored"), *_first(others, "others like these")]
+
+
+def _rare_classes(classes: dict[str, int]) -> list[str]:
+    """Name the classes that can't be in all three parts; a slip of the pen often is such a one."""
+    rare = [name for name, rows in classes.items() if rows < _PARTS]
+    if not rare:
+        return []
+    others = [name for name in classes if name not in rare]
+    named = first_of([f"{name!r}{did_you_mean(name, others)}" for name in rare], _MOST_NAMES)
+    return [f"classes of fewer than {_PARTS} rows: {named}; mend the file if that is a slip"]
 
 
 def _first(notes: list[str], what: str) -> list[str]:

@@ -34,7 +34,7 @@ from trialfleet.workflows.tables.reading import UnreadableTableError, format_of,
 
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
-_MOST_PROBLEMS, _MOST_FILES = 20, 3
+_MOST_PROBLEMS, _MOST_FILES, _MOST_CLASSES = 20, 3, 4
 # How a problem begins that is one with a key of the study.
 _KEY = re.compile(r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|table(?:\.\w+)*): ")
 # What a kind of target is in words; that of the last kind that has a metric is the widest.
@@ -234,8 +234,11 @@ def _why_not(metric: str, found: Description) -> str:
 
 
 def _target(found: Description) -> str:
-    holds = "is numbers" if found.task == "regression" else f"has {len(found.classes)} classes"
-    return f"the target {found.target!r} {holds}"
+    if found.task == "regression":
+        return f"the target {found.target!r} is numbers"
+    counted = [f"{name!r} {rows} times" for name, rows in found.classes.items()]
+    names = f" ({first_of(counted, _MOST_CLASSES)})" if found.kind == "multiclass" else ""
+    return f"the target {found.target!r} has {len(found.classes)} classes{names}"
 
 
 def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:

@@ -27,6 +27,8 @@ _OFFSET = r"[0-9][+-][0-9][0-9]:?[0-9][0-9]$"
 _MONEY = r"[$€£¥₹%]|\b(?:EUR|USD|GBP|CHF|kr)\b|[\s'\x{2019}]"
 _DECIMAL_COMMA = r"^[-+\x{2212}]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 _WITH_THOUSANDS = r"^[-+\x{2212}]?\d{1,3}([.,]\d{3})+(\.\d+)?$"
+# Days as people write them: 01.08.2024, 8/1/24, 2024/08/01; the order is not to be seen.
+_DAY_AS_WRITTEN = r"^(\d{1,2}([./-])\d{1,2}[./-](\d{4}|\d{2})|\d{4}[./]\d{1,2}[./]\d{1,2})\b"
 MOSTLY = 0.9  # of the cells
 _TIMES = ["%H:%M", "%H:%M:%S%.f"]
 
@@ -154,6 +156,20 @@ def as_people_write_numbers(values: pl.Series) -> str:
         f"text such as {other.filter(read)[0]!r}: write a point before decimals, and neither "
         "separators nor units"
     )
+
+
+def as_people_write_dates(values: pl.Series) -> str:
+    """Return what to do where a text column holds dates in another form than ISO 8601's.
+
+    Empty where it holds something else.
+    """
+    if values.dtype != pl.String:
+        return ""
+    present = values.drop_nulls().str.strip_chars()
+    dates = present.filter(present.str.contains(_DAY_AS_WRITTEN))
+    if len(dates) == 0 or len(dates) < MOSTLY * len(present):
+        return ""
+    return f"dates such as {dates[0]!r}, whose order nobody can tell: write YYYY-MM-DD"
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:

@@ -50,7 +50,9 @@ def feature_of(values: pl.Series, override: Role | None) -> Feature:
         return Feature(role="categorical", kind=kind, values=values)
     if override == "numeric":
         return Feature(role="numeric", kind="number" if kind == "text" else kind, values=found)
-    written = cells.as_people_write_numbers(values) if kind == "text" else ""
+    written = ""
+    if kind == "text":
+        written = cells.as_people_write_numbers(values) or cells.as_people_write_dates(values)
     if why := _why_useless(found, kind):
         if written and found.n_unique() > 1:
             why = f"it is {written}"

@@ -88,6 +88,16 @@ def problems_of(place: Path, **changes: Any) -> list[str]:
     return str(caught.value).replace(f"{place}/", "").splitlines()
 
 
+def test_plan_names_classes_that_may_be_a_slip(place: Path) -> None:
+    rows = frame(0)
+    slip = pl.when(pl.int_range(ROWS) == 7).then(pl.lit("yess")).otherwise("churned")
+    rows.with_columns(churned=slip).write_csv(place / "data/north.csv")
+    changes = {"objective": {"metric": "val_loss", "direction": "minimize"}}
+    text = plan_text(Run(planned(place, **changes).root))
+    told = "classes of fewer than 3 rows: 'yess' (did you mean 'yes'?); mend the file if that is a"
+    assert f"{told} slip (in north)" in text
+
+
 def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
     run = Run(planned(place).root)
     text = plan_text(run)
@@ -261,7 +271,7 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
         (
             {"target": "plan"},
-            "val_auc is for two classes; the target 'plan' has 3 classes: val_accuracy, val_loss",
+            "val_auc is for two classes; the target 'plan' has 3 classes ('free' 66 times, 'pro'",
         ),
         (
             {"objective": {"metric": "val_auc", "direction": "minimize"}},

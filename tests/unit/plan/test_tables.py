@@ -143,7 +143,19 @@ def test_numbers_as_people_write_them_are_told_as_such(form: str) -> None:
     assert built({**FEATURE, "y": classes}, task="classification")[0].columns.classes
 
 
-@pytest.mark.parametrize("texts", [["a", "b"], ["1/2", "3/4"], ["1-5", "6-9"], ["10,x", "5"]])
+@pytest.mark.parametrize("form", ["{:02}.08.2024", "8/{}/24", "2024/08/{:02}", "{}-8-2024 07:30"])
+def test_dates_as_people_write_them_are_told_as_such(form: str) -> None:
+    texts = [form.format(1 + i // 2) for i in range(ROWS)]
+    expected = f"dates such as {texts[0]!r}, whose order nobody can tell: write YYYY-MM-DD"
+    _, found = built({**TARGET, **FEATURE, "c": texts})
+    assert found.notes["c"] == f"is categorical, {ROWS // 2} different texts: it is {expected}"
+    _, found = built({**TARGET, **FEATURE, "c": [form.format(1 + i) for i in range(ROWS)]})
+    assert found.ignored["c"] == f"it is {expected}"
+
+
+@pytest.mark.parametrize(
+    "texts", [["a", "b"], ["1/2", "3/4"], ["1-5", "6-9"], ["10,x", "5"], ["1.2.3", "1.2.4"]]
+)
 def test_other_texts_are_not_taken_for_numbers(texts: list[str]) -> None:
     _, found = built({**TARGET, **FEATURE, "c": cycle(*texts)})
     assert found.notes == {}
