@@ -254,7 +254,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         Text(region.stage, _COLORS.get(region.stage, "dim")),
         ProgressBar(total=region.budget, completed=region.finished, width=16),
         f"{region.finished}/{region.budget}",
-        Text(_count(failed := region.failed + region.cut_off), "red" if failed else ""),
+        Text(_count(failed := _failed(region)), "red" if failed else ""),
         _count(region.stopped_early),
         _count(region.running),
         _ranks(region),
@@ -295,6 +295,11 @@ def _ranks(region: RegionStatus) -> str:
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
+
+
+def _failed(region: RegionStatus) -> int:
+    """The trials that count as failed, those that a failed region cut off among them."""
+    return region.failed + region.cut_off
 
 
 def _count(number: int) -> str:
@@ -375,8 +380,8 @@ def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 def _region_line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f", best {metric} {region.best:.5g}"
-    failed = f", {region.failed} failed" if region.failed else ""
-    if region.stage is Stage.FAILED and region.cause and not region.failed:
+    failed = f", {count} failed" if (count := _failed(region)) else ""
+    if region.stage is Stage.FAILED and region.cause and not count:
         failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"
     stopped = f", {region.stopped_early} stopped early" if region.stopped_early else ""
     trials = f"{region.finished}/{region.budget} trials"

@@ -85,7 +85,7 @@ class RegionStatus:
     @property
     def finished(self) -> int:
         """Trials that are over, whatever became of them."""
-        return self.done + self.failed + self.pruned + self.stopped_early
+        return self.done + self.failed + self.pruned + self.stopped_early + self.cut_off
 
 
 @dataclass(frozen=True, kw_only=True)

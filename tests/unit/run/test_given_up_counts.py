@@ -45,4 +45,4 @@ def test_trials_that_a_given_up_region_cut_off_after_failed_attempts_count(
     if is_given_up:
         said = CliRunner().invoke(main, ["status", str(run.folder)]).output
         row = next(line for line in said.splitlines() if line.startswith("A "))
-        assert row.split()[:4] == ["A", "failed", "0/3", "2"]
+        assert row.split()[:4] == ["A", "failed", "2/3", "2"]
