@@ -41,6 +41,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
     """Show the best settings of each region of RUN."""
     from trialfleet.workflows.cli.printing.best_csv import write_best_csv
     from trialfleet.workflows.run.record_tables import best_table
+    from trialfleet.workflows.status.states import Stage
 
     opened = run_called(run, quiet=as_json or as_csv)
     found = opened.best()
@@ -52,7 +53,8 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
         show(best_table(found, opened.study.objective.metric))
         for entry in found:  # paths to copy: a table would fold them
             if entry.published:
-                say(f"model  {entry.region}  {entry.published}")
+                kept = "  (another is in force)" if entry.stage == Stage.KEPT else ""
+                say(f"model  {entry.region}  {entry.published}{kept}")
     else:
         say("no trial has completed yet")
 

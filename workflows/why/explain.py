@@ -70,7 +70,6 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
         return answer
     regions = [witnesses.region(graph) for graph in graph_of(witnesses.frozen.study).regions]
     answers = [why_region(run, region) for region in regions]
-    told = [line for pair in zip(regions, answers, strict=True) for line in what_else(*pair)]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
     day = witnesses.frozen.day
@@ -78,17 +77,31 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
         answer = _of_day(one.region, run.folder.parent)
         answers.append(answer)
         unwell.append(answer)
+    told = [
+        line
+        for region, answer in zip(regions, answers, strict=False)  # behind these: those left out
+        if answer not in unwell[:1]  # it is the answer
+        for line in what_else(region, answer)
+    ]
     if not unwell:
         why = f"nothing is wrong: the run is {run.state}"
         first = next((each for each in well if each.kind in NOT_IN_FORCE), well[0])
         if run.state is RunState.RUNNING and first.kind not in NOT_IN_FORCE:
             first = replace(first, advice="", command=run.watch)  # a region's own is no next step
         return replace(first, why=why, notes=_first(told))
-    alike = [answer for answer in unwell if answer.kind is unwell[0].kind]
-    which = f"{len(alike)} of {len(answers)} regions, {unwell[0].subject} among them: "
-    why = f"{which if len(answers) > 1 else ''}{unwell[0].why}"
+    why = f"{_which(unwell, len(answers))}{unwell[0].why}"
     lines = [answer.lines()[0] for answer in unwell[1:]]
     return replace(unwell[0], why=why, notes=_first(told)).with_evidence(*lines)
+
+
+def _which(unwell: list[Answer], of: int) -> str:
+    """How many regions of a run aren't well, and which of them is told."""
+    if of == 1:
+        return ""
+    first = unwell[0].subject
+    alike = all(answer.kind is unwell[0].kind for answer in unwell)
+    told = f", {first} among them" if alike else f", not all for one reason; {first}"
+    return f"{len(unwell)} of {of} regions{told}: "
 
 
 def _first(lines: list[str]) -> tuple[str, ...]:

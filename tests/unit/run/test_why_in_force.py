@@ -7,9 +7,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import MakeRun
+from tests.stored_runs import stored
+from trialfleet import Run
 from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.models import history
 from trialfleet.workflows.models.latest import promote, rollback
 from trialfleet.workflows.plan.folder import RunFolder
@@ -71,6 +75,51 @@ def test_a_model_that_a_person_promoted_past_the_gate_is_told_as_in_force(models
         f"the gate had {KEPT}"
     )
     assert not answer.command
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_a_run_tells_once_what_kept_a_model_out_and_how_many_regions_are_unwell(
+    models: Path, make_run: MakeRun
+) -> None:
+    run = make_run(run="two", regions=["A", "B"], publish="models", gate={})
+    files = RunFolder(run.folder)
+    files.dag_files.submit.touch()
+    doubtful = "no better than a constant prediction (loss 9); are the labels right?"
+    for name in ("A", "B"):
+        verdict = json.loads(
+            RunFolder(models.parents[2] / "runs/demo/day2").region("A").verdict.read_text()
+        )
+        write_json(files.region(name).verdict, verdict | {"why": doubtful})
+        words = f"kept the former model (run day1), not this one: {doubtful}"
+        published = models.parent / name / "two"
+        (published / "provenance.json").parent.mkdir(parents=True)
+        (published / "provenance.json").write_text(json.dumps({"study": "demo", "run": "two"}))
+        write_json(
+            files.region(name).published,
+            {"path": str(published), "not_latest": f"{words}; to change that: x"},
+        )
+    answer = why(None, "two")
+    assert answer.why == (
+        "2 of 2 regions, A among them: the gate kept the former model (run day1), not this one: "
+        f"{doubtful}"
+    )
+    assert [note for note in answer.notes if note.startswith("A: ")] == []
+    assert len(answer.notes) == 1
+    files.region("B").published.unlink()
+    files.region("B").verdict.unlink()
+    write_json(files.region("B").stopped, {"reason": "no trial can succeed"})
+    assert why(None, "two").why.startswith("2 of 2 regions, not all for one reason; A: the gate")
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_best_says_of_a_model_that_was_kept_out_that_another_is_in_force(models: Path) -> None:
+    place = models.parents[2] / "runs" / "demo" / "day2"
+    best = RunFolder(place).region("A").root / "best"
+    write_json(best / "result.json", {"status": "complete", "metrics": {"loss": 9.0}})
+    with stored(Run(place)) as opened:
+        opened.fill("A", 3, datetime(2026, 11, 22, 7))
+    told = CliRunner().invoke(main, ["best", "day2"]).output.splitlines()
+    assert told[-1] == f"model  A  {models / 'day2'}  (another is in force)"
 
 
 def test_the_model_that_it_took_the_place_of_is_told_as_no_longer_in_force(models: Path) -> None:

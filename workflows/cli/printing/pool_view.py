@@ -27,7 +27,8 @@ def pool_view(status: PoolStatus) -> RenderableType:
         others = Counter(status.jobs)
         others.subtract(status.trials)
         if +others:
-            lines.append(Text(f"others   {_in_states(+others)}"))
+            what = "full trainings, publications and the like"
+            lines.append(Text(f"others   {_in_states(+others)} ({what})"))
         if status.clocks:
             lines.append(Text(f"clocks   {status.clocks} of trialfleet daily"))
     return Group(*lines)
