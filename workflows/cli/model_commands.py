@@ -35,8 +35,8 @@ _IN_FORCE = ""  # as --card's RUN
 def models(region: str | None, study: str | None, card_of: str | None, as_json: bool) -> None:
     """Show the published models here, or all those of REGION, oldest first.
 
-    REGION is a region's name, STUDY/REGION, or the folder of its models; a study's name, or the
-    folder of its models, stands for all of its regions.
+    REGION is a region's name, STUDY/REGION, or the folder of its models; a study's name, the
+    folder of its models, or a publish folder stands for all regions there.
     """
     from trialfleet.workflows.models.listing import models_on
     from trialfleet.workflows.models.tables import card_text, champions_table, history_table

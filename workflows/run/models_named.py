@@ -11,11 +11,11 @@ from trialfleet.workflows.run.lookup import find_models_folder, models_folders_h
 
 
 def models_folders_named(name: str, study: str | None = None) -> list[Path]:
-    """Return the folder of a region's models, or those of all regions of a study.
+    """Return the folder of a region's models, or those of all regions of a study or folder.
 
     Args:
-        name: a region, as `find_models_folder` takes it; or a study or the folder of its models,
-            where no region is called so.
+        name: a region, as `find_models_folder` takes it; or a study, the folder of its models, or
+            a publish folder, where no region is called so.
         study: only of this study.
 
     Raises:
@@ -40,9 +40,10 @@ def by_region(models_folders: Iterable[Path]) -> list[Path]:
 
 
 def _in_folder(name: str) -> list[Path]:
-    """The folders of regions' models in a study's folder, which may lie anywhere."""
-    found = sorted(link.parent for link in Path(name).glob(f"*/{LATEST}") if link.is_symlink())
-    return [folder.absolute() for folder in found]
+    """The folders of regions' models in a study's folder, or in one of studies, anywhere."""
+    place = Path(name)
+    links = [*place.glob(f"*/{LATEST}")] or [*place.glob(f"*/*/{LATEST}")]
+    return [link.parent.absolute() for link in sorted(links) if link.is_symlink()]
 
 
 def _with_models(name: str, study: str | None) -> Path:

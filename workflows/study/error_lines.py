@@ -141,7 +141,7 @@ def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
     try:
         yield
     except UnusableStudyError as error:
-        raise _all_of([_place(path, tree, each) for each in error.problems]) from error
+        raise _all_of([_place(path, tree, each) for each in error.problems]) from None
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:

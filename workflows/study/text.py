@@ -69,7 +69,7 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
         what = f"the character {chr(error.character)!r} is not allowed"
         raise StudyError(f"{path}:{at}: not YAML: {what}") from None
     except (YAMLError, *_PARSER_FAULTS) as error:
-        raise StudyError(f"{path}: not YAML: {error}") from error
+        raise StudyError(f"{path}: not YAML: {error}") from None
 
 
 def _read(path: Path, largest: int | None) -> str:
@@ -86,12 +86,12 @@ def _read(path: Path, largest: int | None) -> str:
                 "need no entries of their own: regions: {glob: …}, or data with {region}"
             )
         return content.decode()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file{_studies_here()}") from error
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file{_studies_here()}") from None
     except OSError as error:
-        raise InputError(f"{path}: can't be read: {error.strerror}") from error
+        raise InputError(f"{path}: can't be read: {error.strerror}") from None
     except ValueError as error:
-        raise InputError(f"{path}: can't be read: {error}") from error
+        raise InputError(f"{path}: can't be read: {error}") from None
 
 
 def _studies_here() -> str:

@@ -291,7 +291,7 @@ def test_models_takes_a_studys_name_and_refuses_a_folder_without_models(models: 
     assert code == 0
     assert [line.split()[1] for line in said.splitlines()[1:3]] == ["A", "B"]
     assert shown("demo", "--card")[0] == 2
-    for folder in ("models/demo", "models/demo/", str(models)):
+    for folder in ("models/demo", "models/demo/", str(models), "models", "./models/"):
         assert shown(folder) == (code, said)
     Path("empty").mkdir()
     code, said = shown("empty")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,17 @@ def test_an_error_names_file_line_key_value_and_choices(
     message = error_of(folder, with_line(old, new))
     for word in [str(folder / "study.yaml"), *words]:
         assert word in message
+
+
+def test_from_python_an_error_has_one_traceback(folder: Path) -> None:
+    (folder / "no.yaml").write_text("name: [")
+    for path in ("missing.yaml", "no.yaml", "study.yaml"):
+        if path == "study.yaml":
+            write(folder, MINIMAL + "data: 'no/{region}.csv'\n")
+        with pytest.raises(InputError) as caught:
+            load_study(folder / path)
+        told = "".join(traceback.format_exception(caught.value))
+        assert told.count("Traceback") == 1, told
 
 
 def test_all_problems_are_told_at_once(folder: Path) -> None:
