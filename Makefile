@@ -68,7 +68,8 @@ fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 check: lint
-	$(BIN)/pytest -q -n 2 tests/unit -m "not browser and not postgres and not slow and not thorough"
+	$(BIN)/pytest -q -n 2 tests/unit -m "not browser and not postgres and not slow and not thorough" \
+		--durations 5 --durations-min 0.5
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .

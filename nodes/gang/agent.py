@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__ != "gang":
     from trialfleet.nodes.chirp import Chirp
-    from trialfleet.nodes.gang import member, network, packages, workers
+    from trialfleet.nodes.gang import member, network, packages, store, workers
     from trialfleet.nodes.gang.member import Member
     from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package
     from trialfleet.nodes.gang.roster import Roster
 else:  # travelling alone, in a job's sandbox
     from chirp import Chirp
-    from gang import member, network, packages, workers
+    from gang import member, network, packages, store, workers
     from gang.member import Member
     from gang.packages import CHECKPOINT, RESULT, Package
     from gang.roster import Roster
@@ -82,7 +82,7 @@ class Agent:
         self._said_at = 0.0
         self._workers: list[workers.Worker] = []
         self._rank: int | None = None  # of this machine in the generation that it trains in
-        self._saves = 0  # checkpoints of that generation
+        self._saves = 0  # checkpoints of that generation that were to be sent
         self._to_deliver: str | None = None  # what a worker left, while it isn't delivered
         self._deliver_at = 0.0
         self._alone_since: float | None = None
@@ -152,6 +152,9 @@ class Agent:
             local = self._sandbox / f".{roster.start}"
             try:
                 self._chirp.fetch(f"{REMOTE}/{roster.start}", local, self._speak)
+                if pointer := store.pointer_of(local):
+                    address = self._links().get.get(roster.start)
+                    store.download(pointer, address, local, self._speak)
                 packages.unpack(local, self._sandbox)
             except OSError as error:
                 self._could_not_begin(roster, error)
@@ -318,11 +321,15 @@ class Agent:
         state = packages.state_of(self._sandbox)
         if kind == CHECKPOINT and state == self._sent_state:
             return True
-        number = self._saves + 1 if kind == CHECKPOINT else self._proc
+        if kind == CHECKPOINT:
+            self._saves += 1  # a number for each try: one that seemed to fail may be there
+        number = self._saves if kind == CHECKPOINT else self._proc
         package = Package(kind, self._me.generation, number)
         local = self._sandbox / f".{package.name}"
         try:
             packages.pack(kind, self._sandbox, local)
+            if kind == CHECKPOINT:
+                self._send_by_s3(package, local)
             self._chirp.put(local, f"{REMOTE}/{package.part}", self._speak)
             self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
         except OSError as error:
@@ -331,8 +338,26 @@ class Agent:
         finally:
             local.unlink(missing_ok=True)
         if kind == CHECKPOINT:
-            self._saves, self._sent_state = number, state
+            self._sent_state = state
         return True
+
+    def _send_by_s3(self, package: Package, local: Path) -> None:
+        """Put a package into S3 where the keeper has signed an address; it becomes a pointer here.
+
+        Where S3 refuses, it stays as it is, and goes by the access point.
+        """
+        address = self._links().put.get(package.name)
+        if address is None:
+            return
+        try:
+            pointer = store.upload(local, address, self._speak)
+        except store.StoreError as error:
+            print(f"gang: {package.name} goes by the access point: {error}", file=sys.stderr)
+        else:
+            local.write_bytes(pointer.as_bytes())
+
+    def _links(self) -> store.Links:
+        return store.Links.of(self._chirp.read(f"{REMOTE}/{store.LINKS}"))
 
     def _serve(self) -> None:
         """Wait until the next turn; a worker that has saved a checkpoint is served meanwhile."""

@@ -116,7 +116,10 @@ def _arguments() -> argparse.Namespace:
         "--lab", action="store_true", help="over the fleet's lab; kills are events of any kind"
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.lab and (arguments.stopping or arguments.matrix):
+        parser.error("--stopping and --matrix are of this machine's own pool; leave --lab out")
+    return arguments
 
 
 def _own_folder() -> Path:

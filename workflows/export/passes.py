@@ -11,18 +11,14 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from trialfleet.workflows.export.folder import ExportFolder, Targets
 from trialfleet.workflows.export.published import ExportError, Published, published_in
+from trialfleet.workflows.export.s3_client import s3_client, secret_of
 from trialfleet.workflows.study.export import Keep
 from trialfleet.workflows.study.notify import secret_line
 from trialfleet.workflows.study.sections import S3Keys
-
-if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
-
-CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 5, 60, 3  # of one request to S3
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
@@ -124,37 +120,10 @@ def _s3(url: str, keys: S3Keys | None) -> Opened:
     from trialfleet.workflows.export.s3_mirror import S3Mirror
 
     try:
-        mirror = S3Mirror(_client(keys), url)
+        mirror = S3Mirror(s3_client(keys), url)
     except ExportError as error:
         return Opened(url.rstrip("/"), problem=str(error))
     return Opened(mirror.title, mirror)
-
-
-def _client(keys: S3Keys | None) -> S3Client:
-    import boto3
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
-
-    given = {}
-    if keys:
-        given = {
-            "aws_access_key_id": _secret(keys.access_key_id_file),
-            "aws_secret_access_key": _secret(keys.secret_access_key_file),
-        }
-    try:
-        session = boto3.Session(**given)  # type: ignore[arg-type]
-        return session.client(
-            "s3",
-            region_name=session.region_name or "us-east-1",  # S3 says where a bucket is
-            config=Config(
-                retries={"mode": "standard", "max_attempts": ATTEMPTS},
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=READ_SECONDS,
-                user_agent_extra="trialfleet",
-            ),
-        )
-    except BotoCoreError as error:
-        raise ExportError(f"AWS can't be asked: {error}") from error
 
 
 def _mlflow(folder: ExportFolder, targets: Targets) -> Opened:
@@ -175,22 +144,11 @@ def _mlflow(folder: ExportFolder, targets: Targets) -> Opened:
 def _given(file: str | None, variable: str | None) -> str | None:
     """A secret, from where the study says that it is."""
     if file:
-        return _secret(file)
+        return secret_of(file)
     if variable is None:
         return None
     if not (value := secret_line(os.environ.get(variable, ""))):
         raise ExportError(
             f"the environment variable {variable} is not set where models are exported"
         )
-    return value
-
-
-def _secret(file: str) -> str:
-    try:
-        value = secret_line(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text"
-        raise ExportError(f"{file!r}: {reason}") from None
-    if not value:
-        raise ExportError(f"{file!r} is empty")
     return value

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import logging
+import os
 import sys
 import time
 from collections import defaultdict
@@ -24,6 +25,7 @@ from trialfleet.files import write_json
 from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
 from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.export.folder import read_variables
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.results import take_result
 from trialfleet.workflows.gang.roster import (
@@ -35,7 +37,9 @@ from trialfleet.workflows.gang.roster import (
     superseded,
     to_remove,
 )
+from trialfleet.workflows.gang.store import GangStore
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.study.frozen import load_frozen
 
 TICK = 0.25  # seconds between two looks at the queue
 QUIET_TICK = 1.0  # where no gang is in it
@@ -82,10 +86,11 @@ class Keeper:
 
     Args:
         folder: the run's.
+        store: where checkpoints lie in S3; None: they lie on the access point.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: RunFolder, store: GangStore | None = None) -> None:
+        self._folder, self._store = folder, store
         self._beats = Beats()
         self._looked = time.monotonic()
 
@@ -120,10 +125,18 @@ class Keeper:
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
         before = roster or Roster(cluster=cluster, since=now)
-        after = decide(before, size, jobs, _names(place.gang), now)
+        names = _names(place.gang)
+        after = decide(before, size, jobs, names, now)
+        if self._store:
+            self._store.share(place, after, names)
         if after != roster:
             self._write(place, node, after)
-        for name in superseded(after, _names(place.gang)):
+            if self._store and after.state == DONE:
+                self._store.remove_all(place)
+        unneeded = superseded(after, _names(place.gang))
+        if self._store and unneeded:
+            self._store.remove(place, unneeded)
+        for name in unneeded:
             with suppress(OSError):
                 (place.gang / name).unlink()
         if procs := to_remove(after, size, jobs, now):
@@ -175,12 +188,20 @@ def _remove(cluster: int, procs: Iterable[int], roster: Roster) -> None:
     job_queue.act("Remove", f"ClusterId == {cluster} && ({own})", why)
 
 
+def _store_of(folder: RunFolder) -> GangStore | None:
+    """The way to S3 of a run whose gangs have their checkpoints there."""
+    if not folder.gang_variables.exists():
+        return None
+    os.environ.update(read_variables(folder.gang_variables))
+    return GangStore(load_frozen(folder.study).study.s3)
+
+
 def keep(folder: RunFolder) -> None:
     """Keep the gangs of a run, once no other process does, until a signal ends this one."""
     with folder.gang_lock.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keep_for(POOL_SECONDS)
-        keeper = Keeper(folder)
+        keeper = Keeper(folder, _store_of(folder))
         log.info("keeps the gangs of %s", folder.root)
         while True:
             try:

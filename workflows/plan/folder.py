@@ -137,6 +137,11 @@ class TrialFolder:
         """What the keeper decided of a gang: its generation and ranks, and how it ended."""
         return self.gang / "roster.json"
 
+    @cached_property
+    def gang_store(self) -> Path:
+        """Where in S3 a gang's checkpoints lie; there where its study wants them in S3."""
+        return self.gang / "store.json"
+
     def of_proc(self, stream: Path, proc: int) -> Path:
         """Standard output or error of one of a gang's jobs."""
         return stream.with_name(f"{stream.name}.{proc}")
@@ -349,6 +354,11 @@ class RunFolder:
     def export_variables(self) -> Path:
         """The way to AWS of whoever planned the run; a proxy's password may be in it."""
         return self.export / "variables.json"
+
+    @cached_property
+    def gang_variables(self) -> Path:
+        """Likewise, for the gangs' keeper: there where checkpoints of gangs lie in S3."""
+        return self.root / "gang.variables.json"
 
     @cached_property
     def former(self) -> Path:

@@ -32,7 +32,6 @@ from trialfleet.workflows.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.plan.run_texts import texts_of
 from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.export import Export
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -257,7 +256,10 @@ def _write_beside(
         if frozen.study.notify:
             RunFolder(beside).alerts.mkdir(mode=0o700)
         if frozen.study.export:
-            _prepare_export(RunFolder(beside), frozen.study.export)
+            RunFolder(beside).export.mkdir(mode=0o700)
+            _write_variables(RunFolder(beside).export_variables, needed=frozen.study.export.s3)
+        if frozen.study.gangs_use_s3:
+            _write_variables(RunFolder(beside).gang_variables, needed=True)
         _put(beside, folder.root)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -265,13 +267,13 @@ def _write_beside(
     sync(parent)
 
 
-def _prepare_export(folder: RunFolder, export: Export) -> None:
+def _write_variables(file: Path, *, needed: object) -> None:
+    """Note the way to AWS of whoever plans, for a process beside the run that needs it."""
     from trialfleet.infra.fleet.aws import account
 
-    variables = account.variables() if export.s3 else {}
-    folder.export.mkdir(mode=0o700)
+    variables = account.variables() if needed else {}
     text = json.dumps({"schema": 1, "variables": variables}, indent=1) + "\n"
-    write_atomic(folder.export_variables, text, mode=0o600)  # a proxy's password may be in it
+    write_atomic(file, text, mode=0o600)  # a proxy's password may be in it
 
 
 def _put(beside: Path, place: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,11 @@ def write_trial(
         place.stop.touch()  # an order that is there stays
     if gang := _gang_of(study, order):
         _empty_gang(place, gang)
+        if gang.checkpoints:
+            trial = place.root.relative_to(folder.root).parts
+            attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
+            prefix = "/".join([gang.checkpoints.rstrip("/"), study.name, run, *trial, attempt])
+            write_json(place.gang_store, {"schema": 1, "prefix": prefix})
     data = _data(study, folder, order.region)
     write_json(place.trial_json, _contract(run, study, order, [sandbox_name(d) for d in data]))
     write_atomic(place.submit, submit_text(run, study, folder, place, order))

@@ -22,6 +22,7 @@ from trialfleet.workflows.study.checks import (
     Minutes,
 )
 from trialfleet.workflows.study.daily import DATE
+from trialfleet.workflows.study.export import S3Folder
 
 
 class Objective(Section):
@@ -114,6 +115,11 @@ class Gang(Section):
 
     min: int = Field(ge=1, le=MOST_RANKS, description="It begins, and goes on, with so many.")
     max: int = Field(ge=1, le=MOST_RANKS, description="So many it asks for.")
+    checkpoints: S3Folder | None = Field(
+        None,
+        description="s3://BUCKET/PREFIX: checkpoints lie there instead of on the access point, "
+        "for large ones.",
+    )
 
     @model_validator(mode="after")
     def _min_is_not_above_max(self) -> Self:

@@ -261,6 +261,11 @@ class Study(Section):
         """Whether trainings of a region, or of all, are spread over several slots."""
         return bool(gangs_of(self.resources, self.regions))
 
+    @property
+    def gangs_use_s3(self) -> bool:
+        """Whether checkpoints of gangs lie in S3."""
+        return any(gang.checkpoints for gang in gangs_of(self.resources, self.regions))
+
     def nodes_of(self, region: str) -> Gang | None:
         """How many slots a training of a region is spread over; None: it has one."""
         return self.region(region).nodes or self.resources.nodes

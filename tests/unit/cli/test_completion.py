@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
+
 PROGRAM = Path(sys.executable).with_name("trialfleet")
 
 # zsh completes on a terminal alone, here in one without a .zshrc: its Tab completes a word, or

@@ -26,6 +26,9 @@ from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.cli.main import main
 
+pytestmark = pytest.mark.slow
+
+
 TRIALFLEET = Path(sys.executable).with_name("trialfleet")
 
 

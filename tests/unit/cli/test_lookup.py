@@ -182,6 +182,7 @@ def models(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return work / "models/demo"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "found"),
     [
@@ -204,6 +205,7 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
     assert find_model("models/demo/A") == Path("models/demo/A/latest")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -352,6 +354,7 @@ def completed(*words: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_options_and_runs(here: Path) -> None:
     assert completed("sta") == ["status"]
     assert completed("pool", "st") == ["status"]
@@ -364,6 +367,7 @@ def test_bash_completes_commands_options_and_runs(here: Path) -> None:
     assert completed("cost", "--by", "run,k") == ["run\\,kind"]
 
 
+@pytest.mark.slow
 def test_bash_completes_regions_and_models(models: Path) -> None:
     assert completed("trials", "monday", "--region", "") == ["A", "B", "C"]
     assert completed("models", "") == ["A"]  # of the newest run

@@ -144,6 +144,7 @@ def fresh(code: str) -> str:
     return subprocess.run(program, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_help_and_completion_know_every_name() -> None:
     shown = fresh("pydoc.plain(pydoc.render_doc(trialfleet))")
     for name in NAMES:
@@ -152,6 +153,7 @@ def test_help_and_completion_know_every_name() -> None:
     assert {name for name in completed if name[0] != "_"} == NAMES
 
 
+@pytest.mark.slow
 def test_paths_are_text_or_anything_like_a_path(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_a_run_shows_what_it_is(make_run: MakeRun) -> None:
     assert "<script>" not in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_trials_make_a_data_frame(make_run: MakeRun, library: str) -> None:
     frames = pytest.importorskip(library)
@@ -220,6 +223,7 @@ def test_every_command_answers_help_and_is_part_of_a_task(name: str) -> None:
     assert any(f"trialfleet {name}" in page for page in pages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -94,6 +94,7 @@ def test_removing_nothing_says_how(work: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "--planned" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_queue")
 def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
@@ -153,6 +154,7 @@ def test_a_run_whose_trainer_leaves_no_model_has_nothing_left(make_run: MakeRun)
     assert not any("resume" in line for line in next_steps(run.status()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_queue")
 def test_a_region_without_a_result_and_without_trials_has_nothing_left(make_run: MakeRun) -> None:
     run = make_run(budget={"trials": 1, "lanes": 1, "failures": 1})

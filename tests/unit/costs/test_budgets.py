@@ -24,6 +24,9 @@ from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, day_of, dump_frozen, load_frozen
 
+pytestmark = pytest.mark.slow
+
+
 # -- the rule --------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,8 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.notify import Channel
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def runs(work: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Path:

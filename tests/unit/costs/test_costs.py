@@ -118,6 +118,7 @@ jobs = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["i-1", "i-2", "i-3"]), lives), st.lists(jobs, max_size=9))
 def test_items_of_nodes_add_up_to_the_ledger(
     lifetimes: dict[str, Lifetime], items: list[Item]

@@ -46,6 +46,9 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 
+pytestmark = pytest.mark.slow
+
+
 DAY = date(2026, 11, 22)
 BEFORE = DAY - timedelta(days=1)
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -92,6 +92,7 @@ for n in range(200):
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_race_one_record_stays(tmp_path: Path) -> None:
     file = tmp_path / "daily.db"
     racers = [subprocess.Popen([sys.executable, "-c", RACE, str(file), me]) for me in ("1", "2")]

@@ -152,6 +152,7 @@ def test_a_systemd_that_does_not_answer_is_none() -> None:
     assert not Units("name", Path("/nowhere"), system=False, run=refuses).can_be_used()
 
 
+@pytest.mark.slow
 def test_the_start_begins_where_it_was_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,9 @@ from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 
+pytestmark = pytest.mark.slow
+
+
 REGIONS = [f"R{n:02}" for n in range(41)]
 DAYS = [date(2026, 11, 1) + timedelta(days=n) for n in range(14)]
 SLOTS, TRIALS, LANES = 8, 8, 4

@@ -90,6 +90,7 @@ def test_what_is_no_run_is_refused_as_such(shared: Path) -> None:
     assert f"{Path.cwd()}/study.yaml is a study, and no run of it" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_is_named_is_the_one_told_of_whatever_a_later_day_says(shared: Path) -> None:
     before = DAY - timedelta(days=1)
     (shared.parent / "plain.yaml").write_text(MINIMAL)

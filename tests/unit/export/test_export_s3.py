@@ -29,6 +29,9 @@ from trialfleet.workflows.study.sections import S3Keys
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
+pytestmark = pytest.mark.slow
+
+
 URL = "s3://models-of-ours/some/prefix"
 
 

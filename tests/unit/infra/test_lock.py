@@ -50,6 +50,7 @@ def test_it_meets_what_the_project_declares() -> None:
     assert unmet(declared()) == []
 
 
+@pytest.mark.slow
 def test_it_meets_what_its_own_packages_need() -> None:
     """So pip, which loads nothing that the lock doesn't name, finds everything."""
     needs = {name: metadata.requires(name) or [] for name in locked()}

@@ -177,6 +177,7 @@ def test_a_dry_run_says_every_step_and_does_none(computer: Computer) -> None:
     assert [line.removeprefix("would ") for line in promised] == done
 
 
+@pytest.mark.slow
 def test_after_a_crash_anywhere_the_next_time_completes_it(
     computer: Computer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -225,6 +226,7 @@ def test_what_somebody_made_unreadable_is_mended(computer: Computer) -> None:
     assert [path.stat().st_mode & 0o777 for path in (configuration, token)] == [0o644, 0o640]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to any group")
 def test_another_user_may_read_the_token_and_the_former_may_not(computer: Computer) -> None:
     computer.go(SETTINGS)
@@ -234,6 +236,7 @@ def test_another_user_may_read_the_token_and_the_former_may_not(computer: Comput
     assert [path.stat().st_gid for path in (folder, folder / "node.token")] == [12_345] * 2
 
 
+@pytest.mark.slow
 def test_the_timer_renews_by_htcondors_tool_alone(computer: Computer) -> None:
     """Nothing that a user may change is run as root each week."""
     computer.go(SETTINGS)

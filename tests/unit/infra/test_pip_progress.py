@@ -20,6 +20,9 @@ import pytest
 from trialfleet.infra import pip_progress
 from trialfleet.infra.pip_progress import Display, pinned_packages, watched
 
+pytestmark = pytest.mark.slow
+
+
 # What is tested imports pip, after which setuptools can't be imported in this process any more, and
 # torch's compiler needs it in another test.
 pytest.importorskip("setuptools")

@@ -123,6 +123,7 @@ def test_negative_resources_are_refused(cpus: int, memory_mb: int) -> None:
         settings(cpus=cpus, memory_mb=memory_mb)
 
 
+@pytest.mark.slow
 @settings_of_hypothesis(database=None)  # the clone may not be ours to write
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
 def test_a_jobs_variable_is_one_quoted_word(value: str) -> None:

@@ -42,6 +42,7 @@ def run(folder: Path, *wanted: Step) -> tuple[bool, list[dict[str, Any]]]:
 # The runner
 
 
+@pytest.mark.slow
 def test_a_step_at_its_limit_is_ended_with_all_that_it_started_and_the_next_one_runs(
     tmp_path: Path,
 ) -> None:
@@ -67,6 +68,7 @@ def wait_until_gone(process: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_step_that_ignores_the_end_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     _, (found,) = run(tmp_path, step("deaf", deaf, seconds=4.0))

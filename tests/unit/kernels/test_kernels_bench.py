@@ -274,6 +274,7 @@ def tensors(value: Any) -> list[Tensor]:
 DROPOUT = fused.activation  # random, and by another generator than torch's
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [make for make in fused.FUSED if make != DROPOUT], ids=lambda make: make.__name__
 )
@@ -493,6 +494,7 @@ def test_arrays_too_large_for_the_memory_are_left_out(capsys: pytest.CaptureFixt
     assert f"{1 << 24} M elements" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_bare_machine_with_torch_can_run_it() -> None:
     program = """
         import importlib.metadata, re, sys

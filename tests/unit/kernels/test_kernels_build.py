@@ -94,6 +94,7 @@ def test_others_may_read_what_root_builds(place: Path, compiler: Put) -> None:
         assert path.stat().st_mode & 0o044 == 0o044, path
 
 
+@pytest.mark.slow
 def test_who_comes_second_waits_and_says_so(
     place: Path, compiler: Put, calls: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_who_comes_second_waits_and_says_so(
     assert capfd.readouterr().err.count("another process is building them; waiting") == 3
 
 
+@pytest.mark.slow
 def test_a_trial_waits_for_the_build_that_its_node_has_under_way(
     tmp_path: Path,
     compiler: Put,

@@ -33,6 +33,7 @@ def misaligned(values: Tensor, offset: int) -> Tensor:
 # Values
 
 
+@pytest.mark.slow
 @given(size=SIZES, offset=st.integers(0, 5), dtype=DTYPES, c=st.floats(-4, 4))
 def test_mulc_and_exp_are_right_for_any_size_type_and_alignment(
     size: int, offset: int, dtype: torch.dtype, c: float
@@ -44,6 +45,7 @@ def test_mulc_and_exp_are_right_for_any_size_type_and_alignment(
     cases.close(x, expected)
 
 
+@pytest.mark.slow
 @given(
     rows=st.integers(0, 20),
     columns=st.integers(0, 40),
@@ -78,6 +80,7 @@ def test_activation_and_its_mask_are_right(
     cases.close(grad_bias, expected.sum(0))
 
 
+@pytest.mark.slow
 @given(
     shape=st.tuples(st.integers(1, 12), st.integers(1, 24)),
     first=st.tuples(st.integers(0, 11), st.integers(0, 23)),
@@ -117,6 +120,7 @@ def test_dropout_drops_its_share_anew_at_each_step_and_layer() -> None:
             assert (mask == other).double().mean().item() == pytest.approx(0.58, abs=0.007)
 
 
+@pytest.mark.slow
 @given(rows=st.integers(0, 40), classes=st.integers(1, 50), dtype=DTYPES, scale=st.floats(0, 90))
 def test_softmax_cross_entropy_is_right_for_small_and_large_logits(
     rows: int, classes: int, dtype: torch.dtype, scale: float
@@ -149,6 +153,7 @@ def check_loss(name: str, outputs: Tensor, target: Tensor) -> None:
     )
 
 
+@pytest.mark.slow
 @given(
     rows=st.integers(0, 12),
     numeric=st.integers(0, 4),
@@ -199,6 +204,7 @@ STEPS = given(
 )
 
 
+@pytest.mark.slow
 @STEPS
 def test_adamw_takes_the_step_of_its_formula(
     shapes: list[tuple[int, ...]], gradients: torch.dtype, shadows: torch.dtype | None, row: int
@@ -211,6 +217,7 @@ def test_adamw_takes_the_step_of_its_formula(
     check_shadows(of_step)
 
 
+@pytest.mark.slow
 @STEPS
 def test_sgd_takes_the_step_of_its_formula(
     shapes: list[tuple[int, ...]], gradients: torch.dtype, shadows: torch.dtype | None, row: int
@@ -242,6 +249,7 @@ def test_a_list_longer_than_one_launch_is_stepped_to_its_end() -> None:
     check_step([of_step["weights"]], expected[:1])
 
 
+@pytest.mark.slow
 def test_adamw_is_torchs_own() -> None:
     of_step = cases.step([(3, 4), (5,)])
     rates = of_step["schedule"]
@@ -318,6 +326,7 @@ def test_every_schema_has_its_plain_function_and_its_fake() -> None:
         assert callable(getattr(plain, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", [torch.float32, *[pytest.param(low, marks=pytest.mark.slow) for low in LOW]]
 )
@@ -407,6 +416,7 @@ def a_step(x: Tensor, bias: Tensor, rng: Tensor, target: Tensor, of_step: dict[s
     return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend",
     [

@@ -56,6 +56,9 @@ from trialfleet.workflows.status.status import StatusReader
 from trialfleet.workflows.why.region_rules import why_region
 from trialfleet.workflows.why.witnesses import RunWitnesses
 
+pytestmark = pytest.mark.slow
+
+
 # The rule
 
 

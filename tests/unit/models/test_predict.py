@@ -106,6 +106,7 @@ def expected(model: Path) -> list[Any]:
     return [str(number) for number in outputs.argmax(1).tolist()]
 
 
+@pytest.mark.slow
 def test_the_model_predicts_what_the_trial_computed(model: Path) -> None:
     predictions, computed = predict.predict(model, rows_of(model)), expected(model)
     assert len(set(predictions)) > 1
@@ -237,6 +238,7 @@ def test_a_regions_folder_stands_for_its_latest_model(model: Path, tmp_path: Pat
     assert found[0].output == found[1].output
 
 
+@pytest.mark.slow
 def test_a_parquet_file_is_predicted_as_the_same_csv(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +277,7 @@ def test_output_goes_to_a_file_whole_or_not_at_all(model: Path, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["predicted.csv", "rows.csv"]
 
 
+@pytest.mark.slow
 def test_standard_output_gets_all_or_nothing_and_rows_may_come_in_by_a_pipe(
     model: Path, tmp_path: Path
 ) -> None:
@@ -304,6 +307,7 @@ def test_a_study_is_named_where_several_have_a_region(
     assert asked.exit_code == 2, asked.output
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(model: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("kind,number\n" + "a,50\n" * 20_000)
     program = f"{shlex.quote(sys.executable)} -m trialfleet predict {model} rows.csv | head -1"

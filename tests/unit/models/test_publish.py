@@ -316,6 +316,7 @@ def test_runs_that_publish_at_once_leave_every_model_whole_and_the_newest_in_for
     assert latest(study) == "r0"
 
 
+@pytest.mark.slow
 def test_between_the_look_and_the_switch_no_other_run_publishes(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

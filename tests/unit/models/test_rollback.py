@@ -266,6 +266,7 @@ print(died)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [30, pytest.param(300, marks=pytest.mark.thorough)])
 def test_kill_9_leaves_the_old_model_or_the_new_and_the_way_back(
     models_folder: Path, times: int

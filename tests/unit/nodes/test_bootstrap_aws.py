@@ -62,6 +62,7 @@ def test_a_call_of_ssm_is_signed_byte_for_byte_as_botocore_does(scope: tuple[str
     assert ours == botocores("POST", url, headers, body, scope)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["GET", "PUT"]), NAMES, st.binary(max_size=50))
 def test_an_object_of_s3_is_asked_for_byte_for_byte_as_botocore_does(
     method: str, key: str, body: bytes

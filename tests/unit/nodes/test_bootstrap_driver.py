@@ -174,6 +174,7 @@ def test_a_name_whose_module_was_never_compiled_is_no_driver(bench: Bench) -> No
     assert prepare(bench) == "no driver"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["nvidia-smi", "modprobe"])
 def test_a_gpu_that_hangs_the_drivers_programs_is_left_to_the_probe(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, program: str
@@ -244,6 +245,7 @@ def test_sources_that_lack_debians_driver_are_told(bench: Bench, components: str
     assert not any("nvidia-driver" in call for call in bench.calls)
 
 
+@pytest.mark.slow
 def test_what_sources_have_is_asked_of_the_real_apt() -> None:
     if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
         pytest.skip("wants apt, and its lists")

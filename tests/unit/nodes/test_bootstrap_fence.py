@@ -15,6 +15,9 @@ from tests.node_stand_ins import IP, Bench
 from trialfleet.nodes.bootstrap import metadata_fence, services
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
+pytestmark = pytest.mark.slow
+
+
 RAISE = f"{sys.executable} -m trialfleet.nodes.bootstrap.metadata_fence"
 CONNECT = """
 import os, socket, sys

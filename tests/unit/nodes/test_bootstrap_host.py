@@ -41,6 +41,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
+@pytest.mark.slow
 def test_a_file_is_written_once_and_with_its_mode_from_the_start(bench: Bench) -> None:
     host = Host(bench.root)
     assert host.write("/etc/a/secret", "x", mode=0o600)

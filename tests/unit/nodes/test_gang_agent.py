@@ -10,18 +10,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
 
+from tests.moto_server import empty_account, moto_server
 from tests.unit.nodes.chirp_server import COOKIE, ChirpServer
 from trialfleet import nodes
+from trialfleet.files import write_json
 from trialfleet.nodes.chirp import Chirp, ChirpError
-from trialfleet.nodes.gang.member import name_of, parsed
+from trialfleet.nodes.gang.packages import CHECKPOINT, Package
+from trialfleet.nodes.gang.store import LINKS, pointer_of
 from trialfleet.nodes.gang.workers import script_of
-from trialfleet.workflows.gang.results import take_result
-from trialfleet.workflows.gang.roster import DONE, RUN, Job, Roster, Size, decide
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.gang.keeper import Keeper
+from trialfleet.workflows.gang.records import read_roster
+from trialfleet.workflows.gang.roster import RUN, Roster
+from trialfleet.workflows.gang.store import GangStore
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
 
 
 @pytest.fixture
@@ -119,14 +130,20 @@ t.complete(loss=step)
 
 
 class Gang:
-    """Agents in folders of their own, and a keeper that sees them as jobs that run."""
+    """Agents in folders of their own, and a keeper to which they are jobs that run."""
 
-    def __init__(self, access_point: ChirpServer, folder: Path) -> None:
+    def __init__(
+        self, access_point: ChirpServer, folder: Path, store: GangStore | None = None
+    ) -> None:
         self.place = TrialFolder(access_point.folder)
         self.gate = folder / "gate"
         self._server, self._folder = access_point, folder
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
-        self.roster = Roster(cluster=5, since=time.time())
+        self._keeper = Keeper(RunFolder(folder), store)
+
+    @property
+    def roster(self) -> Roster:
+        return read_roster(self.place) or Roster(cluster=5)
 
     def start(self, proc: int) -> None:
         box = self._folder / f"box{proc}"
@@ -142,12 +159,13 @@ class Gang:
             "TRIALFLEET_GANG": f"5.{proc}",
             "_CONDOR_CHIRP_CONFIG": str(self._server.config),
         }
-        with (box / "out").open("wb") as out:
+        with (box / "out").open("wb") as out, (box / "err").open("wb") as err:
             self.agents[proc] = subprocess.Popen(
                 [sys.executable, "-m", "gang.agent", "python3", "train.py"],
                 cwd=box,
                 env={**os.environ, **variables},
                 stdout=out,
+                stderr=err,
             )
 
     def keep(self, until: Callable[[], bool]) -> None:
@@ -156,43 +174,78 @@ class Gang:
         while not until():
             assert time.monotonic() < deadline, self.roster
             time.sleep(0.1)
-            jobs = [self._job(proc) for proc, one in self.agents.items() if one.poll() is None]
-            files = [path.name for path in self.place.gang.iterdir()]
-            after = decide(self.roster, Size(2, 3), jobs, files, time.time())
-            if after != self.roster and after.state == DONE:
-                take_result(self.place, after)
-            self.roster = after
-            self.place.roster.write_text(json.dumps(after.as_json()))
+            self._keeper._keep(5, [self._ad(proc) for proc in self.agents])
 
-    def _job(self, proc: int) -> Job:
-        file = self.place.gang / name_of(proc)
-        said = parsed(file.read_text()) if file.exists() else None
-        return Job(proc=proc, status=2, starts=1, said=said, running_for=1)
+    def _ad(self, proc: int) -> dict[str, Any]:
+        """What HTCondor's queue would say of a job."""
+        return {
+            "ClusterId": 5,
+            "ProcId": proc,
+            "Iwd": str(self.place.root),
+            "JobStatus": 2 if self.agents[proc].poll() is None else 4,
+            "NumShadowStarts": 1,
+            "EnteredCurrentStatus": time.time() - 1,
+            "TrialfleetNode": "A.l1.t01",
+            "TrialfleetGangMin": 2,
+            "TrialfleetGangMax": 3,
+        }
+
+    def wait_long(self) -> None:
+        """Have this state of the roster last for long already."""
+        long_ago = {**self.roster.as_json(), "since": 0.0}
+        self.place.roster.write_text(json.dumps(long_ago))
+
+    def checkpoints(self) -> list[Path]:
+        return sorted(self.place.gang.glob("checkpoint.*.tar"))
 
     def trains(self, ranks: int, generation: int) -> bool:
         now = self.roster
         return (now.state, len(now.members), now.generation) == (RUN, ranks, generation)
 
+    def errors(self, proc: int) -> str:
+        return (self._folder / f"box{proc}/err").read_text()
+
     def words(self, proc: int) -> list[str]:
         return (self._folder / f"box{proc}/out").read_text().splitlines()
 
 
+@contextmanager
+def running(gang: Gang) -> Iterator[Gang]:
+    """Give the gang; no agent of it is left."""
+    try:
+        yield gang
+    finally:
+        for agent in gang.agents.values():
+            agent.kill()
+            agent.wait()
+
+
 @pytest.fixture
 def gang(access_point: ChirpServer, tmp_path: Path) -> Iterator[Gang]:
-    found = Gang(access_point, tmp_path)
-    yield found
-    for agent in found.agents.values():
-        agent.kill()
-        agent.wait()
+    with running(Gang(access_point, tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
+    """S3 as moto has it, with a bucket."""
+    with moto_server() as address:
+        empty_account(address)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="ours")
+        yield client
 
 
 @pytest.mark.slow
 def test_ranks_join_leave_and_end(gang: Gang) -> None:
     for proc in (0, 1):
         gang.start(proc)
-    gang.keep(lambda: gang.trains(2, 1) and bool(list(gang.place.gang.glob("checkpoint.*.tar"))))
+    gang.keep(lambda: gang.trains(2, 1) and bool(gang.checkpoints()))
     gang.start(2)
-    gang.roster = gang.roster.of_json({**gang.roster.as_json(), "since": 0.0})  # long ago
+    gang.wait_long()
     gang.keep(lambda: gang.trains(3, 2))
     assert gang.roster.start is not None
     gang.keep(lambda: len(gang.words(2)) == 1)
@@ -214,3 +267,40 @@ def test_ranks_join_leave_and_end(gang: Gang) -> None:
 def test_a_gang_that_nobody_keeps_gives_its_slot_back(gang: Gang) -> None:
     gang.start(0)
     assert gang.agents[0].wait(60) == 86
+
+
+@pytest.mark.slow
+def test_checkpoints_travel_by_s3_where_the_study_wants_it(
+    access_point: ChirpServer, tmp_path: Path, s3: S3Client
+) -> None:
+    store = GangStore()
+    with running(Gang(access_point, tmp_path, store)) as gang:
+        write_json(gang.place.gang_store, {"prefix": "s3://ours/some/run"})
+        for proc in (0, 1):
+            gang.start(proc)
+        gang.keep(lambda: gang.trains(2, 1) and any(map(pointer_of, gang.checkpoints())))
+        gang.start(2)
+        gang.wait_long()
+        gang.keep(lambda: gang.trains(3, 2))
+        assert gang.roster.start is not None
+        gang.keep(lambda: len(gang.words(2)) == 1)
+        assert int(gang.words(2)[0].rpartition(" ")[2]) > 0, "it began with a checkpoint"
+        there = [one["Key"] for one in s3.list_objects_v2(Bucket="ours")["Contents"]]
+        assert f"some/run/{gang.roster.start}" in there
+        gang.gate.touch()
+        gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+        assert json.loads(gang.place.result.read_text())["status"] == "complete"
+    gang.keep(lambda: not gang.checkpoints())
+    store.close()
+    assert "Contents" not in s3.list_objects_v2(Bucket="ours"), "nothing is left"
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_s3_refuses_goes_by_the_access_point(gang: Gang) -> None:
+    put = {Package(CHECKPOINT, 1, n).name: "http://127.0.0.1:9/no" for n in range(1, 100)}
+    write_json(gang.place.gang / LINKS, {"put": put})
+    for proc in (0, 1):
+        gang.start(proc)
+    gang.keep(lambda: bool(gang.checkpoints()))
+    assert not any(map(pointer_of, gang.checkpoints()))
+    assert "000001.tar goes by the access point: S3: " in gang.errors(0)

@@ -371,6 +371,7 @@ def start_rank(rank: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=helper, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_ranks_that_restore_at_once_all_restore_and_keep_the_progress(sandbox: Path) -> None:
     t = trial.start()
     t.report(1, loss=1)
@@ -473,6 +474,7 @@ def test_a_trainer_without_checkpoints_still_ends_on_sigterm(sandbox: Path) -> N
     assert ended.returncode == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_the_trainers_in_the_docstring_work(sandbox: Path) -> None:
     blocks = (trial.__doc__ or "").split("::\n")[1:]
     short, long, measuring = (

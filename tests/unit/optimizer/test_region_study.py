@@ -86,6 +86,7 @@ def test_the_first_trial_is_the_defaults_and_the_only_baseline() -> None:
     assert first.seed != second.seed
 
 
+@pytest.mark.slow
 def test_asking_again_returns_the_same_until_it_is_told_and_from_a_fresh_study_too(
     tmp_path: Path, opened: Opener
 ) -> None:
@@ -459,6 +460,7 @@ def untimed(attributes: dict[str, Any]) -> dict[str, Any]:
     return {**attributes, **({FAILURES: errors} if failures else {})}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("reopen", [False, True])
 def test_a_crash_at_any_storage_call_is_repaired_by_repeating(after: bool, reopen: bool) -> None:
@@ -644,6 +646,7 @@ def test_a_study_of_another_direction_is_refused() -> None:
         make(storage)
 
 
+@pytest.mark.slow
 def test_a_storage_that_fails_gives_one_clear_error_and_serves_again_when_it_is_back(
     tmp_path: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -662,12 +665,14 @@ def _disk_full(*_: Any) -> Any:
     raise optuna.exceptions.StorageInternalError from OSError("database or disk is full")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a b.db", "a?b#c%20d.db", "{x}'\".db", "é\n.db"])
 def test_a_sqlite_file_may_have_any_path(tmp_path: Path, opened: Opener, name: str) -> None:
     asked(make(opened(sqlite_url(tmp_path / name))), "a")
     assert sorted(p.name for p in tmp_path.glob("*.db")) == [name]
 
 
+@pytest.mark.slow
 def test_opening_a_new_sqlite_file_leaves_no_other_file_behind(
     tmp_path: Path, opened: Opener
 ) -> None:
@@ -676,6 +681,7 @@ def test_opening_a_new_sqlite_file_leaves_no_other_file_behind(
     assert left <= {"study.db", "study.db-wal", "study.db-shm"}
 
 
+@pytest.mark.slow
 def test_two_that_create_one_file_at_once_share_it(tmp_path: Path, opened: Opener) -> None:
     url = sqlite_url(tmp_path / "study.db")
     barrier = threading.Barrier(4)
@@ -699,6 +705,7 @@ def test_two_that_create_one_file_at_once_share_it(tmp_path: Path, opened: Opene
     assert found == set(names) == {f"study {i}" for i in range(4)}
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_in_mid_read_does_not_block_the_writer(
     tmp_path: Path, opened: Opener
 ) -> None:

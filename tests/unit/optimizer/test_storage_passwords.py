@@ -139,6 +139,7 @@ def test_a_storage_out_of_reach_says_where_and_why() -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a b", "a?b#c%20d", "{x}'\"", "é\n"])
 def test_a_report_finds_a_storage_at_any_path(tmp_path: Path, name: str) -> None:
     from trialfleet.optimizer.storage_url import sqlite_url

@@ -31,6 +31,9 @@ from trialfleet.optimizer.stored_trials import (
 from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.plan.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
+
 NAME = 'flüge/2026-11-20T10-00-00/it\'s a "name"'
 FIELDS = [name for name in StoredTrial.__dataclass_fields__ if name != "value"]
 BEGAN = datetime(2026, 11, 20, 10, 0, 0)

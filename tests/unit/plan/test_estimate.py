@@ -19,6 +19,9 @@ from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.status.storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import load_frozen
 
+pytestmark = pytest.mark.slow
+
+
 POOL = Prospects(slots=1, fit=1, willing=1, concurrency=2, lacking=(), has_fleet=False)
 BUDGET = {"trials": 8, "lanes": 8}
 

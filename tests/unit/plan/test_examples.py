@@ -150,6 +150,7 @@ CONSTANT = {  # settings with which each has the mean for all points, or nearly
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["first", "shell"]

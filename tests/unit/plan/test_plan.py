@@ -69,6 +69,7 @@ plan.write_plan(frozen.study, run="r1", out=Path(sys.argv[2]), created=frozen.cr
 """
 
 
+@pytest.mark.slow
 def test_the_same_study_and_run_id_give_the_same_bytes_in_any_process(place: Path) -> None:
     folder = write_plan(make_study(place), run="r1", out=place / "run")
     first = contents(folder)
@@ -230,6 +231,7 @@ def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
     assert shown.stdout == f"{word}|"
 
 
+@pytest.mark.slow
 def test_the_reference_trainer_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
     make_table(place / "rows.npz")
     study = make_study(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
 
 from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import InputError
+from trialfleet.files import read_json
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -89,6 +91,20 @@ def test_an_attempt_begins_with_nothing_of_the_one_before(place: Path) -> None:
     assert not any(file.exists() for file in (*left, trial.err))
 
 
+def test_an_attempt_has_a_place_of_its_own_in_s3_where_the_study_wants_it(place: Path) -> None:
+    size = {"min": 2, "max": 4, "checkpoints": "s3://ours/gangs/"}
+    study, run = planned(place, resources={"nodes": size})
+    assert stat.S_IMODE(run.gang_variables.stat().st_mode) == 0o600
+    prefixes = [read_json(attempt(study, run).gang_store)["prefix"] for _ in range(2)]
+    assert len({*prefixes}) == 2
+    for prefix in prefixes:
+        assert prefix.startswith(f"s3://ours/gangs/{study.name}/r1/regions/A/")
+    (other := place / "other").mkdir()
+    study, run = planned(other)
+    assert not run.gang_variables.exists()
+    assert not attempt(study, run).gang_store.exists()
+
+
 def test_a_plan_says_how_many_slots_a_trial_takes(place: Path) -> None:
     study, run = planned(place)
     text = plan_text(Run(run.root))
@@ -121,6 +137,10 @@ OWN = "trainer: {command: [python3, train.py], files: [train.py]}\n"
         (OWN + "resources: {nodes: {min: 3, max: 2}}", "min: must be at most max, which is 2"),
         (OWN + "resources: {nodes: {min: 0, max: 2}}", "min"),
         (OWN + "resources: {nodes: 2}", "its keys: min, max"),
+        (
+            OWN + "resources: {nodes: {min: 1, max: 2, checkpoints: http://x}}",
+            "checkpoints: must be s3://BUCKET or s3://BUCKET/PREFIX",
+        ),
         (
             OWN + "resources: {gpus: 0.5, nodes: {min: 1, max: 2}}",
             "must be a whole number with nodes",

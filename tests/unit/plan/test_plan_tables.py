@@ -124,6 +124,7 @@ def test_of_many_columns_that_are_ignored_the_first_are_told(place: Path) -> Non
     assert any("more columns, ignored; trialfleet plan --json has all" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_notes_that_differ_in_their_examples_alone_are_one(place: Path) -> None:
     for seed, region in enumerate(("north", "south", "east")):
         humidity = [f"{20 + (i * (seed + 3)) % (40 + seed)}%" for i in range(ROWS)]
@@ -185,6 +186,7 @@ def csv_of(seed: int) -> bytes:
     return frame(seed).write_csv().encode()
 
 
+@pytest.mark.slow
 def test_the_same_files_and_seed_give_the_same_bytes(place: Path) -> None:
     tables = [
         write_plan(study(place), run="r1", out=place / name).region("north").table.read_bytes()
@@ -195,6 +197,7 @@ def test_the_same_files_and_seed_give_the_same_bytes(place: Path) -> None:
     assert other.table.read_bytes() != tables[0]
 
 
+@pytest.mark.slow
 def test_parquet_is_read_as_well_and_a_npz_travels_as_it_is(place: Path) -> None:
     for region in ("north", "south"):
         pl.read_csv(place / f"data/{region}.csv").write_parquet(place / f"data/{region}.parquet")
@@ -324,6 +327,7 @@ def test_what_no_trial_could_use_is_told_before_any_job(
     assert words in problems_of(place, **changes)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["val_rmse", "val_loss"])
 def test_a_slip_in_a_column_of_numbers_to_predict_is_told_with_its_row(
     place: Path, objective: str

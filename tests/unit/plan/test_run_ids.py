@@ -23,6 +23,9 @@ from trialfleet.workflows.run.run_list import list_runs
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study
 
+pytestmark = pytest.mark.slow
+
+
 SECOND = "2026-11-20T10-00-00"
 PLAN = """\
 import sys

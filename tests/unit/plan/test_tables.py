@@ -426,6 +426,7 @@ TYPES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @given(st.lists(CELLS, min_size=6, max_size=30))
 def test_csv_and_parquet_of_the_same_rows_give_the_same_table(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
@@ -475,6 +476,7 @@ def test_a_file_gives_what_write_table_makes_of_its_columns(tmp_path: Path) -> N
     assert {**vars(ours.columns), **same} == vars(theirs.columns)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(width=32, allow_infinity=False), st.text(max_size=3))))
 def test_encoding_rows_of_text_gives_what_the_table_has(rows: list[tuple[float, str]]) -> None:
     """Two ways to one number: as columns into a file, and as text to be predicted."""

@@ -132,6 +132,7 @@ ENDS: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lines", "then", "problem", "note"), ENDS.values(), ids=ENDS)
 def test_a_measurement_that_stops_says_where(
     tmp_path: Path,
@@ -163,6 +164,7 @@ print(json.dumps({"found": {"bandwidth": 500.0}}), json.dumps({"done": True}), s
 """
 
 
+@pytest.mark.slow
 def test_a_gpu_that_hangs_takes_no_other_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +214,7 @@ def by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> t
     return readings, order.read_text()
 
 
+@pytest.mark.slow
 def test_the_links_to_the_host_are_measured_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +223,7 @@ def test_the_links_to_the_host_are_measured_one_after_the_other(
     assert [gpu.host_bandwidth for gpu in readings.gpus] == [12.0] * 4
 
 
+@pytest.mark.slow
 def test_a_gpu_that_hangs_on_its_link_keeps_the_others_from_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +276,7 @@ def test_whether_the_kernels_load_is_asked_of_them(
     assert gather.kernels_load(code, expected) is loads
 
 
+@pytest.mark.slow
 def test_the_kernels_package_tells_what_is_asked_of_it() -> None:
     ended = subprocess.run(gather.KERNELS, capture_output=True, text=True)
     assert gather.kernels_load(ended.returncode, ended.stdout) is False, "torch here has no CUDA"

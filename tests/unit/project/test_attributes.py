@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from trialfleet import attributes
 
 ROOT = Path(__file__).parents[3]
@@ -31,6 +33,7 @@ def test_no_attribute_is_listed_twice() -> None:
     assert len(attributes.ALL) == len(NAMES)
 
 
+@pytest.mark.slow
 def test_every_attribute_that_is_used_stands_in_the_table() -> None:
     missing = {
         f"{place}: {name}" for place, text in sources() for name in set(OURS.findall(text)) - NAMES
@@ -51,6 +54,7 @@ def test_every_attribute_that_a_template_makes_stands_in_the_table() -> None:
     assert made <= NAMES
 
 
+@pytest.mark.slow
 def test_every_attribute_of_the_table_is_used() -> None:
     written = "\n".join(text for place, text in sources())
     fixed = {a.name for a in attributes.INSTANCE}  # node.conf.j2 lists them by this table

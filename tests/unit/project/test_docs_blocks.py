@@ -202,11 +202,13 @@ def check_all(script: str, page: Path) -> None:
         check(words, page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", SHELL, ids=[block.place for block in SHELL])
 def test_commands_exist_with_their_options(block: Block) -> None:
     check_all(block.text, block.page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
@@ -241,6 +243,7 @@ def quick(block: Block) -> list[list[str]]:
 RUN = [block for block in SHELL if quick(block)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", RUN, ids=[block.place for block in RUN])
 def test_what_needs_no_pool_is_run(block: Block, work: Path, monkeypatch: Any) -> None:
     """Where the page's reader is then: the example's folder, or beside a study that is planned."""
@@ -263,6 +266,7 @@ def test_what_needs_no_pool_is_run(block: Block, work: Path, monkeypatch: Any) -
         assert done.exit_code == 0, (command, done.output)
 
 
+@pytest.mark.slow
 def test_a_trainer_is_tried_by_hand(work: Path) -> None:
     [block] = [one for one in blocks("shell", of="docs/trainers.md") if "trial.json" in one.text]
     made = CliRunner().invoke(main, ["init", str(work / "mine"), "--example", "sklearn"])

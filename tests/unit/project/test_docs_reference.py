@@ -85,6 +85,7 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(files) == sorted(there)
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """A link or an anchor that leads nowhere is one."""
     shutil.copytree(site.DOCS, tmp_path / "docs")

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 TOP = ("infra", "nodes", "optimizer", "workflows")
 MOST = 16  # files of Python in a folder, beside its __init__.py
@@ -40,6 +42,7 @@ def where_they_part(one: Name, other: Name) -> tuple[Name, Name]:
     return one[: common + 1], other[: common + 1]
 
 
+@pytest.mark.slow
 def test_no_two_folders_import_each_other() -> None:
     known = modules()
     crossings: dict[tuple[Name, Name], list[str]] = defaultdict(list)

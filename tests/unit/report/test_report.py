@@ -38,6 +38,7 @@ from trialfleet.workflows.status import states as state_words
 from trialfleet.workflows.status.job_log import Job
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_compared_with_the_default_settings_trial(tuned: Report) -> None:
     region = tuned.regions[0]
     best = max(
@@ -91,6 +92,7 @@ def some_sgd(sgd: int, of: int) -> list[optuna.trial.FrozenTrial]:
     return trials
 
 
+@pytest.mark.slow
 def test_a_parameter_that_few_trials_had_has_no_importance(fleet: Fleet) -> None:
     region = only(fleet.report(fleet.region("A", some_sgd(sgd=3, of=30))))
     assert {item.parameter for item in region.importance} == {"rate", "solver"}
@@ -102,6 +104,7 @@ def test_a_parameter_that_few_trials_had_has_no_importance(fleet: Fleet) -> None
     )
 
 
+@pytest.mark.slow
 def test_a_conditional_parameter_that_enough_trials_had_is_judged_by_those(fleet: Fleet) -> None:
     region = only(fleet.report(fleet.region("A", some_sgd(sgd=14, of=30))))
     assert {item.parameter: item.trials for item in region.importance} == {
@@ -112,6 +115,7 @@ def test_a_conditional_parameter_that_enough_trials_had_is_judged_by_those(fleet
     assert region.importance_note is None
 
 
+@pytest.mark.slow
 def test_importance_follows_the_direction_of_the_study(fleet: Fleet) -> None:
     # rate decides among small values, layers among great ones: a wrong sign names the wrong one
     rng = random.Random(3)  # noqa: S311
@@ -127,6 +131,7 @@ def test_importance_follows_the_direction_of_the_study(fleet: Fleet) -> None:
     assert up[0].parameter == "layers"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trials", "reason"),
     [
@@ -145,6 +150,7 @@ def test_where_importance_means_nothing_the_reason_is_given(
     assert region.importance_note.startswith(reason)
 
 
+@pytest.mark.slow
 def test_minimising_takes_the_lowest_and_counts_a_decrease_as_gain(fleet: Fleet) -> None:
     trials = tuned_trials(20, "minimize", "loss")
     source = fleet.region("A", trials)
@@ -303,6 +309,7 @@ def test_a_storage_that_cannot_be_read_is_named_without_its_password(tmp_path: P
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_reading_changes_nothing_in_the_storage(fleet: Fleet) -> None:
     source = fleet.region("A", tuned_trials(12))
     before = dump(fleet.path)

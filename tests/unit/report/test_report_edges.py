@@ -17,6 +17,8 @@ from trialfleet.workflows.report.timeline import timeline_of
 from trialfleet.workflows.report.views import attention, header, log_of, timeline_note
 from trialfleet.workflows.status.states import Stage
 
+pytestmark = pytest.mark.slow
+
 
 def printed(report: Report, width: int) -> str:
     console = Console(file=(file := io.StringIO()), width=width)

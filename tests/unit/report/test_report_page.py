@@ -76,6 +76,7 @@ class Reader(HTMLParser):
         return [value for _, attrs in self.elements if (value := attrs.get(attribute)) is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tuned", "hostile"])
 def test_the_page_has_no_element_or_attribute_that_it_did_not_write(
     request: pytest.FixtureRequest, name: str

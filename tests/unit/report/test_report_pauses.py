@@ -55,6 +55,7 @@ def test_only_the_part_of_a_pause_that_lies_within_counts() -> None:
     assert paused_within([(10, 20)], 20, 30) == 0
 
 
+@pytest.mark.slow
 def test_a_resumed_runs_wall_time_leaves_the_pause_out_and_says_so(fleet: Fleet) -> None:
     trials = tuned_trials(20)
     for each in trials[10:]:  # asked for on the next morning

@@ -39,6 +39,7 @@ def printed(report: Report) -> str:
     return output.getvalue()
 
 
+@pytest.mark.slow
 def test_the_summary_has_a_row_per_region_with_its_numbers(tuned: Report) -> None:
     lines = printed(tuned).splitlines()
     row = next(line for line in lines if "JFK" in line)
@@ -192,6 +193,7 @@ def test_long_texts_keep_both_ends() -> None:
     assert "4,709 characters" in cut
 
 
+@pytest.mark.slow
 def test_a_region_says_what_its_model_learned_from(fleet: Fleet) -> None:
     taught = {"s/r0/<b>B</b>": 0.125, "s/r0/A": 0.7, "s/r0/C": float("nan")}
     trials = [

@@ -30,6 +30,7 @@ STUDY: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("facts", "step", "command"),
     [

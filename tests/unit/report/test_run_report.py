@@ -20,6 +20,8 @@ from trialfleet.workflows.report import summary_table
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.report_node import write_report
 
+pytestmark = pytest.mark.slow
+
 
 def tuned(run: Run, *results: Mapping[str, float]) -> RunFolder:
     """The run's folder after trials with these metrics."""

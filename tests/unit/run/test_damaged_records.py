@@ -21,6 +21,9 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 
+pytestmark = pytest.mark.slow
+
+
 DAMAGES = [b"", b"[]", b"{}", b"\xff\xfe\x00"]
 COMMANDS = ["status", "best", "trials", "report", "why", "cost", "runs", "promote"]
 

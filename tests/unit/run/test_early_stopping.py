@@ -23,6 +23,9 @@ from trialfleet.workflows.scripts.early_stopping import AWAY_SECONDS, SECONDS, S
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.report_node import read_report
 
+pytestmark = pytest.mark.slow
+
+
 STEPS = 20
 
 

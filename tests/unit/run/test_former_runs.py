@@ -19,6 +19,9 @@ from trialfleet.workflows.run.former_runs import MOST_RESULTS
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.study.frozen import load_frozen
 
+pytestmark = pytest.mark.slow
+
+
 SPACE = {"y": {"type": "float", "low": 0.0, "high": 1.0}}
 REGIONS = ["A", "Ærø 'B'"]
 

@@ -343,6 +343,7 @@ class World:
         self.steps_of[name] = self.trained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_a_gang_comes_to_its_end(seed: int) -> None:
     world = World(seed)

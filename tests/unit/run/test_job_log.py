@@ -190,6 +190,7 @@ def test_a_log_without_an_execution_says_nothing(tmp_path: Path, text: str) -> N
     assert read_job(tmp_path / "missing") is None
 
 
+@pytest.mark.slow
 def test_a_log_that_breaks_off_says_what_it_says_up_to_there(tmp_path: Path) -> None:
     whole = SUBMITTED.format(job=6) + executing("07:08:00") + TERMINATED.format(at="07:08:10")
     for length in range(50, len(whole), 150):

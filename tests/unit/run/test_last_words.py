@@ -56,6 +56,7 @@ def test_short_words_are_shown_whole(tmp_path: Path) -> None:
     assert last_words(tmp_path / "none") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "python", "words"),
     [
@@ -116,6 +117,7 @@ def test_what_a_python_lacks_is_asked_of_it() -> None:
     assert missing_of("/no/python", ("csv",)) == ()
 
 
+@pytest.mark.slow
 def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> None:
     run = make_run()
     error = "exit code 1: ModuleNotFoundError: No module named 'nowhere'"

@@ -115,6 +115,7 @@ def fail(scripts: Scripts, node: str, retry: int, machine: str, code: int = 1) -
     return scripts.call("tell", "A", node, str(code), str(retry), most, "0").exit_code
 
 
+@pytest.mark.slow
 def test_a_node_that_eats_jobs_fails_no_region_with_one_retry(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_node_that_eats_jobs_fails_no_region_with_one_retry(
     assert scripts.finish("A.l1.t01", retry=5) == EXITS["done"]
 
 
+@pytest.mark.slow
 def test_the_users_own_errors_use_up_the_retries(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
@@ -134,6 +136,7 @@ def test_the_users_own_errors_use_up_the_retries(
     assert fail(scripts, "A.l1.t01", 1, "other") == EXITS["done"]  # told as failed
 
 
+@pytest.mark.slow
 def test_another_attempt_goes_to_another_machine_where_there_is_one(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
@@ -144,6 +147,7 @@ def test_another_attempt_goes_to_another_machine_where_there_is_one(
     assert 'TARGET.Machine =!= "eater" || time() - QDate > 120' in text
 
 
+@pytest.mark.slow
 def test_a_command_that_is_missing_on_one_machine_is_tried_on_another(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
@@ -152,6 +156,7 @@ def test_a_command_that_is_missing_on_one_machine_is_tried_on_another(
     assert fail(scripts, "A.l1.t01", 1, "other", code=127) == EXITS["done"]
 
 
+@pytest.mark.slow
 def test_dagmans_count_bounds_a_machines_faults(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:

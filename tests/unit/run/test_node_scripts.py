@@ -45,6 +45,8 @@ from trialfleet.workflows.status.storage import take_over
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
 
+pytestmark = pytest.mark.slow
+
 
 class Scripts:
     """A run's scripts as DAGMan would call them, the jobs played by the test."""

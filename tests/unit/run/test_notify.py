@@ -35,6 +35,9 @@ from trialfleet.workflows.study.frozen import dump_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import KINDS, Channel, Mail
 
+pytestmark = pytest.mark.slow
+
+
 SECRET = "s3cret-T0k3n"
 
 

@@ -76,6 +76,7 @@ def test_a_run_that_was_only_planned_is_submitted(study: Path) -> None:
     assert "exists already" not in shown.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", ["", "python: python3\n"])
 def test_what_the_plan_decided_makes_it_no_other_study(study: Path, python: str) -> None:
     study.write_text(MINIMAL.replace("accelerator: cpu\n", "") + python)

@@ -342,6 +342,7 @@ def test_who_stops_a_run_is_not_disturbed(folder: RunFolder) -> None:
             supervisor.mend_alone(folder, fault)
 
 
+@pytest.mark.slow
 def test_two_supervisors_take_turns(tmp_path: Path) -> None:
     command = [
         sys.executable,

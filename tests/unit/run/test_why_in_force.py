@@ -111,6 +111,7 @@ def test_a_run_tells_once_what_kept_a_model_out_and_how_many_regions_are_unwell(
     assert why(None, "two").why.startswith("2 of 2 regions, not all for one reason; A: the gate")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_queue")
 def test_best_says_of_a_model_that_was_kept_out_that_another_is_in_force(models: Path) -> None:
     place = models.parents[2] / "runs" / "demo" / "day2"

@@ -24,6 +24,9 @@ from trialfleet.workflows.serve.live import LiveRun
 from trialfleet.workflows.serve.nodes import NodeReader
 from trialfleet.workflows.serve.views import header, since, tile_of
 
+pytestmark = pytest.mark.slow
+
+
 BEGAN = datetime.now() - timedelta(minutes=20)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -40,6 +40,7 @@ def snapshot_of(run: StoredRun, state: RunState) -> Snapshot:
     return replace(found, look=replace(found.look, status=replace(found.look.status, state=state)))
 
 
+@pytest.mark.slow
 def test_lanes_end_where_the_run_did(run: StoredRun) -> None:
     start = BEGAN + timedelta(minutes=2)
     again = (start + timedelta(minutes=3)).astimezone()
@@ -63,6 +64,7 @@ def test_lanes_end_where_the_run_did(run: StoredRun) -> None:
     assert strip.end > ended.astimezone() + timedelta(hours=1)
 
 
+@pytest.mark.slow
 def test_nothing_is_drawn_of_a_trial_while_its_run_was_stopped(run: StoredRun) -> None:
     (node, start) = turns(run.graph["A"], 5, BEGAN)[4]
     at = start.timestamp()

@@ -68,6 +68,7 @@ def test_settings_that_diverge_are_told_as_failed(tmp_path: Path, study: Study) 
     assert train(tmp_path, study, params={"learning_rate": 50.0}) == 64
 
 
+@pytest.mark.slow
 def test_the_first_trainer_leaves_a_model_and_goes_on_after_an_interruption(
     tmp_path: Path, study: Study
 ) -> None:
@@ -83,6 +84,7 @@ def test_the_first_trainer_leaves_a_model_and_goes_on_after_an_interruption(
     ).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_tabular_example_brings_its_data_and_plans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

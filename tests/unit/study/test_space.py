@@ -226,6 +226,7 @@ def test_the_json_schema_knows_every_kind_of_entry() -> None:
     assert {"type": "boolean"} in offered
 
 
+@pytest.mark.slow
 def test_reading_a_space_imports_neither_optuna_nor_torch() -> None:
     code = (
         "import sys; from trialfleet.optimizer.space import SearchSpace;"
@@ -299,6 +300,7 @@ def points(draw: st.DrawFn) -> tuple[SearchSpace, dict[str, Scalar]]:
     return space, {name: entry.at(draw(unit)) for name, entry in space.parameters.items()}
 
 
+@pytest.mark.slow
 @few
 @given(points())
 def test_every_value_is_one_that_optunas_distribution_contains(
@@ -310,6 +312,7 @@ def test_every_value_is_one_that_optunas_distribution_contains(
             assert distribution._contains(distribution.to_internal_repr(value))
 
 
+@pytest.mark.slow
 @few
 @given(points())
 def test_a_value_is_its_own_nearest_and_resolves_to_itself(
@@ -323,6 +326,7 @@ def test_a_value_is_its_own_nearest_and_resolves_to_itself(
             assert entry.resolve(value) == value
 
 
+@pytest.mark.slow
 @few
 @given(points())
 def test_active_and_canonical_are_idempotent_and_agree(
@@ -337,6 +341,7 @@ def test_active_and_canonical_are_idempotent_and_agree(
     assert space.complete(active) == space.complete(canonical)
 
 
+@pytest.mark.slow
 @few
 @given(points())
 def test_what_is_active_is_what_a_slow_reference_finds(
@@ -355,6 +360,7 @@ def test_what_is_active_is_what_a_slow_reference_finds(
     assert set(space.active(values)) == expected
 
 
+@pytest.mark.slow
 @few
 @given(points())
 def test_a_space_survives_json(drawn: tuple[SearchSpace, dict[str, Scalar]]) -> None:

@@ -11,6 +11,8 @@ from ruamel.yaml import YAML
 
 from trialfleet.workflows.study.spec import Study
 
+pytestmark = pytest.mark.slow
+
 
 def plain(path: Path) -> Any:
     return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))

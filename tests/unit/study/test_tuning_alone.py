@@ -15,6 +15,9 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.publish_node import publish_region
 
+pytestmark = pytest.mark.slow
+
+
 BUDGET = {"trials": 2, "lanes": 1}
 
 

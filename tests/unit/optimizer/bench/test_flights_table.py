@@ -57,6 +57,7 @@ def test_the_table_of_the_repository_is_whole() -> None:
         assert table.seed_deviation(region) > 0
 
 
+@pytest.mark.slow
 def test_what_was_written_is_read_and_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
     table = small_table()
     flights_table.write(table, tmp_path / "a")

@@ -24,6 +24,9 @@ from tests.bench.optimizer.spearmint import Spearmint
 from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
 from trialfleet.optimizer.space import SearchSpace
 
+pytestmark = pytest.mark.slow
+
+
 SETTINGS = 60
 
 

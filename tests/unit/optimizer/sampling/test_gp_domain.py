@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from trialfleet.optimizer.sampling.gp.domain import Column, Domain
 from trialfleet.optimizer.space import SearchSpace
+
+pytestmark = pytest.mark.slow
+
 
 SPACE = SearchSpace.model_validate(
     {

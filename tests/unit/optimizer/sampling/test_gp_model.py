@@ -130,6 +130,7 @@ def test_samples_find_noise_where_there_is_some() -> None:
     assert 0.05 < np.median([each.given.noise for each in found.each]) < 1.0
 
 
+@pytest.mark.slow
 def test_many_results_all_count_though_hyperparameters_are_fitted_to_some() -> None:
     rows = some_rows(2 * MOST_FITTED)
     values = standardized(values_at(rows))

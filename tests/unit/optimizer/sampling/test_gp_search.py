@@ -23,6 +23,9 @@ from trialfleet.optimizer.sampling.gp.proposal import proposals
 from trialfleet.optimizer.sampling.gp.search import best_points
 from trialfleet.optimizer.space import SearchSpace
 
+pytestmark = pytest.mark.slow
+
+
 SPACE = {
     "x": {"type": "float", "low": 0, "high": 1},
     "n": {"type": "int", "low": 0, "high": 20},

@@ -10,6 +10,8 @@ import pytest
 
 from trialfleet.optimizer import RegionSampler
 
+pytestmark = pytest.mark.slow
+
 
 def objective(trial: optuna.Trial) -> float:
     kind = trial.suggest_categorical("kind", ["a", "b"])

@@ -147,6 +147,7 @@ def test_without_any_result_the_design_goes_on() -> None:
 # ---------------------------------------------------------------- the model
 
 
+@pytest.mark.slow
 def test_the_model_comes_closer_to_the_optimum_than_the_design() -> None:
     space = make(SQUARE)
     history = explored(space, bowl, 14)
@@ -168,6 +169,7 @@ def test_maximizing_is_minimizing_the_opposite() -> None:
     assert distance(lowest, highest) < 1e-6
 
 
+@pytest.mark.slow
 def test_points_asked_while_others_are_pending_differ_from_one_another() -> None:
     space = make(SQUARE)
     history = explored(space, bowl, 8)
@@ -177,6 +179,7 @@ def test_points_asked_while_others_are_pending_differ_from_one_another() -> None
     assert min(distance(a, b) for a, b in itertools.combinations(pending, 2)) > 0.01
 
 
+@pytest.mark.slow
 def test_a_point_that_failed_is_not_proposed_again() -> None:
     space = make(SQUARE)
     history = explored(space, bowl, 10)
@@ -192,6 +195,7 @@ def test_a_point_that_failed_is_not_proposed_again() -> None:
     assert min(near) < 0.02, "the failure makes the difference"
 
 
+@pytest.mark.slow
 def test_a_region_in_which_trials_fail_is_left_alone_though_values_lead_there() -> None:
     space = make(SQUARE)
     history: list[FrozenTrial] = []
@@ -237,6 +241,7 @@ def test_trials_that_were_given_up_tell_the_model_nothing(monkeypatch: pytest.Mo
     assert seen == [[[0.1], [0.3], [0.5]], [1.0, 1.0, 0.7], [[0.4]]]
 
 
+@pytest.mark.slow
 def test_suggestions_stay_inside_the_space_and_keep_their_types() -> None:
     space = make(MIXED)
     history = explored(space, lambda p: math.log(float(p["rate"])) ** 2, 14, startup_trials=8)

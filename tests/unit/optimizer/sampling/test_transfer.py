@@ -27,6 +27,9 @@ from trialfleet.optimizer.sampling.gp.transfer import MOST_TEACHERS, Teachers
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 
+pytestmark = pytest.mark.slow
+
+
 NUMBERS = np.array([False, False])
 SPACE = SearchSpace.model_validate(
     {

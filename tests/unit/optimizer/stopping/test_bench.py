@@ -37,6 +37,7 @@ def test_one_epoch_counts_one_of_all_and_the_rest_of_three() -> None:
     assert set(replay.complete) == set(np.argsort(table.curves[:, 0])[:3].tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["power", "overfit"])
 def test_ours_saves_most_epochs_and_finds_the_best(family: str) -> None:
     found = [scores(drawn(family, seed), lanes=4, rules=("ours",)) for seed in range(3)]
@@ -45,6 +46,7 @@ def test_ours_saves_most_epochs_and_finds_the_best(family: str) -> None:
     assert all(ONE_EPOCH in each for each in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_each_rule_replays_the_same(name: str) -> None:
     table = drawn("crossing", 1, trials=12)

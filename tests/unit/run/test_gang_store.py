@@ -1,0 +1,198 @@
+"""Where checkpoints of large gangs lie in S3: what is signed, for whom, and when anew."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
+
+import boto3
+import pytest
+
+from tests.moto_server import empty_account, moto_server
+from trialfleet.files import read_json, write_json
+from trialfleet.nodes.gang import store as on_node
+from trialfleet.nodes.gang.packages import CHECKPOINT, Package
+from trialfleet.nodes.gang.store import LINKS, Links, Pointer, StoreError, pointer_of
+from trialfleet.workflows.gang.roster import FORM, RUN, Roster
+from trialfleet.workflows.gang.store import AGAIN_SECONDS, AHEAD, FRESH_SECONDS, GangStore
+from trialfleet.workflows.plan.folder import TrialFolder
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+pytestmark = pytest.mark.slow
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with moto_server() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
+    empty_account(server)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    client = boto3.client("s3", region_name="us-east-1")
+    client.create_bucket(Bucket="ours")
+    return client
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> TrialFolder:
+    found = TrialFolder(tmp_path)
+    found.gang.mkdir()
+    write_json(found.gang_store, {"prefix": "s3://ours/of/a trial"})
+    return found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(s3: S3Client, clock: Clock) -> Iterator[GangStore]:
+    found = GangStore(clock=clock)
+    yield found
+    found.close()
+
+
+def roster(generation: int = 1, start: str | None = None) -> Roster:
+    return Roster(cluster=1, state=RUN, generation=generation, start=start)
+
+
+def checkpoint(generation: int, number: int) -> str:
+    return Package(CHECKPOINT, generation, number).name
+
+
+def signed(store: GangStore, place: TrialFolder, of: Roster, *delivered: str) -> Links:
+    """What the agents find, once S3 has answered."""
+    store.share(place, of, delivered)
+    store._thread.submit(lambda: None).result()
+    store.share(place, of, delivered)
+    return Links.of((place.gang / LINKS).read_bytes() if (place.gang / LINKS).exists() else None)
+
+
+def test_what_is_put_by_one_address_is_had_by_another(
+    store: GangStore, place: TrialFolder, tmp_path: Path, s3: S3Client
+) -> None:
+    name = checkpoint(1, 3)
+    links = signed(store, place, roster())
+    assert [*links.put] == [checkpoint(1, n) for n in range(1, AHEAD + 1)]
+    (tmp_path / "state").write_bytes(content := b"w" * 3_000_000)
+    blocks: list[int] = []
+    pointer = on_node.upload(tmp_path / "state", links.put[name], lambda: blocks.append(1))
+    assert len(blocks) == 3, "signs of life meanwhile"
+    assert s3.head_object(Bucket="ours", Key=f"of/a trial/{name}")["ContentLength"] == 3_000_000
+    (place.gang / name).write_bytes(pointer.as_bytes())
+    assert pointer_of(place.gang / name) == pointer
+    links = signed(store, place, roster(2, start=name), name)
+    assert checkpoint(2, 1) in links.put
+    on_node.download(pointer, links.get[name], tmp_path / "back", lambda: None)
+    assert (tmp_path / "back").read_bytes() == content
+    with pytest.raises(StoreError, match="of 7 bytes 3000000 came"):
+        on_node.download(Pointer(7, "x"), links.get[name], tmp_path / "back", lambda: None)
+    with pytest.raises(StoreError, match="no address"):
+        on_node.download(pointer, None, tmp_path / "back", lambda: None)
+    store.remove(place, {name})
+    store.close()
+    with pytest.raises(StoreError, match="404"):
+        on_node.download(pointer, links.get[name], tmp_path / "back", lambda: None)
+
+
+def test_addresses_are_signed_anew_when_few_are_left_or_they_grow_old(
+    store: GangStore, place: TrialFolder, clock: Clock
+) -> None:
+    first = signed(store, place, roster())
+    assert signed(store, place, roster(), checkpoint(1, 4), checkpoint(1, 2)) == first
+    later = signed(store, place, roster(), checkpoint(1, 5), checkpoint(2, 9))
+    assert next(iter(later.put)) == checkpoint(1, 6)
+    (place.gang / LINKS).unlink()
+    assert signed(store, place, roster(), checkpoint(1, 5)).put == {}, "nothing has changed"
+    clock.now += FRESH_SECONDS
+    assert signed(store, place, roster(), checkpoint(1, 5)).put.keys() == later.put.keys()
+
+
+def test_at_the_end_nothing_of_an_attempt_is_left_and_all_of_another(
+    store: GangStore, place: TrialFolder, s3: S3Client
+) -> None:
+    for name in ("a trial/x", "a trial/checkpoint", "a trial2/x"):
+        s3.put_object(Bucket="ours", Key=f"of/{name}", Body=b"x")
+    store.remove_all(place)
+    store.close()
+    left = s3.list_objects_v2(Bucket="ours", Prefix="of/")["Contents"]
+    assert "of/a trial2/x" in [one["Key"] for one in left]
+    assert not [one["Key"] for one in left if one["Key"].startswith("of/a trial/")]
+
+
+def test_a_package_that_is_none_of_s3_is_left_alone(
+    store: GangStore, place: TrialFolder, s3: S3Client
+) -> None:
+    name = checkpoint(1, 1)
+    (place.gang / name).write_bytes(b"checkpoint" + b"\0" * 5000)
+    assert pointer_of(place.gang / name) is None
+    assert signed(store, place, roster(2, start=name), name).get == {}
+    s3.put_object(Bucket="ours", Key=f"of/a trial/{name}", Body=b"another's")
+    store.remove(place, {name})
+    store.close()
+    assert s3.head_object(Bucket="ours", Key=f"of/a trial/{name}")
+
+
+def test_without_a_generation_that_trains_or_a_place_nothing_is_signed(
+    store: GangStore, place: TrialFolder
+) -> None:
+    assert signed(store, place, Roster(cluster=1, state=FORM)).put == {}
+    place.gang_store.unlink()
+    assert signed(store, place, roster()).put == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"s3": true}', '{"s3": true, "size": "x"}'])
+def test_a_damaged_pointer_is_no_pointer(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p").write_text(text)
+    assert pointer_of(tmp_path / "p") is None
+    assert Links.of(text.encode()).put == {}
+
+
+def test_a_bucket_that_is_not_there_is_said_once_a_minute_and_asked_again(
+    store: GangStore,
+    place: TrialFolder,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    s3: S3Client,
+) -> None:
+    write_json(place.gang_store, {"prefix": "s3://not-yet/x"})
+    with caplog.at_level(logging.WARNING, "trialfleet"):
+        for _ in range(3):
+            assert signed(store, place, roster()).put == {}
+    (record,) = caplog.records
+    assert "s3://not-yet: " in record.message
+    assert "checkpoints go by the access point" in record.message
+    s3.create_bucket(Bucket="not-yet")
+    clock.now += AGAIN_SECONDS
+    assert len(signed(store, place, roster()).put) == AHEAD
+
+
+def test_the_addresses_are_of_the_bucket_s_own_aws_region(
+    store: GangStore, place: TrialFolder, s3: S3Client
+) -> None:
+    where = {"LocationConstraint": "eu-central-1"}
+    s3.create_bucket(Bucket="elsewhere", CreateBucketConfiguration=where)  # type: ignore[arg-type]
+    write_json(place.gang_store, {"prefix": "s3://elsewhere/x"})
+    (address, *_) = signed(store, place, roster()).put.values()
+    assert "eu-central-1%2Fs3%2Faws4_request" in address
+    with urlopen(Request(address, data=b"x", method="PUT")) as answer:  # noqa: S310
+        assert answer.status == 200
+    assert read_json(place.gang_store)["prefix"] == "s3://elsewhere/x"
