@@ -13,17 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import boto3
 import psutil
 import pytest
 
 from tests import gang_rank
 from tests.conftest import MakeRun
+from tests.moto_server import empty_account, moto_server
 from tests.pool.watching import dagmans, processes_with
 from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
 from trialfleet import Run, RunState
 from trialfleet.nodes import trial
 from trialfleet.nodes.gang import agent
+from trialfleet.nodes.gang.store import pointer_of
 from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
@@ -166,6 +169,33 @@ def test_a_disturbed_gang_comes_to_the_same(
     assert own.roster.start is not None, "it went on from a checkpoint"
     (record,) = own.run.trials()
     assert record.attempts == 1
+
+
+@pytest.mark.thorough
+def test_a_gang_that_lost_a_rank_goes_on_from_a_checkpoint_in_s3(
+    make_gang: MakeGang, wait_for: WaitFor, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (keys := work / "credentials").write_text(
+        "[default]\naws_access_key_id = id\naws_secret_access_key = secret\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto_server() as address:
+        empty_account(address)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        s3 = boto3.client("s3")
+        s3.create_bucket(Bucket="ours")
+        size = {"min": 2, "max": 3, "checkpoints": "s3://ours/gangs"}
+        own = make_gang(steps=1200, resources={"nodes": size, "memory": "1GB", "disk": "100MB"})
+        own.run.submit()
+        wait_for(lambda: own.trains() and any(map(pointer_of, own.place.gang.glob("ch*.tar"))))
+        kill_rank(own)
+        wait_for(lambda: own.roster is not None and own.roster.start is not None)
+        assert own.roster is not None
+        assert s3.list_objects_v2(Bucket="ours", Prefix="gangs/demo/")["KeyCount"] > 0
+        assert own.run.wait().state is RunState.DONE
+        wait_for(lambda: s3.list_objects_v2(Bucket="ours")["KeyCount"] == 0)
+    assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
 
 
 @pytest.mark.thorough
