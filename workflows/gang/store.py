@@ -97,7 +97,7 @@ class GangStore:
             and now - issue.at < FRESH_SECONDS
         ):
             return
-        get = [roster.start] if roster.start and pointer_of(place.gang / roster.start) else []
+        get = [roster.start] if roster.start and _is_pointer(place.gang / roster.start) else []
         links = self._links(there, roster.generation, range(newest + 1, newest + 1 + AHEAD), get)
         if links is None:
             return
