@@ -28,6 +28,7 @@ KILLS, SEED = int(os.environ.get("LAB_KILLS", "12")), 14
 NODES = 3
 STEP_SECONDS, SAVE_SECONDS = 0.05, 1.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 2.0, 8.0  # seconds between two events
+EVENT_SECONDS = 13.0  # of training for each: pause, recovery, and what a lost step costs
 NOTICE_SECONDS = 30.0  # from AWS's notice to the end of a spot instance; real ones have 120
 TRAINER = Path(__file__).with_name("lab_rank.py")
 FLEET = {
@@ -48,8 +49,7 @@ def project(project: Project) -> Project:
 
 def study(project: Project) -> str:
     """Write the study: it trains until the events are over, and some more."""
-    seconds = KILLS * (SHORTEST_PAUSE + LONGEST_PAUSE) / 2
-    steps = round(seconds / STEP_SECONDS)
+    steps = round(KILLS * EVENT_SECONDS / STEP_SECONDS)
     return project.write_study(
         {"steps": steps, "seconds": STEP_SECONDS, "checkpoint_seconds": SAVE_SECONDS},
         name="gang",

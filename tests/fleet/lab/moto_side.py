@@ -148,7 +148,8 @@ def network_of(region: str) -> IPv4Network:
 def mend_instances() -> None:
     """Have instances take two more settings of their launch template, which moto forgets.
 
-    And, where the caller names no subnet, the default one of the zone: moto invents an address.
+    All of them take its profile; and, where the caller names no subnet, the default one of the
+    zone: moto invents an address.
     """
     from moto.ec2.models import EC2Backend
 
@@ -170,6 +171,21 @@ def mend_instances() -> None:
         return run(self, *words, **named)
 
     EC2Backend.run_instances = run_instances  # type: ignore[method-assign]
+    associate = EC2Backend.associate_iam_instance_profile
+
+    def associate_all(self: Any, instance_id: str, **profile: Any) -> Any:
+        """Of instances that are launched by one call moto gives the profile to the first alone."""
+        launched = next(
+            one.instances
+            for one in self.reservations.values()
+            if instance_id in {each.id for each in one.instances}
+        )
+        others = {each.id for each in launched} - {instance_id}
+        for other in others - self.iam_instance_profile_associations.keys():
+            associate(self, other, **profile)
+        return associate(self, instance_id, **profile)
+
+    EC2Backend.associate_iam_instance_profile = associate_all  # type: ignore[assignment, method-assign]
 
 
 CONSOLES: dict[str, Callable[[], bytes]] = {}  # what tells what a machine's console has printed
