@@ -12,12 +12,15 @@ import os
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.study.spec import Study
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
@@ -49,8 +52,31 @@ def published_already(study: Study, run: str) -> Path | None:
     return next((place for place in places if place.exists()), None)
 
 
-def claim_run(study: Study, out: Path | None) -> tuple[str, Path]:
-    """Return an id that no other run of the study has or gets, and the run's folder.
+@dataclass(frozen=True)
+class Claim:
+    """An id that no other run of its study has or gets.
+
+    Attributes:
+        run: the id.
+        place: the run's folder.
+        made: what was made to claim it, innermost first.
+    """
+
+    run: str
+    place: Path
+    made: tuple[Path, ...]
+
+    def release(self) -> None:
+        """Remove what was made if no run came of it; what isn't empty stays."""
+        if RunFolder(self.place).study.exists():
+            return
+        for path in self.made:
+            with suppress(OSError):  # another plan has put something there
+                path.rmdir() if path.is_dir() else path.unlink()
+
+
+def claim_run(study: Study, out: Path | None) -> Claim:
+    """Claim an id that no other run of the study has or gets, and a folder for the run.
 
     Args:
         study: a resolved study.
@@ -65,18 +91,31 @@ def claim_run(study: Study, out: Path | None) -> tuple[str, Path]:
     for number in itertools.count(1):
         run = first if number == 1 else f"{first}-{number}"
         place = default_folder(study, run) if out is None else out
-        if published_already(study, run) or not _claim_models(study, run, place):
+        new = [] if out is not None else _absent(place.parent)
+        if published_already(study, run) or (claimed := _claim_models(study, run, place)) is None:
             continue
-        if out is not None or _makes(place):
-            return run, place
+        if out is not None:
+            return Claim(run, place, tuple(claimed))
+        if _makes(place):
+            return Claim(run, place, (place, *new, *claimed))
     raise AssertionError("numbers end")
 
 
-def _claim_models(study: Study, run: str, place: Path) -> bool:
-    """Claim an id for a folder; one that was claimed for the same folder before is its own."""
+def _absent(folder: Path) -> list[Path]:
+    """The folder and those above it, as far as they aren't there."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _claim_models(study: Study, run: str, place: Path) -> list[Path] | None:
+    """Claim an id for a folder; one that was claimed for the same folder before is its own.
+
+    Returns:
+        What was made for it, innermost first; None where another run has the id.
+    """
     if not study.publishes:
-        return True
+        return []
     claims = Path(study.publish) / study.name / _CLAIMS
+    made = _absent(claims)
     claims.mkdir(parents=True, exist_ok=True)
     _forget(claims.iterdir())
     whose = os.path.abspath(place)  # noqa: PTH100 - links stay
@@ -84,8 +123,8 @@ def _claim_models(study: Study, run: str, place: Path) -> bool:
         with (claims / run).open("x", encoding="utf-8") as claim:
             claim.write(whose)
     except FileExistsError:
-        return _read(claims / run) == whose
-    return True
+        return made if _read(claims / run) == whose else None
+    return [claims / run, *made]
 
 
 def _read(claim: Path) -> str | None:

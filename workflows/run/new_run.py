@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import date
 from functools import partial
 from os import PathLike
@@ -109,19 +108,14 @@ def _plan(
     if run is not None:
         place = place or default_folder(study, run)
         return Run(write(study, run=run, out=place).root)
-    of_study, of_all = default_folder(study, "run").parents[:2]
-    new = [folder for folder in (of_study, of_all) if not folder.exists()]
     try:
-        run, place = claim_run(study, place)
+        claim = claim_run(study, place)
     except OSError as error:
         raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
     try:
-        return Run(write(study, run=run, out=place).root)
+        return Run(write(study, run=claim.run, out=claim.place).root)
     except BaseException:
-        if out is None:
-            with suppress(OSError):  # it isn't empty, and so is another's, or whole
-                for made in (place, *new):
-                    made.rmdir()
+        claim.release()
         raise
 
 

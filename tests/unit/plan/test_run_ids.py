@@ -129,7 +129,12 @@ def test_a_plan_that_fails_leaves_no_folder(place: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", str(place))
     with pytest.raises(InputError, match="under /tmp"):
         plan(make_study(place))
-    assert not (place / "runs").exists()
+    for made in ("runs", "models"):
+        assert not (place / made).exists()
+    (other := place / "models" / "other").mkdir(parents=True)
+    with pytest.raises(InputError, match="under /tmp"):
+        plan(make_study(place), out=place / "here")
+    assert [*(place / "models").iterdir()] == [other]
 
 
 @pytest.mark.usefixtures("empty_queue")
