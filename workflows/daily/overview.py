@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # what stands before a command or a path in a reason, and what is said of it in a line of its own
-_TO_COPY = {"; to change that: ": "next", SEE: "log"}
+_TO_COPY = {"; to change that: ": "to change that", SEE: "log"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,15 +219,14 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
 def to_copy(shown: Overview) -> list[str]:
     """Return the commands and paths of the reasons, a line each: a table would fold them.
 
-    Of each region those of its newest day that has any.
+    Of each region that of its newest outcome: what is older has been overtaken.
     """
-    found: dict[str, str] = {}
+    newest: dict[str, Outcome] = {}
     for day in shown.days:
         for one in day.outcomes:
-            _, label, text = _split(one.why)
-            if text:
-                found.setdefault(one.region, f"{label}  {one.region}  {shortened(text)}")
-    return list(found.values())
+            newest.setdefault(one.region, one)
+    split = {region: _split(one.why)[1:] for region, one in newest.items()}
+    return [f"{label}  {name}  {shortened(text)}" for name, (label, text) in split.items() if text]
 
 
 def _split(why: str) -> tuple[str, str, str]:

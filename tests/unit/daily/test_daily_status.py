@@ -48,7 +48,7 @@ def test_a_long_reason_takes_one_line_and_what_is_to_be_copied_stands_below_the_
     monkeypatch.setenv("COLUMNS", str(width))
     lines = CliRunner().invoke(main, ["daily", "status", str(file)]).output.splitlines()
     near = command.replace(f"{tmp_path}/", "")  # a model of no run here: its path from here
-    assert [line for line in lines if "promote" in line] == [f"next  A  {near}"]
+    assert [line for line in lines if "promote" in line] == [f"to change that  A  {near}"]
     assert [line for line in lines if str(log) in line] == [f"log  NO  {log}"]
     rows = [line for line in lines if line.startswith("│")]
     assert all(len(line) <= width for line in rows)

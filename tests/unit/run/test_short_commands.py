@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from datetime import date
+from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,14 @@ def test_daily_status_names_it_in_short_too(
     day = date(2026, 11, 22)
     why = f"kept r0: loss 9; to change that: trialfleet promote {model}"
     one = Outcome(date=day, region="A", attempt=1, ending=Ending.KEPT, why=why, run="r1")
-    view = DayView(date=day, counts={}, open=0, attempts=(), outcomes=(one,))
-    seen = Overview(study="one", days=(view,), newest=(one,), next_start=None, clock=None)
-    assert to_copy(seen) == ["next  A  trialfleet promote r1/A"]
+    later = replace(one, date=day + timedelta(days=1), ending=Ending.PUBLISHED, why="", run="r2")
+    for outcomes, told in (
+        ([one], ["to change that  A  trialfleet promote r1/A"]),
+        ([later, one], []),  # nobody wants the older one back
+    ):
+        days = tuple(
+            DayView(date=each.date, counts={}, open=0, attempts=(), outcomes=(each,))
+            for each in outcomes
+        )
+        seen = Overview(study="one", days=days, newest=(), next_start=None, clock=None)
+        assert to_copy(seen) == told
