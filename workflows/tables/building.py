@@ -170,10 +170,7 @@ def _goal(
     inferred = wanted == "auto"
     written = cells.as_people_write_numbers(values) if kind == "text" and inferred else ""
     if written:
-        raise TableError(
-            f"the target {values.name!r} is {written}; or table: {{task: classification}}, if its "
-            f"{values.n_unique()} different texts are classes"
-        )
+        raise TableError(f"the target {values.name!r} is {written}{_where(values, numbered)}")
     task = _task_of(found, kind) if wanted == "auto" else wanted
     if task == "regression":
         numbers = _numbers(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
@@ -192,6 +189,19 @@ def _goal(
     slip = _slip(values, kind, numbered) if inferred else ""
     note = f"is taken as classes: {slip}" if slip else ""
     return _Goal(task=task, inferred=inferred, kind=kind, values=codes, classes=classes, note=note)
+
+
+def _where(values: pl.Series, numbered: Sequence[int]) -> str:
+    """Say where a target is written as people write numbers; all of it may be meant as classes."""
+    found = cells.understood_as("number", values)
+    row = f"row {numbered[found.row]} below the header"
+    if found.are_most():
+        are = "is so, in" if found.others == 1 else "are so, the first in"
+        return f"; {found.others} of its cells {are} {row}"
+    return (
+        f" ({row}, {found.others} of its cells); or table: {{task: classification}}, if its "
+        f"{values.n_unique()} different texts are classes"
+    )
 
 
 def _task_of(values: pl.Series, kind: str) -> Task:

@@ -143,6 +143,16 @@ def test_numbers_as_people_write_them_are_told_as_such(form: str) -> None:
     assert built({**FEATURE, "y": classes}, task="classification")[0].columns.classes
 
 
+def test_a_cell_of_a_target_that_is_written_with_a_comma_is_told_with_its_row() -> None:
+    texts = [str(100 + i) for i in range(ROWS)]
+    texts[6] = "12,5"
+    told = problem_of({**FEATURE, "y": texts})
+    assert told.endswith("nor units; 1 of its cells is so, in row 7 below the header")
+    texts[8:10] = "1,5", "2,5"
+    told = problem_of({**FEATURE, "y": texts})
+    assert told.endswith("nor units; 3 of its cells are so, the first in row 7 below the header")
+
+
 @pytest.mark.parametrize("form", ["{:02}.08.2024", "8/{}/24", "2024/08/{:02}", "{}-8-2024 07:30"])
 def test_dates_as_people_write_them_are_told_as_such(form: str) -> None:
     texts = [form.format(1 + i // 2) for i in range(ROWS)]
