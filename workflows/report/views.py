@@ -129,8 +129,21 @@ def _trouble(row: RegionReport) -> str:
     if row.gate_worse and row.gate and row.not_latest is None:
         return row.gate
     if row.worse is not None:
-        return f"tuned settings are worse than default by {row.report.metric}"
+        return _worse_than_default(row)
     return row.holdout or ""
+
+
+def _worse_than_default(row: RegionReport) -> str:
+    return f"tuned settings are worse than default by {row.report.metric}"
+
+
+def next_command(row: RegionReport) -> str | None:
+    """What to type about a region that needs attention.
+
+    `why` says where a region stands: of tuned settings that are worse it knows nothing.
+    """
+    is_worse = row.worse is not None and _trouble(row) == _worse_than_default(row)
+    return row.next_command if is_worse else row.why_command
 
 
 def lesson(row: RegionReport) -> str:

@@ -374,6 +374,7 @@ def test_what_to_do_about_a_worse_model_is_a_command_to_copy(
     ]
     model, before = Path("/models/s/A/r"), Path("/models/s/A/a day before")
     facts: dict[str, Any] = {"published": model, "in_force": model, "previous": before}
+    facts["folder"] = Path("/runs/r/regions/A")
     browser.open(fleet.report(fleet.region("A", trials, **facts)))
     alerts = browser.run(
         "return [...document.querySelectorAll('#region-A .alert')].map(e => e.innerText)"
@@ -381,4 +382,5 @@ def test_what_to_do_about_a_worse_model_is_a_command_to_copy(
     assert alerts[1].startswith(
         "Its model is the region's latest. To go back to run a day before's, which measured better:"
     )
-    assert browser.texts("#region-A .alert code") == [f"trialfleet promote '{before}'"]
+    for place in ("#region-A .alert", ".attention"):  # `why` would not know of it
+        assert browser.texts(f"{place} code") == [f"trialfleet promote '{before}'"]
