@@ -47,6 +47,7 @@ DEMO ?= demo
 
 # An environment for those who use it; with all that tests need, where that is there already.
 install: $(if $(wildcard $(VENV)/ready),$(VENV)/ready,$(VENV)/run)
+	@echo "trialfleet is in $(VENV); to have it at hand: . $(BIN)/activate"
 
 demo: install
 	$(BIN)/trialfleet pool up

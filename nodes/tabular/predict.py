@@ -78,6 +78,9 @@ def load_model(folder: Path) -> Model:
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])
+    except KeyError as error:  # another trainer's, perhaps
+        why = f"its model.json has no {error}"
+        raise ValueError(f"{folder} holds no model of `trainer: tabular`: {why}") from error
     except _UNUSABLE as error:
-        raise ValueError(f"{folder} holds no model of the tabular trainer: {error}") from error
+        raise ValueError(f"{folder} holds no model of `trainer: tabular`: {error}") from error
     return Model(columns=columns, numeric_scale=numeric, target_scale=target, network=network)

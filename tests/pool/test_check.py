@@ -25,12 +25,15 @@ def test_a_trainer_that_works_leaves_no_trace_and_costs_nothing(
     (work / "rows.csv").write_text("1,2\n")
     run = make_run(regions=["A", "B"], data="rows.csv", budget={"trials": 2, "lanes": 1})
     before = {path.name for path in run.folder.iterdir()}
+    with pytest.raises(InputError, match=r"no region 'C'; regions: 'A', 'B'"):
+        run.check(region="C")
+    assert run.check(region="B").region == "B"
     checked = run.check()
     assert checked.region == "A"
     assert checked.metrics is not None
     assert checked.metrics["loss"] == pytest.approx(0.04)  # of the default settings
     assert "A with its default settings: loss 0.04" in str(checked)
-    assert "it was tried with A alone, the first of 2 regions" in str(checked)
+    assert "it was tried with A alone, of 2 regions" in str(checked)
     assert {path.name for path in run.folder.iterdir()} == before | {"hand.lock"}
     assert run.status().state is RunState.PLANNED
     run.submit()

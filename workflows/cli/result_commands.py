@@ -219,4 +219,4 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from error
     except ValueError as error:
-        raise InputError(str(error)) from error
+        raise InputError(str(error).replace("/dev/stdin: ", "standard input: ")) from error

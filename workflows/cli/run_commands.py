@@ -168,8 +168,9 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
     if not folders and not planned:
         raise InputError("name the runs to remove, or give --planned; there are: trialfleet runs")
     opened = [Run(folder) for folder in dict.fromkeys(folders)]
-    for run in opened:
-        say(f"{run.study.name}/{run.run_id}  {run.status().state}  {run.folder}")
+    found = [(run, run.check_removable()) for run in opened]  # before anybody is asked
+    for run, status in found:
+        say(f"{run.study.name}/{run.run_id}  {status.state}  {run.folder}")
     if opened and not yes:
         _ask(f"Remove {len(opened)} run(s)?")
     for run in opened:

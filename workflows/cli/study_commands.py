@@ -32,6 +32,11 @@ check_option = click.option(
     is_flag=True,
     help="Try the trainer first, once in each of its modes, as jobs by themselves.",
 )
+check_region_option = click.option(
+    "--check-region",
+    metavar="REGION",
+    help="Likewise, for this region (--check: the first).",
+)
 
 
 def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path | None:
@@ -49,6 +54,7 @@ def planning(command: Command) -> Command:
     """What a study is planned with: its file, the run's folder and id, and a check."""
     for option in (
         check_option,
+        check_region_option,
         date_option,
         click.option(
             "--run-id",
@@ -115,6 +121,7 @@ def plan(
     run_id: str | None,
     day: date | None,
     checks: bool,
+    check_region: str | None,
     as_json: bool,
 ) -> None:
     """Write the folder of a run of STUDY and print what will run."""
@@ -125,15 +132,15 @@ def plan(
     pool_check = planned.check_pool()
     if as_json:
         checked = None
-        if checks:
+        if checks or check_region:
             with progress_lines(err=True) as progress:
-                checked = planned.check_or_remove(progress)
+                checked = planned.check_or_remove(progress, check_region)
         print_json({**plan_summary(planned, pool_check), "check": checked and asdict(checked)})
         return
     here = shell_quoted(planned.folder)
     say(plan_text(planned, pool_check))
-    if checks:
-        _check(planned.check_or_remove)
+    if checks or check_region:
+        _check(planned.check_or_remove, check_region)
     if pool_check.hopeless:
         say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
     else:
@@ -170,6 +177,7 @@ def run(
     run_id: str | None,
     day: date | None,
     checks: bool,
+    check_region: str | None,
     anyway: bool,
 ) -> None:
     """Plan a run of STUDY, submit it and watch it to its end.
@@ -187,8 +195,8 @@ def run(
     connect()  # without HTCondor there is nothing to plan for
     planned = there or _planned(study, out, run_id, day)
     say(plan_text(planned, planned.check_pool()))
-    if checks:
-        _check(planned.check if there else planned.check_or_remove)
+    if checks or check_region:
+        _check(planned.check if there else planned.check_or_remove, check_region)
     try:
         job = handed_over(planned, partial(planned.submit, anyway=anyway))
     except InputError:  # it was made for this alone
@@ -199,12 +207,14 @@ def run(
     watch_to_the_end(planned)
 
 
-def _check(check: Callable[[Callable[[str], None]], Checked]) -> None:
+def _check(
+    check: Callable[[Callable[[str], None], str | None], Checked], region: str | None
+) -> None:
     from trialfleet.workflows.run.dry_start import SECONDS
 
     say(f"  check    the trainer is started once in each mode, for {SECONDS:.0f} s at most …")
     with progress_lines(" " * 11) as progress:
-        checked = check(progress)
+        checked = check(progress, region)
     say(indent(str(checked), " " * 11))
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _NONE = "—"  # of costs that belong to no run or region
+_LITTLE = 0.1  # slot hours of all together: with two decimals each run would have 0.00
 _UNKNOWN = "\N{EN DASH}"
 _FIGURES = ("work", "lost", "boot", "idle")
 
@@ -29,13 +30,14 @@ def costs_table(sums: Sequence[Sum], total: Sum, by: Sequence[str]) -> Table:
     table.add_column("USD", footer=_sum(total.usd), justify="right")
     for name in shown:
         table.add_column(name, footer=_sum(getattr(total, name)), justify="right")
-    table.add_column("slot hours", footer=f"{total.hours:.2f}", justify="right")
+    decimals = 2 if total.hours >= _LITTLE else 4
+    table.add_column("slot hours", footer=f"{total.hours:.{decimals}f}", justify="right")
     for one in sums:
         figures = [one.usd, *(getattr(one, name) for name in shown)]
         table.add_row(
             *(Text(one.key[name] or _NONE) for name in by),
             *map(_sum, figures),
-            f"{one.hours:.2f}",
+            f"{one.hours:.{decimals}f}",
         )
     keep_numbers_whole(table)
     return table

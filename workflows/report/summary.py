@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trialfleet.errors import first_of
 from trialfleet.workflows.output import Fitting, keep_numbers_whole
 from trialfleet.workflows.report.analysis import unreported
 from trialfleet.workflows.report.formatting import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _LONGEST_WORD = 24  # columns that a word of a name gets before it is folded
+_IN_FULL, _NAMED = 2, 8  # regions whose words are told, or whose names, in a terminal
 _STYLES = {"worse": "red", "kept": "yellow"}
 
 
@@ -109,7 +111,7 @@ def _title(report: Report, with_best: bool) -> str:
 def _caption(report: Report) -> Text | None:
     from rich.text import Text
 
-    worse = [line for row in report.regions if row.worse is not None for line in _worse(row)]
+    worse = _worse([row for row in report.regions if row.worse is not None])
     lines = [*worse, report.advice] if worse else []
     if warning := unreported(report.report_metric, report.regions):
         lines.append(warning)
@@ -120,11 +122,17 @@ def _caption(report: Report) -> Text | None:
     return caption if caption else None
 
 
-def _worse(row: RegionReport) -> list[str]:
-    sentence = (
-        f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}".rstrip()
-    )
-    return [sentence, row.next_command] if row.next_command else [sentence]
+def _worse(rows: list[RegionReport]) -> list[str]:
+    """Say where tuned settings are worse than default ones, and what to do about it."""
+    if len(rows) > _IN_FULL:
+        named = first_of([row.name for row in rows], _NAMED)
+        where = f"Tuned is worse than default in {len(rows)} regions: {named}"
+        return [f"{where}; the report says what to do about each."]
+    lines = []
+    for row in rows:
+        sentence = f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}"
+        lines += [sentence.rstrip(), *filter(None, [row.next_command])]
+    return lines
 
 
 def report_decimals(report: Report) -> int | None:

@@ -10,14 +10,14 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from trialfleet.errors import InputError
+from trialfleet.errors import InputError, first_of
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import RegionGraph, graph_of
+from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.trial_files import Mode, TrialOrder, write_trial
 from trialfleet.workflows.run.check_job import Watched, run_job
 from trialfleet.workflows.run.last_words import last_words, missing_module
@@ -25,6 +25,7 @@ from trialfleet.workflows.status.region_state import NO_MODEL
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
+_SHOWN = 5  # names of regions in a message
 SECONDS = 60.0  # that a mode is tried: what trains for so long has started well
 _WITH = {
     "tune": "",
@@ -59,8 +60,8 @@ class Checked:
         """In a line for each thing to know."""
         if self.regions == 1:
             return self._found()
-        first = f"it was tried with {self.region} alone, the first of {self.regions} regions"
-        return f"{self._found()}\n{first}"
+        alone = f"it was tried with {self.region} alone, of {self.regions} regions"
+        return f"{self._found()}\n{alone}; with another: --check-region REGION"
 
     def _found(self) -> str:
         if self.metrics is None:
@@ -103,9 +104,12 @@ class TrainerFailsError(InputError):
 
 
 def check(
-    folder: RunFolder, seconds: float = SECONDS, progress: Callable[[str], None] | None = None
+    folder: RunFolder,
+    seconds: float = SECONDS,
+    progress: Callable[[str], None] | None = None,
+    region: str | None = None,
 ) -> Checked:
-    """Run a planned run's first trial as a job by itself, and return what became of it.
+    """Run a region's first trial as a job by itself, and return what became of it.
 
     It has the seed of the trial that the run begins with, which so has the same result where the
     trainer is repeatable. Once it has trained in time, its full training is tried in the same way,
@@ -115,20 +119,33 @@ def check(
         folder: the run's; it isn't submitted.
         seconds: how long to wait for the end of each job.
         progress: takes a line, again and again: what a job waits for, or where it runs.
+        region: whose trial; default: the first's.
 
     Raises:
         TrainerFailsError: with the trainer's last words.
-        InputError: the trainer doesn't tell a metric that the study names.
+        InputError: there is no such region, or the trainer doesn't tell a metric that the study
+            names.
         PoolError: HTCondor is out of reach or refuses a job.
     """
     frozen = load_frozen(folder.study)
+    graph = _region_of(graph_of(frozen.study), region)
     use(connect())
     shutil.rmtree(folder.check.root, ignore_errors=True)  # what a check before this one left
-    order = first_order(frozen.study, graph_of(frozen.study).regions[0])
+    order = first_order(frozen.study, graph)
     tried = _Check(frozen, folder, order, seconds, progress or (lambda _: None))
     checked = replace(tried.all_modes(), regions=len(frozen.study.region_table))
     shutil.rmtree(folder.check.root, ignore_errors=True)
     return checked
+
+
+def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
+    if name is None:
+        return graph.regions[0]
+    found = {region.name: region for region in graph.regions}
+    if name not in found:
+        known = first_of([*map(repr, found)], _SHOWN)
+        raise InputError(f"no region {name!r}{did_you_mean(name, found)}; regions: {known}")
+    return found[name]
 
 
 class _Check:

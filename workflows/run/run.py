@@ -87,11 +87,14 @@ class Run:
         """Return what the pool, as it is now, has for the run's trials."""
         return check_pool(self._files)
 
-    def check(self, progress: Callable[[str], None] | None = None) -> dry_start.Checked:
+    def check(
+        self, progress: Callable[[str], None] | None = None, region: str | None = None
+    ) -> dry_start.Checked:
         """Start the trainer once, as a job by itself that costs nothing of the budget.
 
         Args:
             progress: takes a line, again and again: what the job waits for, or where it runs.
+            region: for which it is started; default: the first.
 
         Raises:
             InputError: the run was submitted before, or the trainer fails; with its last words.
@@ -103,22 +106,25 @@ class Run:
                 raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
             if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
-            return dry_start.check(self._files, progress=progress)
+            return dry_start.check(self._files, progress=progress, region=region)
 
-    def check_or_remove(self, progress: Callable[[str], None] | None = None) -> dry_start.Checked:
+    def check_or_remove(
+        self, progress: Callable[[str], None] | None = None, region: str | None = None
+    ) -> dry_start.Checked:
         """Start the trainer once, as `check` does; if that fails, remove the run.
 
         What the trial received and left is kept beside the run, in `.failed-check`, until the next.
 
         Args:
             progress: as `check`.
+            region: likewise.
 
         Raises:
             InputError: as `check`.
             PoolError: HTCondor is out of reach or refuses the job; the run stays.
         """
         try:
-            return self.check(progress)
+            return self.check(progress, region)
         except dry_start.TrainerFailsError as error:
             kept = self.folder.with_name(".failed-check")
             shutil.rmtree(kept, ignore_errors=True)
@@ -207,6 +213,21 @@ class Run:
                 f"another: {status.again}"
             )
 
+    def check_removable(self) -> RunStatus:
+        """Return where the run stands, if it may be removed.
+
+        Raises:
+            InputError: the run is under way, or may be.
+        """
+        status = self.status()
+        if not status.ended:
+            why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
+            raise InputError(
+                f"{str(self.folder)!r} is {status.state}{why}; a run is removed once it has "
+                f"ended: trialfleet stop {shell_quoted(self.folder)}"
+            )
+        return status
+
     def remove(self) -> None:
         """Delete the run's folder; models that it has published stay.
 
@@ -214,13 +235,7 @@ class Run:
             InputError: the run is under way, or may be.
         """
         with alone(self._files):
-            status = self.status()
-            if not status.ended:
-                why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
-                raise InputError(
-                    f"{str(self.folder)!r} is {status.state}{why}; a run is removed once it has "
-                    f"ended: trialfleet stop {shell_quoted(self.folder)}"
-                )
+            self.check_removable()
             # Renamed first: a part of a run looks like a run. The names may lie there from a
             # removal that was killed.
             for left in self.folder.parent.glob(".*.removed"):

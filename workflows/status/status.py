@@ -50,7 +50,7 @@ from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.running import running_trials
 from trialfleet.workflows.status.spending import read_spending
-from trialfleet.workflows.status.states import RunState, TrialState, stage_of
+from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of
 from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
@@ -151,7 +151,7 @@ class StatusReader:
             if is_running
             else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
-            again=self._frozen.again,
+            again=self._frozen.again_for(_blamed(regions)),
             mending=_mending(regions, self._frozen.study),
         )
         return Look(status, unfinished, trials)
@@ -348,6 +348,11 @@ def last_finished(folder: RunFolder) -> datetime | None:
         return datetime.fromisoformat(read_record(folder.report_data, "finished")["finished"])
     except (InputError, TypeError, ValueError):  # the report can be written again
         return None
+
+
+def _blamed(regions: Iterable[RegionStatus]) -> str | None:
+    """The first region whose trainer failed it; None where there is none."""
+    return next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
 
 
 def _mending(regions: Iterable[RegionStatus], study: Study) -> str:

@@ -91,15 +91,21 @@ class FrozenStudy(RunHead):
         place = next(iter(self.places.values()), "")
         return shlex.quote(re.sub(r":\d+$", "", place)) if place else "STUDY"
 
-    @property
-    def again(self) -> str:
-        """What starts another run of the study, as `run_again` has it."""
-        return run_again(self.study_file, self.day.date if self.day else None)
+    def again_for(self, region: str | None) -> str:
+        """What starts another run of the study, as `run_again` has it.
+
+        Args:
+            region: whose trainer is to be tried first; None: the first's.
+        """
+        day = self.day.date if self.day else None
+        is_first = region is None or region == next(iter(self.study.region_table))
+        return run_again(self.study_file, day, None if is_first else region)
 
 
-def run_again(study_file: str, day: date | None) -> str:
+def run_again(study_file: str, day: date | None, region: str | None = None) -> str:
     """Return what starts another run of a study, of the same day, and tries its trainer first."""
-    return f"trialfleet run {study_file} --check" + (f" --date {day}" if day else "")
+    check = "--check" if region is None else f"--check-region {shlex.quote(region)}"
+    return f"trialfleet run {study_file} {check}" + (f" --date {day}" if day else "")
 
 
 class NoRunError(InputError):

@@ -82,6 +82,7 @@ class RunFacts:
     Attributes:
         study_file: where its study was read from; "STUDY" if that isn't known.
         day: that its data is of, if it is of one.
+        first: its first region, whose trainer a check tries.
         htcondor: whether the job queue answers.
         away: why it doesn't, in words.
         pool_up: what starts the pool, where that is down.
@@ -103,6 +104,7 @@ class RunFacts:
     state: RunState
     study_file: str = "STUDY"
     day: date | None = None
+    first: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
     htcondor: Htcondor = "answers"
     away: str = ""
@@ -128,9 +130,13 @@ class RunFacts:
         """How a person types it."""
         return shell_quoted(self.folder)
 
+    def again_for(self, region: str) -> str:
+        """What starts another run once the study, or the trainer for a region, is mended."""
+        return run_again(self.study_file, self.day, None if region == self.first else region)
+
     @property
     def again(self) -> str:
-        """What starts another run once the study or the trainer is mended."""
+        """The same where no region's trainer is at fault."""
         return run_again(self.study_file, self.day)
 
     @property
@@ -244,6 +250,7 @@ class NodeFacts:
     """A node of a region's graph.
 
     Attributes:
+        region: whose it is.
         is_end: it is the full training, or the gate's measurement, of its region.
         state: of its trial; None while it has none.
         error: why its last attempt failed.
@@ -262,6 +269,7 @@ class NodeFacts:
     """
 
     node: str
+    region: str = ""
     is_end: bool = False
     state: TrialState | None = None
     error: str = ""

@@ -84,7 +84,9 @@ def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
         sentence = f"{why} (the fault of {node.life.machine or 'the machine'}: it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
     advice = node.mending or advice_for(kind, run.places)
-    return _answer(node, kind, blame_of(kind), why, advice=advice, command=run.again)
+    return _answer(
+        node, kind, blame_of(kind), why, advice=advice, command=run.again_for(node.region)
+    )
 
 
 def _held(node: NodeFacts) -> Answer | None:

@@ -222,7 +222,7 @@ def _promote(run: RunFacts, region: RegionFacts) -> str:
 def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.FAILED:
         return None
-    reason, cause = region.reason, region.cause
+    reason, cause, again = region.reason, region.cause, run.again_for(region.name)
     if _NO_MONEY.search(reason):
         advice = "raise fleet.price_cap.run"
         return _answer(region, Kind.MONEY, Blame.MONEY, reason, advice=advice, command=run.again)
@@ -236,10 +236,10 @@ def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
         )
     if "the full training left nothing in model/" in reason:
         advice = advice_for(Kind.NO_MODEL, run.places)
-        return _answer(region, Kind.NO_MODEL, Blame.USER, reason, advice=advice, command=run.again)
+        return _answer(region, Kind.NO_MODEL, Blame.USER, reason, advice=advice, command=again)
     if cause is None:
         why = reason or "it ended early, and no reason was noted"
-        return _answer(region, Kind.FAILURES, Blame.USER, why, command=run.again)
+        return _answer(region, Kind.FAILURES, Blame.USER, why, command=again)
     return _by_cause(run, region, reason or "it failed")
 
 
@@ -259,7 +259,7 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
         blame_of(kind) if is_one else Blame.USER,
         sentence,
         advice=_mending(run, region, kind) if is_one else "mend what fails",
-        command=run.again,
+        command=run.again_for(region.name),
     )
     return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
 

@@ -79,6 +79,7 @@ class RunWitnesses:
             state=status.state,
             study_file=frozen.study_file,
             day=frozen.day.date if frozen.day else None,
+            first=next(iter(study.region_table)),
             places=frozen.places,
             htcondor=self.htcondor,
             away=self._away,
@@ -161,6 +162,7 @@ class RunWitnesses:
         error = str((trial and trial.user_attrs.get("error")) or last.get("error", ""))
         return NodeFacts(
             node=node,
+            region=graph.name,
             is_end=node in graph.ends,
             state=self._state(graph, node, trial, ad, place),
             error=error,

@@ -47,6 +47,15 @@ def test_removing_asks_first(make_run: MakeRun) -> None:
     assert folder.exists()
 
 
+def test_what_can_t_be_removed_is_said_before_anybody_is_asked(make_run: MakeRun) -> None:
+    folder = make_run().folder  # of a queue that nobody can read, so it may be under way
+    RunFolder(folder).dag_files.submit.touch()
+    result = CliRunner().invoke(main, ["remove", str(folder)], input="y\n")
+    assert result.exit_code == 2
+    assert "a run is removed once it has ended" in result.stderr
+    assert "Remove" not in result.output
+
+
 def test_where_nobody_answers_the_way_without_a_question_is_named(make_run: MakeRun) -> None:
     folder = make_run().folder
     result = CliRunner().invoke(main, ["remove", str(folder)], input="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 import optuna
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from tests.conftest import MakeRun
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.result_commands import _slot_time
+from trialfleet.workflows.costs.items import Sum
+from trialfleet.workflows.costs.table import costs_table
 from trialfleet.workflows.daily.digest import tell_days
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
@@ -117,6 +121,15 @@ def test_where_no_price_is_known_there_is_a_dash_and_no_zero(runs: Path, make_ru
     assert lines[:2] == [["region", "USD", "slot", "hours"], ["A", dash, "2.00"]]
     assert ["total", dash, "4.00"] in lines
     assert "0.00" not in shown
+
+
+def test_little_time_has_more_decimals() -> None:
+    for hours, text in ((0.0021, "0.0021"), (2.0, "2.00")):
+        sums = dict.fromkeys(("work", "lost", "boot", "idle"), 0.0)
+        total = Sum(key={}, usd=1.0, hours=hours, unpriced_hours=0.0, **sums)
+        printed = io.StringIO()
+        Console(file=printed).print(costs_table([], total, ["run"]))
+        assert text in printed.getvalue().split()
 
 
 def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,11 +210,11 @@ def test_a_folder_without_a_model_is_named(model: Path, tmp_path: Path) -> None:
     description = json.loads((model / "model.json").read_text())
     for content in ("{}", "[]", "no JSON", json.dumps({**description, "settings": {"x": 1}})):
         (model / "model.json").write_text(content)
-        with pytest.raises(ValueError, match="holds no model of the tabular trainer"):
+        with pytest.raises(ValueError, match="holds no model of `trainer: tabular`"):
             load_model(model)
     (model / "model.json").write_text(json.dumps(description))
     (model / "weights.pt").write_bytes(b"")
-    with pytest.raises(ValueError, match="holds no model of the tabular trainer"):
+    with pytest.raises(ValueError, match="holds no model of `trainer: tabular`"):
         load_model(model)
 
 

@@ -94,6 +94,11 @@ def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do(fleet
     assert "auc, which chose the settings, and test disagree." in text
     assert "B: tuned" not in text.replace("[b]A: tuned", "")
     assert "worse" not in printed(fleet.report(healthy))
+    many = [fleet.region(name, trials, published=Path("/m")) for name in "CDE"]
+    text = " ".join(printed(fleet.report(*many)).split())
+    assert "Tuned is worse than default in 3 regions: C, D, E; the report says what to do" in text
+    assert "tuned settings reach" not in text
+    assert "auc, which chose the settings, and test disagree." in text
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_each_mode_that_was_tried_is_told(
 
 
 def test_that_other_regions_were_not_tried_is_told() -> None:
-    told = "it was tried with A alone, the first of 4 regions"
+    told = "it was tried with A alone, of 4 regions; with another: --check-region REGION"
     assert str(Checked(region="A", metrics={"loss": 0.5}, regions=4)).endswith(f"0.5\n{told}")
     assert str(Checked(region="A", metrics=None, regions=4)).endswith(f"60 s\n{told}")
     assert "alone" not in str(Checked(region="A", metrics=None))

@@ -38,10 +38,10 @@ from trialfleet.workflows.why.witnesses import last_script
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 RUN = RunFacts(
     folder=Path("/r/r1"), study="demo", run="r1", state=RunState.RUNNING, now=NOW,
-    study_file="/s/study.yaml", places={"resources.memory": "/s/study.yaml:9"},
+    study_file="/s/study.yaml", first="A", places={"resources.memory": "/s/study.yaml:9"},
 )  # fmt: skip
 REGION = RegionFacts(name="A", slug="A", state=RunState.RUNNING, stage=Stage.TUNING, budget=4)
-NODE = NodeFacts(node="A.l1.t01")
+NODE = NodeFacts(node="A.l1.t01", region="A")
 FITS = Prospects(slots=2, fit=2, willing=2, concurrency=2, lacking=(), has_fleet=False)
 QUEUED = Queued(job="7.0", seconds=60, prospects=FITS)
 DEFER = Script("A.l1.t02", 75, "the storage of study 'demo' can't be used: locked")
@@ -144,6 +144,15 @@ def test_the_line_says_where_the_study_sets_what_was_too_little() -> None:
     assert answer.lines()[1] == (
         "next: raise resources.memory in /s/study.yaml:9: trialfleet run /s/study.yaml --check"
     )
+
+
+def test_the_check_of_another_run_tries_the_region_that_failed() -> None:
+    failed: dict[str, Any] = {"stage": Stage.FAILED, "cause": cause("exit code 1")}
+    assert region(**failed).command == "trialfleet run /s/study.yaml --check"
+    answer = region(replace(RUN, first="Å"), name="New York", **failed)
+    assert answer.command == "trialfleet run /s/study.yaml --check-region 'New York'"
+    node = replace(NODE, region="B", state=TrialState.FAILED, error="exit code 1: no")
+    assert why_node(RUN, REGION, node).command == "trialfleet run /s/study.yaml --check-region B"
 
 
 def test_what_ended_well() -> None:
