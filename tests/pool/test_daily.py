@@ -89,7 +89,7 @@ def test_days_end_region_by_region_and_latest_never_goes_back(here: Path) -> Non
     last = days.journal.outcomes(FIRST, FIRST)[-1]
     assert (last.region, last.attempt, last.run) == ("B", 2, f"{FIRST}-2")
     assert last.ending is Ending.KEPT
-    assert f"{SECOND} is of a later day; to change" in last.why
+    assert f"{SECOND}, which is of a later day; to change" in last.why
     assert (latest(here, "A"), latest(here, "B")) == (str(FIRST), str(SECOND))
     assert days.backfill(FIRST, SECOND, only_missing=True) == []
 

@@ -50,32 +50,36 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     later = {model: time for model, time in _others(published).items() if time > as_of}
     in_force = link.resolve()  # by a person, perhaps
     if later and link.exists() and in_force != published.resolve():  # a broken link: nothing is
-        newest = next(
-            (model for model in later if model.resolve() == in_force),
-            max(later, key=lambda model: later[model]),
-        )
+        own = (model for model in later if model.resolve() == in_force)
+        newest = next(own, max(later, key=lambda model: later[model]))
+        model, words = _which_is_newer(newest, published)
+        is_it = model.resolve() == in_force
         return (
-            f"{LATEST} stays with {in_force.name}: {_which_is_newer(newest, published)}; to "
-            f"change that: trialfleet promote {shlex.quote(str(published))}"
+            f"{LATEST} stays with {in_force.name}{', which' if is_it else f': {model.name}'} "
+            f"{words}; to change that: trialfleet promote {shlex.quote(str(published))}"
         )
     _switch(link, published.name, "publish")
     return None
 
 
-def _which_is_newer(newer: Path, older: Path) -> str:
-    """Say why one model counts as newer: by their days where these decide, else by their plans."""
+def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
+    """Say why one model counts as newer: by their days where these decide, else by their plans.
+
+    Returns:
+        One of them, and what is to be said of it.
+    """
     day, before = (provenance_of(model).get("date") for model in (newer, older))
     if day and before and day != before:
-        return _is_of("a later", newer, day)
+        return newer, _is_of("a later", newer, day)
     planned, planned_before = created_of(newer), created_of(older)
     if before and planned and planned_before and planned < planned_before:
-        return _is_of("an earlier", older, before)
-    return f"{newer.name} was planned later"
+        return older, _is_of("an earlier", older, before)
+    return newer, "was planned later"
 
 
 def _is_of(which: str, model: Path, day: str) -> str:
     """A run's id mostly has its day."""
-    return f"{model.name} is of {which} day{'' if day in model.name else f', {day}'}"
+    return f"is of {which} day{'' if day in model.name else f', {day}'}"
 
 
 def promote(model: Path) -> str | None:

@@ -146,7 +146,7 @@ def test_a_run_that_is_resumed_late_publishes_and_leaves_latest_where_it_is(
     assert provenance_of(late.path)["created"] == "2026-11-23T06:00:00+00:00"
     assert latest(study) == "a"
     assert late.not_latest
-    assert late.not_latest.startswith("latest stays with a: a was planned later")
+    assert late.not_latest.startswith("latest stays with a, which was planned later")
     assert f"trialfleet promote {late.path}" in late.not_latest
     assert publish_on(tuesday + timedelta(seconds=1), "b", study, best).not_latest is None
     assert latest(study) == "b"
@@ -164,7 +164,7 @@ def test_a_run_that_makes_up_for_a_former_day_leaves_latest_where_it_is(
     frozen = FrozenStudy(run="friday", folder="/r", created=later, day=day, study=study)
     made_up = publish(frozen, "A", best)
     assert latest(study) == "monday"
-    assert f"stays with monday: monday is of a later day, {MONDAY.date()}; to" in (
+    assert f"stays with monday, which is of a later day, {MONDAY.date()}; to" in (
         made_up.not_latest or ""
     )
     assert provenance_of(made_up.path)["date"] == str(friday.date())
@@ -207,7 +207,7 @@ def test_of_two_days_the_later_one_is_called_so_whenever_they_were_planned(
             run=f"d{days}", folder="/r", created=created, day=RunsDay(date=date), study=study
         )
         made = publish(frozen, "A", best)
-    assert "stays with d1: d1 is of a later day, 2026-11-19; to" in (made.not_latest or "")
+    assert "stays with d1, which is of a later day, 2026-11-19; to" in (made.not_latest or "")
 
 
 def test_what_is_in_force_is_the_reason_where_it_is_newer_itself(
@@ -218,7 +218,7 @@ def test_what_is_in_force_is_the_reason_where_it_is_newer_itself(
         publish_on(days[i], f"day{i}", study, best)
     promote(models_folder_of(study) / "day1")
     late = publish_on(days[0], "day0", study, best)
-    assert "stays with day1: day1 was planned later" in (late.not_latest or "")
+    assert "stays with day1, which was planned later" in (late.not_latest or "")
 
 
 def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(

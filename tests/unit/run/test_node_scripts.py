@@ -495,10 +495,10 @@ def test_a_run_that_publishes_late_says_why_its_model_is_not_the_latest(
     latest = work / "models" / "demo" / "A" / "latest"
     assert latest.readlink().name == "a"
     status = StatusReader(monday.folder).read()
-    assert "stays with a: a was planned later" in (status.regions[0].not_latest or "")
+    assert "stays with a, which was planned later" in (status.regions[0].not_latest or "")
     with pytest.raises(SystemExit):
         show_end(Run(monday.folder.root), replace(status, state=RunState.DONE))
-    assert "A: latest stays with a: a was planned later" in capsys.readouterr().out
+    assert "A: latest stays with a, which was planned later" in capsys.readouterr().out
     assert "planned later" in json.dumps(read_report(monday.folder).to_json())
     assert "planned later" in render_page(read_report(monday.folder))
     done = CliRunner().invoke(main, ["promote", str(work / "models" / "demo" / "A" / "z")])
