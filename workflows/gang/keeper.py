@@ -131,8 +131,8 @@ class Keeper:
             self._store.share(place, after, names)
         if after != roster:
             self._write(place, node, after)
-            if self._store and after.state == DONE:
-                self._store.remove_all(place)
+        if self._store and after.state == DONE:
+            self._store.remove_all(place)
         unneeded = superseded(after, _names(place.gang))
         if self._store and unneeded:
             self._store.remove(place, unneeded)

@@ -54,6 +54,10 @@ class _There(NamedTuple):
     bucket: str
     folder: str
 
+    def key(self, name: str) -> str:
+        """Return the key of a package."""
+        return self.folder + name
+
 
 class GangStore:
     """Signs addresses for the gangs of a run, and removes what no generation starts from.
@@ -71,6 +75,7 @@ class GangStore:
         self._clients: dict[str, Future[S3Client]] = {}  # by bucket
         self._failed: dict[str, float] = {}
         self._issued: dict[Path, _Issue] = {}
+        self._ended: set[Path] = set()
 
     def close(self) -> None:
         """Wait for what is under way."""
@@ -128,12 +133,30 @@ class GangStore:
         """Remove packages from S3 that are pointers here, in a while; call it before they go."""
         there, gone = _there(place), [n for n in names if _is_pointer(place.gang / n)]
         if there and gone:
-            self._thread.submit(_delete, self._keys, there, gone)
+            self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove all that an attempt has in S3, in a while; what nothing points to is among it."""
-        if there := _there(place):
-            self._thread.submit(_delete, self._keys, there, None)
+        """Remove all that an attempt has in S3, in a while; what nothing points to is among it.
+
+        Once that is done the attempt has no place there any more: this may be called again.
+        """
+        there = _there(place)
+        if there and place.root not in self._ended:
+            self._ended.add(place.root)
+            self._thread.submit(self._delete, there, None, place.gang_store)
+
+    def _delete(self, there: _There, names: Iterable[str] | None, then: Path | None = None) -> None:
+        """Delete some of what lies there, or all, and then a file here; in the thread."""
+        try:
+            asked = self._clients.get(there.bucket)
+            is_known = asked is not None and asked.done() and asked.exception() is None
+            client = asked.result() if asked and is_known else _client(self._keys, there.bucket)
+            for key in _keys_of(client, there) if names is None else map(there.key, names):
+                client.delete_object(Bucket=there.bucket, Key=key)
+            if then:
+                then.unlink(missing_ok=True)
+        except Exception as error:  # noqa: BLE001 - of a thread: nobody else would hear of it
+            log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
         """A client where the bucket is; None while S3 is being asked, or can't be.
@@ -172,24 +195,14 @@ def _client(keys: S3Keys | None, bucket: str) -> S3Client:
 
 
 def _signed(client: S3Client, what: Any, there: _There, name: str) -> str:
-    where = {"Bucket": there.bucket, "Key": there.folder + name}
+    where = {"Bucket": there.bucket, "Key": there.key(name)}
     return client.generate_presigned_url(what, Params=where, ExpiresIn=VALID_SECONDS)
 
 
-def _delete(keys: S3Keys | None, there: _There, names: Iterable[str] | None) -> None:
-    """Delete some of what lies there, or all; what can't be is left to the bucket's own rules."""
-    try:
-        client = _client(keys, there.bucket)
-        if names is None:
-            pages = client.get_paginator("list_objects_v2")
-            found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
-            gone = [one["Key"] for page in found for one in page.get("Contents", [])]
-        else:
-            gone = [there.folder + name for name in names]
-        for key in gone:
-            client.delete_object(Bucket=there.bucket, Key=key)
-    except Exception as error:  # noqa: BLE001 - of a thread: nobody else would hear of it
-        log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
+def _keys_of(client: S3Client, there: _There) -> list[str]:
+    pages = client.get_paginator("list_objects_v2")
+    found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
+    return [one["Key"] for page in found for one in page.get("Contents", [])]
 
 
 def _is_of(package: Package, roster: Roster) -> bool:
