@@ -21,7 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "lab" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.fleet)
-            item.add_marker(pytest.mark.timeout(900))  # a lab's start counts, on a busy machine
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(900))  # its start counts, on a busy machine
 
 
 @pytest.fixture
