@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 
 LINKS = "links.json"  # in the folder `gang`
-TIMEOUT = 60.0  # seconds without a byte
+TIMEOUT = 5.0  # seconds that a block may take: a rank that is silent for 10 is taken for lost
 _BLOCK = 1 << 20  # bytes
 _LONGEST = 200  # bytes of a pointer; a package is larger, and begins with a file's name
 _MARK = b'{"s3"'

@@ -106,7 +106,7 @@ def _absent(folder: Path) -> list[Path]:
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
-def _claim_models(study: Study, run: str, place: Path) -> list[Path] | None:
+def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
     """Claim an id for a folder; one that was claimed for the same folder before is its own.
 
     Returns:
@@ -116,14 +116,18 @@ def _claim_models(study: Study, run: str, place: Path) -> list[Path] | None:
         return []
     claims = Path(study.publish) / study.name / _CLAIMS
     made = _absent(claims)
-    claims.mkdir(parents=True, exist_ok=True)
-    _forget(claims.iterdir())
     whose = os.path.abspath(place)  # noqa: PTH100 - links stay
     try:
+        claims.mkdir(parents=True, exist_ok=True)
+        _forget(claims.iterdir())
         with (claims / run).open("x", encoding="utf-8") as claim:
             claim.write(whose)
     except FileExistsError:
         return made if _read(claims / run) == whose else None
+    except FileNotFoundError:  # a plan that was refused has just released its own
+        if not again:
+            raise
+        return _claim_models(study, run, place, again=False)
     return [claims / run, *made]
 
 

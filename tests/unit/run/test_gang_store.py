@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from trialfleet.files import read_json, write_json
 from trialfleet.nodes.gang import store as on_node
 from trialfleet.nodes.gang.packages import CHECKPOINT, Package
 from trialfleet.nodes.gang.store import LINKS, Links, Pointer, StoreError, pointer_of
+from trialfleet.workflows.gang.keeper import SILENT_SECONDS
 from trialfleet.workflows.gang.roster import FORM, RUN, Roster
 from trialfleet.workflows.gang.store import AGAIN_SECONDS, AHEAD, FRESH_SECONDS, GangStore
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -151,6 +153,20 @@ def test_a_package_that_is_none_of_s3_is_left_alone(
     store.remove(place, {name})
     store.close()
     assert s3.head_object(Bucket="ours", Key=f"of/a trial/{name}")
+
+
+def test_s3_that_does_not_answer_is_given_up_before_the_rank_is_taken_for_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert on_node.TIMEOUT < SILENT_SECONDS
+    monkeypatch.setattr(on_node, "TIMEOUT", 0.2)
+    (tmp_path / "state").write_bytes(b"w" * 10)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
+        with pytest.raises(StoreError, match="timed out"):
+            on_node.upload(tmp_path / "state", address, lambda: None)
+        with pytest.raises(OSError, match="timed out"):
+            on_node.download(Pointer(1, "x"), address, tmp_path / "back", lambda: None)
 
 
 def test_without_a_generation_that_trains_or_a_place_nothing_is_signed(
