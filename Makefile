@@ -69,7 +69,7 @@ fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 check: lint
-	$(BIN)/pytest -q -n 2 tests/unit -m "not browser and not postgres and not slow and not thorough" \
+	$(BIN)/pytest -q -n 3 --dist loadfile tests/unit -m "not browser and not postgres and not slow and not thorough" \
 		--durations 5 --durations-min 0.5
 
 lint: $(VENV)/ready
