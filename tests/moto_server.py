@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
+import boto3
 from moto.server import ThreadedMotoServer
+
+if TYPE_CHECKING:
+    import pytest
+    from types_boto3_s3 import S3Client
 
 
 @contextmanager
@@ -17,6 +23,22 @@ def moto_server() -> Iterator[str]:
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+def s3_with_bucket(address: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
+    """Return a client of an empty account's only bucket; boto3 finds that account until undone."""
+    empty_account(address)
+    for name, value in {
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=bucket)
+    return client
 
 
 def empty_account(address: str) -> None:

@@ -318,18 +318,26 @@ class Agent:
         self._deliver_at = time.monotonic() + DELIVER_SECONDS
 
     def _send(self, kind: str) -> bool:
-        state = packages.state_of(self._sandbox)
-        if kind == CHECKPOINT and state == self._sent_state:
-            return True
         if kind == CHECKPOINT:
-            self._saves += 1  # a number for each try: one that seemed to fail may be there
-        number = self._saves if kind == CHECKPOINT else self._proc
-        package = Package(kind, self._me.generation, number)
+            return self._send_checkpoint()
+        return self._bring(Package(kind, self._me.generation, self._proc))
+
+    def _send_checkpoint(self) -> bool:
+        state = packages.state_of(self._sandbox)
+        if state == self._sent_state:
+            return True
+        self._saves += 1  # a number for each try: one that seemed to fail may be there
+        if not self._bring(Package(CHECKPOINT, self._me.generation, self._saves)):
+            return False
+        self._sent_state = state
+        return True
+
+    def _bring(self, package: Package) -> bool:
+        """Make a package and bring it to the access point; return whether it is there."""
         local = self._sandbox / f".{package.name}"
         try:
-            packages.pack(kind, self._sandbox, local)
-            if kind == CHECKPOINT:
-                self._send_by_s3(package, local)
+            packages.pack(package.kind, self._sandbox, local)
+            self._send_by_s3(package, local)
             self._chirp.put(local, f"{REMOTE}/{package.part}", self._speak)
             self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
         except OSError as error:
@@ -337,8 +345,6 @@ class Agent:
             return False
         finally:
             local.unlink(missing_ok=True)
-        if kind == CHECKPOINT:
-            self._sent_state = state
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:

@@ -128,18 +128,19 @@ def plan(
     from trialfleet.infra.pool.connection import where_tools_work
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
+    checks = checks or check_region is not None
     planned = _planned(study, out, run_id, day)
     pool_check = planned.check_pool()
     if as_json:
         checked = None
-        if checks or check_region:
+        if checks:
             with progress_lines(err=True) as progress:
                 checked = planned.check_or_remove(progress, check_region)
         print_json({**plan_summary(planned, pool_check), "check": checked and asdict(checked)})
         return
     here = shell_quoted(planned.folder)
     say(plan_text(planned, pool_check))
-    if checks or check_region:
+    if checks:
         _check(planned.check_or_remove, check_region)
     if pool_check.hopeless:
         say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
@@ -189,13 +190,14 @@ def run(
     from trialfleet.workflows.cli.printing.plan_summary import plan_text
     from trialfleet.workflows.status.states import RunState
 
+    checks = checks or check_region is not None
     there = _there_already(study, out, run_id, day) if run_id else None
     if there and there.status().state is not RunState.PLANNED:
         _show_again(there)
     connect()  # without HTCondor there is nothing to plan for
     planned = there or _planned(study, out, run_id, day)
     say(plan_text(planned, planned.check_pool()))
-    if checks or check_region:
+    if checks:
         _check(planned.check if there else planned.check_or_remove, check_region)
     try:
         job = handed_over(planned, partial(planned.submit, anyway=anyway))

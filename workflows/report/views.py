@@ -111,12 +111,30 @@ def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
     """Why someone should look at regions, and at which; the most regions first."""
     reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
-        if reason := _trouble(row):
+        reason, _ = _trouble(row)
+        if reason:
             reasons.setdefault(reason, []).append(row)
     return sorted(reasons.items(), key=lambda item: -len(item[1]))
 
 
-def _trouble(row: RegionReport) -> str:
+def next_command(row: RegionReport) -> str | None:
+    """What to type about a region that needs attention."""
+    return _trouble(row)[1]
+
+
+def _trouble(row: RegionReport) -> tuple[str, str | None]:
+    """Why someone should look at a region, and what to type then; no reason where nobody should.
+
+    `why` says where a region stands: of tuned settings that are worse it knows nothing.
+    """
+    if reason := _why_it_stands_there(row):
+        return reason, row.why_command
+    if row.worse is not None:
+        return f"tuned settings are worse than default by {row.report.metric}", row.next_command
+    return row.holdout or "", row.why_command
+
+
+def _why_it_stands_there(row: RegionReport) -> str:
     if row.stopped:
         return f"{row.status}: {row.stopped.partition(SEE)[0]}"
     if group_of(row) == "failed":
@@ -126,24 +144,7 @@ def _trouble(row: RegionReport) -> str:
     if row.status == Stage.KEPT and row.not_latest:
         why = row.not_latest.partition("; to change that")[0]
         return f"its new model is not in force: {why}"
-    if row.gate_worse and row.gate and row.not_latest is None:
-        return row.gate
-    if row.worse is not None:
-        return _worse_than_default(row)
-    return row.holdout or ""
-
-
-def _worse_than_default(row: RegionReport) -> str:
-    return f"tuned settings are worse than default by {row.report.metric}"
-
-
-def next_command(row: RegionReport) -> str | None:
-    """What to type about a region that needs attention.
-
-    `why` says where a region stands: of tuned settings that are worse it knows nothing.
-    """
-    is_worse = row.worse is not None and _trouble(row) == _worse_than_default(row)
-    return row.next_command if is_worse else row.why_command
+    return (row.gate_worse and row.not_latest is None and row.gate) or ""
 
 
 def lesson(row: RegionReport) -> str:

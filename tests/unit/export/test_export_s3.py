@@ -15,7 +15,7 @@ import boto3
 import pytest
 from click.testing import CliRunner
 
-from tests.moto_server import empty_account, moto_server
+from tests.moto_server import moto_server, s3_with_bucket
 from tests.unit.export.exported_models import publish_model, publish_models
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.export.folder import ExportFolder, Targets, unexported
@@ -43,18 +43,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    empty_account(server)
-    for name, value in {
-        "AWS_ENDPOINT_URL": server,
-        "AWS_ACCESS_KEY_ID": "id",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="models-of-ours")
-    return client
+    return s3_with_bucket(server, "models-of-ours", monkeypatch)
 
 
 def keys(s3: S3Client) -> set[str]:

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
 
-from tests.moto_server import empty_account, moto_server
+from tests.moto_server import moto_server, s3_with_bucket
 from tests.unit.nodes.chirp_server import COOKIE, ChirpServer
 from trialfleet import nodes
 from trialfleet.files import write_json
@@ -230,13 +229,7 @@ def gang(access_point: ChirpServer, tmp_path: Path) -> Iterator[Gang]:
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
     """S3 as moto has it, with a bucket."""
     with moto_server() as address:
-        empty_account(address)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        client = boto3.client("s3", region_name="us-east-1")
-        client.create_bucket(Bucket="ours")
-        yield client
+        yield s3_with_bucket(address, "ours", monkeypatch)
 
 
 @pytest.mark.slow

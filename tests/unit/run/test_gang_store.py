@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
-import boto3
 import pytest
 
-from tests.moto_server import empty_account, moto_server
+from tests.moto_server import moto_server, s3_with_bucket
 from trialfleet.files import read_json, write_json
 from trialfleet.nodes.gang import store as on_node
 from trialfleet.nodes.gang.packages import CHECKPOINT, Package
@@ -43,13 +42,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    empty_account(server)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    client = boto3.client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket="ours")
-    return client
+    return s3_with_bucket(server, "ours", monkeypatch)
 
 
 @pytest.fixture
