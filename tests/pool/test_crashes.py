@@ -91,6 +91,10 @@ class Gated:
         self._wait_for(lambda: len(dagmans(self.run)) == 2)
         return next(p for p in dagmans(self.run) if "regions" in p.cwd())
 
+    def services(self) -> list[psutil.Process]:
+        """The optimiser's service, and whoever waits for its lock."""
+        return processes_with("trialfleet.workflows.scripts.node_scripts", str(self.run.folder))
+
     def kill_dagmans(self) -> None:
         """Kill those that there are, and wait until others have taken their places."""
         victims = dagmans(self.run)
@@ -134,6 +138,21 @@ def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
     gated.go_on()
     assert gated.run.status().mends == ()  # DAGMan recovers by itself
     assert {record.attempts for record in gated.run.trials()} == {1}  # and nothing is trained again
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_service_that_was_killed_comes_back_though_nobody_asks(
+    gated: Gated, wait_for: WaitFor
+) -> None:
+    """It has reports to judge, and a budget to watch, while all trials train."""
+    gated.until("trials")
+    killed = gated.services()
+    assert killed
+    for process in killed:
+        process.kill()
+    wait_for(lambda: set(gated.services()) - set(killed))
+    gated.go_on()
+    assert {record.attempts for record in gated.run.trials()} == {1}
 
 
 @pytest.mark.parametrize("phase", thorough("last trial", "best", "publish"))
