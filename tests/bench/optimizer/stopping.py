@@ -36,7 +36,13 @@ from tests.bench.optimizer.kronecker import KroneckerModel, SettingsCurve
 from tests.bench.optimizer.pool import Pool
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.stopping.curves import Curve, CurveModel
-from trialfleet.optimizer.stopping.policy import Complete, Predictor, Rule, to_stop
+from trialfleet.optimizer.stopping.policy import (
+    Complete,
+    Decision,
+    Predictor,
+    Rule,
+    to_stop,
+)
 
 Array = NDArray[np.float64]
 MakeModel = Callable[[list[Curve], float], Predictor]
@@ -176,6 +182,10 @@ class Ours(Stopper):
             self._complete.append(Complete(curve, float(self._table.results[number])))
 
     def stops(self, running: dict[int, int]) -> set[int]:
+        return set(self.decisions(running))
+
+    def decisions(self, running: dict[int, int]) -> dict[int, Decision]:
+        """Return what those who are to stop are told."""
         curves = {str(number): self._curve(number, n) for number, n in running.items()}
         found = to_stop(
             self._rule,
@@ -185,7 +195,7 @@ class Ours(Stopper):
             stopped=self._stopped,
             model=self._made,
         )
-        return {int(name) for name in found}
+        return {int(name): decision for name, decision in found.items()}
 
     def _made(self, complete: list[Curve], end: float) -> Predictor:
         """The model of so many complete curves, made once."""
