@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__ != "gang":
     from trialfleet.nodes.chirp import Chirp
-    from trialfleet.nodes.gang import member, network, packages, store, workers
+    from trialfleet.nodes.gang import member, network, packages, peers, store, workers
     from trialfleet.nodes.gang.member import Member
     from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package
     from trialfleet.nodes.gang.roster import Roster
 else:  # travelling alone, in a job's sandbox
     from chirp import Chirp
-    from gang import member, network, packages, store, workers
+    from gang import member, network, packages, peers, store, workers
     from gang.member import Member
     from gang.packages import CHECKPOINT, RESULT, Package
     from gang.roster import Roster
@@ -70,13 +70,16 @@ class Agent:
         self._command, self._cluster, self._proc, self._per_job = command, cluster, proc, per_job
         self._chirp = chirp
         self._sandbox = Path.cwd()
+        host = network.own_address()
+        self._peers = peers.Peers(host)
         self._me = Member(
             token=secrets.token_hex(4),
             starts=0,
-            host=network.own_address(),
+            host=host,
             port=0,
             phase=member.WAITING,
             generation=0,
+            door=self._peers.door,
         )
         self._said: Member | None = None
         self._said_at = 0.0
@@ -184,6 +187,9 @@ class Agent:
             print(f"{self._command[0]} can't be run: {error}", file=sys.stderr)
             self._workers_ended(126 if isinstance(error, PermissionError) else 127)
         else:
+            self._peers.watch(
+                peers.Peer(each[1], each[2], each[4]) for each in roster.members[:rank]
+            )
             self._become(member.RUNNING, roster.generation)
 
     def _could_not_begin(self, roster: Roster, error: OSError) -> None:
@@ -293,11 +299,14 @@ class Agent:
     def _become(self, phase: str, generation: int, **more: Any) -> None:
         now = replace(self._me, phase=phase, generation=generation, code=0, ended=0.0)
         self._me = replace(now, **more)
+        if phase in {member.READY, member.WAITING}:
+            self._peers.watch(())
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _speak(self) -> None:
-        """Say what has changed, and now and then that this one lives."""
-        self._me = replace(self._me, busy=int(self._is_busy()))
+        """Say what has changed, and now and then that this one lives; also while files travel."""
+        self._peers.look()
+        self._me = replace(self._me, busy=int(self._is_busy()), lost=",".join(self._peers.lost))
         now = time.monotonic()
         if self._me == self._said and now - self._said_at < BEAT:
             return

@@ -33,6 +33,8 @@ class Member:
         code: exit code of the worker that failed; minus the signal's number.
         ended: when that was, in Unix seconds.
         beat: goes up while nothing else changes.
+        door: the port at which the others see whether they reach this machine.
+        lost: tokens of the lower ranks that it can't reach, with commas between.
     """
 
     token: str
@@ -45,6 +47,8 @@ class Member:
     code: int = 0
     ended: float = 0.0
     beat: int = 0
+    door: int = 0
+    lost: str = ""
 
     def as_text(self) -> str:
         """Return the line."""
@@ -71,6 +75,8 @@ def parsed(text: object) -> Member | None:
             code=int(words["code"]),
             ended=float(words["ended"]),
             beat=int(words["beat"]),
+            door=int(words["door"]),
+            lost=words["lost"],
         )
     except (KeyError, ValueError):
         return None

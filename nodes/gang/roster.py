@@ -13,7 +13,7 @@ class Roster:
 
     generation: int
     state: str
-    members: list[list[Any]]  # proc, token, host, port; in the order of ranks
+    members: list[list[Any]]  # proc, token, host, port, door; in the order of ranks
     start: str | None
     kill: bool
     short: bool

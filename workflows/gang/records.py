@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from trialfleet.workflows.gang.roster import DONE, RUN, Roster
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -27,11 +28,23 @@ def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
     roster = read_roster(place)
     if roster is None or roster.state == DONE:
         return "", False
+    apart = _apart(roster)
     if roster.state == RUN:
-        return f"{len(roster.members)} rank(s) train, in generation {roster.generation}", False
+        trains = f"{len(roster.members)} rank(s) train, in generation {roster.generation}"
+        return f"{trains}{apart}", False
     if slots < least:
         return f"its gang has {slots} slot(s), and trains with {least} or more", True
-    return f"its ranks get ready for generation {roster.generation}", False
+    return f"its ranks get ready for generation {roster.generation}{apart}", False
+
+
+def _apart(roster: Roster) -> str:
+    """Say which machines are left out of a gang for now."""
+    now = time.time()
+    return "".join(
+        f"; {each.host} is left out for now: it and {each.other} don't reach each other by TCP"
+        for each in roster.apart
+        if now < each.until
+    )
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:

@@ -21,6 +21,7 @@ STARTING_SECONDS = 20.0  # a job whose agent hasn't spoken is waited for so long
 SAVE_SECONDS = 20.0  # rank 0 has so long to save before a generation ends in order
 JOIN_SECONDS = 5.0  # a generation trains at least so long before others join
 MOST_FAILURES = 2  # of workers whose jobs live, without a checkpoint between: then the gang fails
+APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # until one that others don't reach may join
 EXIT_REJECTED = 64  # these parameters can't be trained: nothing is tried again
 
 IDLE, RUNNING, HELD = 1, 2, 5  # JobStatus
@@ -34,6 +35,25 @@ class Seat(NamedTuple):
     token: str
     host: str
     port: int
+    door: int = 0
+
+
+class Apart(NamedTuple):
+    """An agent that lives, and that another of the gang can't reach.
+
+    Attributes:
+        token: its own.
+        host: its machine's address.
+        other: the address of one from which it can't be reached, or which it can't reach.
+        until: when it may join again, in Unix seconds.
+        seconds: how long it has to wait this time: twice as long the next time.
+    """
+
+    token: str
+    host: str
+    other: str
+    until: float
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +72,7 @@ class Roster:
         failures: workers that failed since the last checkpoint, their jobs living.
         code: how the training ended, as an exit code or minus a signal's number; None until then.
         proc: whose result or error that is.
+        apart: agents that are left out for a while, as the network keeps them from others.
     """
 
     cluster: int
@@ -65,6 +86,7 @@ class Roster:
     failures: int = 0
     code: int | None = None
     proc: int | None = None
+    apart: tuple[Apart, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -79,7 +101,12 @@ class Roster:
         """
         known = {name: plain[name] for name in Roster.__dataclass_fields__}
         members = tuple(Seat(*seat) for seat in known.pop("members"))
-        return Roster(**known, members=members)
+        apart = tuple(Apart(*each) for each in known.pop("apart"))
+        return Roster(**known, members=members, apart=apart)
+
+    def is_apart(self, agent: Member, now: float) -> bool:
+        """Whether an agent is left out for now."""
+        return any(each.token == agent.token and now < each.until for each in self.apart)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +245,11 @@ def _formed(
     packages: Collection[Package],
     now: float,
 ) -> Roster:
-    present = {proc: agent for proc, agent in agents.items() if agent.phase != member.LEAVING}
+    present = {
+        proc: agent
+        for proc, agent in agents.items()
+        if agent.phase != member.LEAVING and not roster.is_apart(agent, now)
+    }
     ready = {
         proc: agent
         for proc, agent in present.items()
@@ -232,7 +263,7 @@ def _formed(
             state=RUN,
             since=now,
             members=tuple(
-                Seat(proc, agent.token, agent.host, agent.port)
+                Seat(proc, agent.token, agent.host, agent.port, agent.door)
                 for proc, agent in sorted(ready.items())
             ),
             start=_newest(roster, packages),
@@ -268,6 +299,8 @@ def _running(
     )
     if None in seated:
         return another
+    if apart := _kept_apart(roster, own, now):
+        return replace(another, apart=apart)
     failed = [agent for agent in own if agent.phase == member.FAILED]
     if failed:
         return _after_failure(roster, another, failed, packages, now)
@@ -276,9 +309,43 @@ def _running(
     if any(agent.phase in {member.LEAVING, member.SAVED} for agent in own):
         return in_order
     taken = {seat.token for seat in roster.members}
-    joins = [agent for agent in agents.values() if agent.token not in taken and _wants_in(agent)]
+    joins = [
+        agent
+        for agent in agents.values()
+        if agent.token not in taken and _wants_in(agent) and not roster.is_apart(agent, now)
+    ]
     may_join = now - roster.since >= JOIN_SECONDS and len(roster.members) < size.most
     return in_order if joins and may_join else roster
+
+
+def _kept_apart(roster: Roster, own: Collection[Member], now: float) -> tuple[Apart, ...]:
+    """Who is to be left out, so that those who are left all reach each other; with those before.
+
+    Whoever most of the others miss goes first; of two who miss each other, the higher rank.
+    """
+    seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
+    broken = {
+        frozenset((agent.token, lost))
+        for agent in own
+        for lost in agent.lost.split(",")
+        if lost in seats and agent.token in seats
+    }
+    before = {each.token: each for each in roster.apart}
+    found = {}
+    while broken:
+        token = max(
+            {token for pair in broken for token in pair},
+            key=lambda token: (sum(token in pair for pair in broken), seats[token][0]),
+        )
+        other = min((pair for pair in broken if token in pair), key=sorted) - {token}
+        seconds = APART_SECONDS
+        if token in before:
+            seconds = min(2 * before[token].seconds, LONGEST_APART_SECONDS)
+        found[token] = Apart(
+            token, seats[token][1].host, seats[min(other)][1].host, now + seconds, seconds
+        )
+        broken = {pair for pair in broken if token not in pair}
+    return tuple({**before, **found}.values()) if found else ()
 
 
 def _wants_in(agent: Member) -> bool:

@@ -161,6 +161,13 @@ class Cloud:
         switch.cut(address)
         later(seconds, switch.mend, address)
 
+    def part(self, instance_ids: list[str], seconds: float) -> None:
+        """Lose every packet between some machines, for some time."""
+        for instance_id in instance_ids:
+            address = self._hypervisor.find(instance_id).spec.address
+            switch.part(address)
+            later(seconds, switch.join, address)
+
     def rebalance(self, instance_id: str) -> None:
         """Recommend to a spot instance that it be replaced."""
         self._notices.recommend(instance_id)

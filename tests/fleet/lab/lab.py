@@ -170,6 +170,10 @@ class Machine:
         """Lose every packet from and to the machine for some time."""
         self.lab.ask("partition", self.id, seconds)
 
+    def part_from(self, other: Machine, seconds: float) -> None:
+        """Lose every packet between two machines; the manager and AWS reach both."""
+        self.lab.ask("part", [self.id, other.id], seconds)
+
 
 class Lab:
     """A cloud on this machine: AWS by moto, and a machine of namespaces for each instance."""

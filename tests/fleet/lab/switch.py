@@ -69,3 +69,13 @@ def cut(address: str) -> None:
 def mend(address: str) -> None:
     """Connect it again."""
     ip(f"link set {cable(address)} master {BRIDGE}")
+
+
+def part(address: str) -> None:
+    """Lose what a machine and others that are parted send each other; the rest goes through."""
+    ip(f"link set {cable(address)} type bridge_slave isolated on")
+
+
+def join(address: str) -> None:
+    """Let it reach those again."""
+    ip(f"link set {cable(address)} type bridge_slave isolated off")

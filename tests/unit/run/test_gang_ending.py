@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.unit.run.test_job_log import SUBMITTED, TERMINATED, executing, of
 from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED, Complete, Failed, outcome_of
 from trialfleet.workflows.gang.records import in_words, ranks_and_generation
-from trialfleet.workflows.gang.roster import DONE, FORM, RUN, Roster, Seat
+from trialfleet.workflows.gang.roster import DONE, FORM, RUN, Apart, Roster, Seat
 from trialfleet.workflows.plan.folder import TrialFolder
 
 SEATS = (Seat(0, "a", "h", 1), Seat(2, "b", "h", 2))
@@ -73,6 +74,14 @@ def test_how_far_a_gang_is(place: TrialFolder) -> None:
     assert in_words(place, 1, 2) == ("its gang has 1 slot(s), and trains with 2 or more", True)
     assert in_words(place, 2, 2) == ("its ranks get ready for generation 3", False)
     says(place, state=RUN)
+    assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
+    left_out = (Apart("t2", "10.0.0.7", "10.0.0.6", time.time() + 60, 60.0),)
+    says(place, state=RUN, apart=left_out)
+    assert in_words(place, 2, 2)[0] == (
+        "2 rank(s) train, in generation 3; 10.0.0.7 is left out for now: it and 10.0.0.6 don't reach "
+        "each other by TCP"
+    )
+    says(place, state=RUN, apart=(left_out[0]._replace(until=time.time() - 1),))
     assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
     says(place, state=DONE, code=0)
     assert ranks_and_generation(place) == {"ranks": 2, "generation": 3}

@@ -11,6 +11,7 @@ import pytest
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member, parsed
 from trialfleet.workflows.gang.roster import (
+    APART_SECONDS,
     DONE,
     FORM,
     HELD,
@@ -21,6 +22,7 @@ from trialfleet.workflows.gang.roster import (
     RUNNING,
     SAVE_SECONDS,
     STARTING_SECONDS,
+    Apart,
     Job,
     Roster,
     Seat,
@@ -89,10 +91,57 @@ def test_a_line_says_all_of_a_member() -> None:
 
 
 def test_plain_data_says_all_of_a_roster() -> None:
-    own = training(0, 2, start=FIRST, code=3, proc=2)
+    apart = (Apart("t1", "h", "g", NOW, 60.0),)
+    own = training(0, 2, start=FIRST, code=3, proc=2, apart=apart)
     assert Roster.of_json(own.as_json()) == own
     with pytest.raises(KeyError):
         Roster.of_json({})
+
+
+def parted(*pairs: tuple[int, int], generation: int = 1) -> list[Job]:
+    """Ranks that train, of which the first of each pair can't reach the second."""
+    lost = {proc: ",".join(f"t{b}" for a, b in pairs if a == proc) for proc in range(3)}
+    return [job(agent(proc, member.RUNNING, generation, lost=lost[proc])) for proc in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "left"),
+    [
+        ([(2, 1)], (0, 1)),  # of two, the higher rank goes
+        ([(1, 0), (2, 0)], (1, 2)),  # whom both others miss goes
+        ([(1, 0)], (0, 2)),
+    ],
+)
+def test_those_who_reach_each_other_go_on_without_one_that_is_cut_off_from_another(
+    pairs: list[tuple[int, int]], left: tuple[int, ...]
+) -> None:
+    forms = after(training(0, 1, 2), parted(*pairs))
+    assert (forms.state, forms.generation, forms.failures) == (FORM, 2, 0)
+    jobs = [job(agent(proc, member.READY, 2)) for proc in range(3)]
+    again = after(replace(forms, since=NOW - 1), jobs)
+    assert (again.state, again.members) == (RUN, seats(*left))
+    waiting = [
+        job(agent(proc, member.RUNNING if proc in left else member.WAITING, 2)) for proc in range(3)
+    ]
+    again = replace(again, since=NOW)
+    assert after(again, waiting, now=NOW + APART_SECONDS - 1) == again
+    assert after(again, waiting, now=NOW + APART_SECONDS).state == FORM, "it may join again"
+
+
+def test_one_that_stays_cut_off_is_tried_again_ever_more_seldom() -> None:
+    roster, waited = training(0, 1, 2), []
+    for _ in range(6):
+        jobs = parted((2, 1), generation=roster.generation)
+        roster = replace(after(roster, jobs), state=RUN)
+        waited.append(roster.apart[0].until - NOW)
+    assert waited == [60, 120, 240, 480, 960, 960]
+
+
+def test_a_gang_that_needs_all_its_machines_says_that_it_lacks_them() -> None:
+    roster = decide(training(0, 1, 2), Size(3, 3), parted((2, 1)), (), NOW)
+    jobs = [job(agent(proc, member.READY, 2)) for proc in range(3)]
+    now = decide(replace(roster, since=NOW - 1), Size(3, 3), jobs, (), NOW)
+    assert (now.state, now.short) == (FORM, True)
 
 
 def test_all_that_are_ready_train_by_the_numbers_of_their_jobs() -> None:

@@ -1,0 +1,102 @@
+"""Agents of a gang that knock at each other's doors."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from trialfleet.nodes.gang import peers
+from trialfleet.nodes.gang.peers import Peer, Peers
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "EVERY", 0.05)
+    monkeypatch.setattr(peers, "ANSWER_SECONDS", 0.2)
+
+
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """A port that answers no more, as one behind a broken network: its queue is full."""
+    with ExitStack() as opened, socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = opened.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(listener.getsockname())
+        yield int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[[], Peers]]:
+    made: list[Peers] = []
+
+    def make_one() -> Peers:
+        made.append(Peers(HOST))
+        return made[-1]
+
+    yield make_one
+    for each in made:
+        each.close()
+
+
+def looked(*all_peers: Peers, until: Callable[[], bool], seconds: float = 10) -> bool:
+    """Have them look again and again, until something holds."""
+    deadline = time.monotonic() + seconds
+    while not until() and time.monotonic() < deadline:
+        for each in all_peers:
+            each.look()
+        time.sleep(0.01)
+    return until()
+
+
+def test_one_that_does_not_answer_is_lost_and_the_others_are_not(
+    deaf: int, make: Callable[[], Peers]
+) -> None:
+    me, other = make(), make()
+    with socket.socket() as closed:
+        closed.bind((HOST, 0))  # nothing listens there: refused, so the machine is reached
+        refusing = closed.getsockname()[1]
+        me.watch([Peer("a", HOST, other.door), Peer("b", HOST, deaf), Peer("c", HOST, refusing)])
+        assert looked(me, other, until=lambda: bool(me.lost))
+    assert me.lost == ("b",)
+
+
+def test_what_has_no_way_is_lost_at_once(make: Callable[[], Peers]) -> None:
+    me = make()
+    me.watch([Peer("a", "224.0.0.1", 9)])  # the kernel says that there is none
+    assert looked(me, until=lambda: me.lost == ("a",))
+
+
+def test_what_is_not_watched_any_more_is_not_lost(deaf: int, make: Callable[[], Peers]) -> None:
+    me = make()
+    me.watch([Peer("b", HOST, deaf)])
+    assert looked(me, until=lambda: me.lost == ("b",))
+    me.watch([])
+    assert me.lost == ()
+
+
+def test_one_that_answers_again_is_found(deaf: int, make: Callable[[], Peers]) -> None:
+    me, other = make(), make()
+    me.watch([Peer("b", HOST, deaf)])
+    assert looked(me, until=lambda: me.lost == ("b",))
+    (known,) = me._known.values()
+    me._known = {Peer("b", HOST, other.door): known}
+    known.forget_knock()
+    assert looked(me, other, until=lambda: me.lost == ())
+
+
+def test_many_may_knock_while_nobody_opens(make: Callable[[], Peers]) -> None:
+    """An agent that is busy for long is not lost."""
+    busy, others = make(), [make() for _ in range(20)]
+    for each in others:
+        each.watch([Peer("a", HOST, busy.door)])
+    looked(*others, until=lambda: False, seconds=0.5)
+    assert not any(each.lost for each in others)
