@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from pathlib import Path
 
 TOKEN = "imds-token"  # of the stand-in's session, not a secret
 ROLE = {"AccessKeyId": "AKIDEXAMPLE", "SecretAccessKey": "wJalr/EXAMPLE+KEY", "Token": "se//ss=="}
-HANG_UP = 0
+HANG_UP, SILENCE = 0, -1
+SILENT_SECONDS = 1.0
 INSTANCE = {
     "meta-data/instance-id": "i-0123456789abcdef0",
     "meta-data/instance-type": "g5.xlarge",
@@ -95,7 +97,8 @@ class Bench:
 class ImdsStandIn:
     """What an instance's metadata service answers; `expired` refuses the token once.
 
-    `troubles` come first, one for each request: a status, or HANG_UP in the middle of the answer.
+    `troubles` come first, one for each request: a status, HANG_UP in the middle of the answer, or
+    SILENCE for SILENT_SECONDS.
     """
 
     paths: dict[str, str] = field(default_factory=lambda: dict(INSTANCE))
@@ -134,6 +137,8 @@ class _Imds(BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("Content-Length", "99")
             self.end_headers()
+        elif status == SILENCE:
+            time.sleep(SILENT_SECONDS)
         else:
             self.answer(status, "")
         return True

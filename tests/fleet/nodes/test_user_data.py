@@ -327,6 +327,18 @@ def test_metadata_that_are_busy_for_a_moment_are_no_failure(
     assert "failed" not in done.output
 
 
+def test_metadata_that_are_busy_when_it_boots_again_are_no_failure(
+    bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
+) -> None:
+    """The bundle is there by then, so that the bootstrap is the first to ask."""
+    boot(bench, imds, user_data.render(settings(cloud, built)))
+    imds.troubles = [503, HANG_UP, 429]
+    again = reboot(bench, imds)
+    assert again.code == 0, again.output
+    assert imds.troubles == []
+    assert "failed" not in again.output
+
+
 def test_what_failed_is_told_at_each_step_of_the_next_attempt(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:

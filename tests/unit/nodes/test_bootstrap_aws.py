@@ -13,7 +13,15 @@ from botocore.credentials import Credentials as BotocoreCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.node_stand_ins import HANG_UP, INSTANCE, ImdsStandIn, playing_imds, serving
+from tests.node_stand_ins import (
+    HANG_UP,
+    INSTANCE,
+    SILENCE,
+    SILENT_SECONDS,
+    ImdsStandIn,
+    playing_imds,
+    serving,
+)
 from trialfleet.instance_aws import (
     Aws,
     AwsError,
@@ -111,6 +119,14 @@ def test_metadata_that_fail_for_now_are_asked_for_again(imds: ImdsStandIn, troub
     with pytest.raises(AwsError, match="metadata meta-data/instance-type: "):
         client.get("meta-data/instance-type")
     assert len(imds.troubles) == 1
+
+
+@pytest.mark.slow
+def test_metadata_that_are_silent_for_too_long_are_asked_for_again(imds: ImdsStandIn) -> None:
+    imds.troubles = [SILENCE]
+    client = Imds(imds.address, timeout=SILENT_SECONDS / 2, waits=(0, 0))
+    assert client.get("meta-data/instance-type") == "g5.xlarge"
+    assert imds.troubles == []
 
 
 def test_metadata_that_are_refused_are_not_asked_for_again(imds: ImdsStandIn) -> None:

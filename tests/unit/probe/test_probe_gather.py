@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from tests.unit.probe.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, TURING
+from trialfleet.files import locked
 from trialfleet.nodes.probe import gather, kernel_log, measure, privileged_readings
+from trialfleet.nodes.probe.__main__ import main as probe
 from trialfleet.nodes.probe.gpu_health import verdict
 from trialfleet.nodes.probe.kernel_log import Xid
 from trialfleet.nodes.probe.readings import Gpu, Readings
@@ -247,6 +250,31 @@ def test_a_measurement_says_how_long_a_healthy_gpu_may_take_for_each_thing(
     assert gather.patience("") == float("inf")
 
 
+def test_only_the_link_to_the_host_is_measured_by_one_gpu_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    link = tmp_path / "link"
+    link.touch()
+    monkeypatch.setenv(measure.LINK, str(link))
+    alone = []
+
+    def measuring(name: str) -> Callable[..., float]:
+        def measurement(*_: object) -> float:
+            with locked(link, wait=False) as another_could:
+                if not another_could:
+                    alone.append(name)
+            return 1.0
+
+        return measurement
+
+    for name in gather.MEASURED:
+        monkeypatch.setattr(measure, name, measuring(name))
+    measure.measure(torch, torch.device("cpu"))
+    assert alone == ["host_bandwidth"]
+
+
 def test_eight_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "MEASURE", ("sleep", "30"))
     monkeypatch.setattr(gather, "KERNELS", ("sleep", "30"))
@@ -375,6 +403,22 @@ def test_a_driver_too_old_makes_the_gpu_sick_in_torchs_own_words(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     gpu, _ = gpu_after_main(capsys)
     assert gpu.problem == "CUDA doesn't see it"
+
+
+def test_a_start_from_a_cold_disk_is_given_more_than_the_13_seconds_that_it_took_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert measure.main() == 0
+    starts, cuda = gather.lines(capsys.readouterr().out)[:2]
+    assert gather.patience(json.dumps(starts)) == float("inf")
+    assert cuda["doing"] == "start CUDA"
+    assert gather.patience(json.dumps(cuda)) > 2 * 13
+    given: list[float] = []
+    monkeypatch.setattr("trialfleet.nodes.probe.__main__.gather", given.append)
+    monkeypatch.setattr("trialfleet.nodes.probe.__main__.verdict", lambda *_: verdict(HEALTHY))
+    monkeypatch.setattr("trialfleet.nodes.probe.__main__.classad", lambda *_: "")
+    assert probe([]) == 0
+    assert given == [60]
 
 
 @pytest.mark.parametrize(
