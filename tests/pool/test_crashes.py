@@ -29,6 +29,7 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
+BACK_SECONDS = 60.0  # until all runs again after a kill
 
 
 class Gated:
@@ -97,7 +98,7 @@ class Gated:
         assert victims
         for process in victims:
             process.kill()
-        self._wait_for(lambda: len(dagmans(self.run)) == len(victims))
+        self._wait_for(lambda: len(dagmans(self.run)) == len(victims), BACK_SECONDS)
 
     def _running(self) -> set[str]:
         return set(job_queue.look_up(self.folder).running)
@@ -149,12 +150,14 @@ def test_killing_the_whole_pool_while_at(
 
 @pytest.mark.thorough
 def test_taking_the_pool_down_and_up_while_the_best_settings_train(
-    gated: Gated, make_pool: Callable[..., Pool]
+    gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:
         gated.until("best")
         pool.down()
         pool.up()
+        wait_for(lambda: len(dagmans(gated.run)) == 2, BACK_SECONDS)
+        assert gated.run.status().mends == ()  # it waits for no cool-down
         gated.go_on()
 
 
