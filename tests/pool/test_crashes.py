@@ -29,6 +29,7 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
+SERVICE = "trialfleet.workflows.scripts.node_scripts"
 BACK_SECONDS = 60.0  # until all runs again after a kill
 
 
@@ -185,6 +186,73 @@ def test_a_dagman_that_can_not_recover_is_replaced(gated: Gated, wait_for: WaitF
     assert gated.run.status().state is RunState.RUNNING
     gated.go_on()
     assert list(files.aside.iterdir())  # what the one before left is kept
+
+
+def _halve(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def _spoil(file: Path) -> None:
+    with file.open("r+b") as content:
+        content.write(b"\xff\0 no event\n" * 20)
+
+
+def _empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("damage", [_halve, _spoil, _empty, Path.unlink])
+@pytest.mark.parametrize("what", ["nodes_log", "lock"])
+@pytest.mark.usefixtures("pool")
+def test_what_a_killed_dagman_left_may_be_damaged(
+    what: str, damage: Callable[[Path], None], gated: Gated
+) -> None:
+    gated.until("trials")
+    region = gated.dagman_of_region()
+    region.suspend()
+    damage(getattr(gated.folder.region("A").dag_files, what))
+    region.kill()
+    gated.go_on()
+
+
+@pytest.mark.thorough
+def test_resume_mends_at_once_what_no_supervisor_looks_after(
+    gated: Gated, pool: Pool, wait_for: WaitFor
+) -> None:
+    gated.until("trials")
+    supervisors = processes_with("trialfleet.workflows.dagman.supervisor", str(pool.folder))
+    assert supervisors
+    for supervisor in supervisors:
+        supervisor.suspend()
+    try:
+        with gated.folder.region("A").dag_files.nodes_log.open("a") as log:
+            log.write(COLLISION)
+        gated.dagman_of_region().kill()
+        wait_for(lambda: "ended by itself" in str(gated.run.status().troubles))
+        gated.run.resume()
+        assert [mend["remedy"] for mend in gated.run.status().mends] == ["replace"]
+        gated.go_on()
+    finally:
+        for supervisor in supervisors:
+            supervisor.resume()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("pool")
+def test_a_service_that_is_killed_is_back_though_no_script_asks_it(
+    gated: Gated, wait_for: WaitFor
+) -> None:
+    """It looks at trials' reports between two scripts, and may stop a trial."""
+    gated.until("best")
+    logged = gated.folder.service_log.read_text()
+    services = processes_with(SERVICE, str(gated.run.folder))  # one may wait for another's end
+    for service in services:
+        service.kill()
+    psutil.wait_procs(services)
+    wait_for(lambda: processes_with(SERVICE, str(gated.run.folder)), BACK_SECONDS)
+    gated.go_on()
+    assert gated.folder.service_log.read_text().startswith(logged)
 
 
 @pytest.mark.thorough
