@@ -29,6 +29,8 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
+SERVICE = "trialfleet.workflows.scripts.node_scripts"
+BACK_SECONDS = 60.0  # until all runs again after a kill
 
 
 class Gated:
@@ -91,17 +93,13 @@ class Gated:
         self._wait_for(lambda: len(dagmans(self.run)) == 2)
         return next(p for p in dagmans(self.run) if "regions" in p.cwd())
 
-    def services(self) -> list[psutil.Process]:
-        """The optimiser's service, and whoever waits for its lock."""
-        return processes_with("trialfleet.workflows.scripts.node_scripts", str(self.run.folder))
-
     def kill_dagmans(self) -> None:
         """Kill those that there are, and wait until others have taken their places."""
         victims = dagmans(self.run)
         assert victims
         for process in victims:
             process.kill()
-        self._wait_for(lambda: len(dagmans(self.run)) == len(victims))
+        self._wait_for(lambda: len(dagmans(self.run)) == len(victims), BACK_SECONDS)
 
     def _running(self) -> set[str]:
         return set(job_queue.look_up(self.folder).running)
@@ -140,21 +138,6 @@ def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
     assert {record.attempts for record in gated.run.trials()} == {1}  # and nothing is trained again
 
 
-@pytest.mark.usefixtures("pool")
-def test_a_service_that_was_killed_comes_back_though_nobody_asks(
-    gated: Gated, wait_for: WaitFor
-) -> None:
-    """It has reports to judge, and a budget to watch, while all trials train."""
-    gated.until("trials")
-    killed = gated.services()
-    assert killed
-    for process in killed:
-        process.kill()
-    wait_for(lambda: set(gated.services()) - set(killed))
-    gated.go_on()
-    assert {record.attempts for record in gated.run.trials()} == {1}
-
-
 @pytest.mark.parametrize("phase", thorough("last trial", "best", "publish"))
 def test_killing_the_whole_pool_while_at(
     phase: str, gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
@@ -168,12 +151,14 @@ def test_killing_the_whole_pool_while_at(
 
 @pytest.mark.thorough
 def test_taking_the_pool_down_and_up_while_the_best_settings_train(
-    gated: Gated, make_pool: Callable[..., Pool]
+    gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:
         gated.until("best")
         pool.down()
         pool.up()
+        wait_for(lambda: len(dagmans(gated.run)) == 2, BACK_SECONDS)
+        assert gated.run.status().mends == ()  # it waits for no cool-down
         gated.go_on()
 
 
@@ -201,6 +186,72 @@ def test_a_dagman_that_can_not_recover_is_replaced(gated: Gated, wait_for: WaitF
     assert gated.run.status().state is RunState.RUNNING
     gated.go_on()
     assert list(files.aside.iterdir())  # what the one before left is kept
+
+
+def _halve(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def _spoil(file: Path) -> None:
+    with file.open("r+b") as content:
+        content.write(b"\xff\0 no event\n" * 20)
+
+
+def _empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("damage", [_halve, _spoil, _empty, Path.unlink])
+@pytest.mark.parametrize("what", ["nodes_log", "lock"])
+@pytest.mark.usefixtures("pool")
+def test_what_a_killed_dagman_left_may_be_damaged(
+    what: str, damage: Callable[[Path], None], gated: Gated
+) -> None:
+    gated.until("trials")
+    region = gated.dagman_of_region()
+    region.suspend()
+    damage(getattr(gated.folder.region("A").dag_files, what))
+    region.kill()
+    gated.go_on()
+
+
+@pytest.mark.thorough
+def test_resume_mends_at_once_what_no_supervisor_looks_after(
+    gated: Gated, pool: Pool, wait_for: WaitFor
+) -> None:
+    gated.until("trials")
+    supervisors = processes_with("trialfleet.workflows.dagman.supervisor", str(pool.folder))
+    assert supervisors
+    for supervisor in supervisors:
+        supervisor.suspend()
+    try:
+        with gated.folder.region("A").dag_files.nodes_log.open("a") as log:
+            log.write(COLLISION)
+        gated.dagman_of_region().kill()
+        wait_for(lambda: "ended by itself" in str(gated.run.status().troubles))
+        gated.run.resume()
+        assert [mend["remedy"] for mend in gated.run.status().mends] == ["replace"]
+        gated.go_on()
+    finally:
+        for supervisor in supervisors:
+            supervisor.resume()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_service_that_is_killed_is_back_though_no_script_asks_it(
+    gated: Gated, wait_for: WaitFor
+) -> None:
+    """It looks at trials' reports between two scripts, and may stop a trial."""
+    gated.until("best")
+    logged = gated.folder.service_log.read_text()
+    services = processes_with(SERVICE, str(gated.run.folder))  # one may wait for another's end
+    for service in services:
+        service.kill()
+    psutil.wait_procs(services)
+    wait_for(lambda: processes_with(SERVICE, str(gated.run.folder)), BACK_SECONDS)
+    gated.go_on()
+    assert gated.folder.service_log.read_text().startswith(logged)
 
 
 @pytest.mark.thorough

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,7 +29,7 @@ from tests.storm.disk import INSIDE, enter_own_namespace
 from tests.storm.embedded import Embedded
 from tests.storm.ground import Ground, Settings
 from tests.storm.lab import LabGround
-from tests.storm.matrix import FAILED, Matrix, Row
+from tests.storm.matrix import FAILED, PHASES, Matrix, Row
 from tests.storm.storm import Storm
 from tests.storm.victims import KINDS
 
@@ -46,7 +47,7 @@ def main() -> None:
     folder = arguments.folder or _own_folder()
     folder.mkdir(parents=True)
     if arguments.matrix:
-        _matrix(folder, as_json=arguments.json)
+        _matrix(folder, arguments.phase or PHASES, as_json=arguments.json)
         return
     settings = Settings(
         kills=arguments.kills,
@@ -71,10 +72,10 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _matrix(folder: Path, *, as_json: bool) -> None:
+def _matrix(folder: Path, phases: Sequence[str], *, as_json: bool) -> None:
     matrix = Matrix(folder, _say)
     try:
-        rows = matrix.rows()
+        rows = matrix.rows(phases)
     finally:
         matrix.pool.down(grace=0)
     if as_json:
@@ -113,10 +114,15 @@ def _arguments() -> argparse.Namespace:
         "--matrix", action="store_true", help="kill each kind once in each phase of a region"
     )
     parser.add_argument(
+        "--phase", choices=PHASES, action="append", help="of the matrix, this alone; default: all"
+    )
+    parser.add_argument(
         "--lab", action="store_true", help="over the fleet's lab; kills are events of any kind"
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
     arguments = parser.parse_args()
+    if arguments.phase and not arguments.matrix:
+        parser.error("--phase needs --matrix")
     if arguments.lab and (arguments.stopping or arguments.matrix):
         parser.error("--stopping and --matrix are of this machine's own pool; leave --lab out")
     return arguments

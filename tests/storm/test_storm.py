@@ -16,6 +16,7 @@ import pytest
 from tests.fleet.lab.namespaces import why_none
 from tests.storm import clock
 from tests.storm.audit import Audit
+from tests.storm.matrix import PHASES
 
 REPOSITORY = Path(__file__).parents[2]
 # Prints what the time of day is, how old a file seems to be, and how long a wait was.
@@ -44,6 +45,29 @@ def storm(*arguments: str) -> dict[str, object]:
 @pytest.mark.timeout(900)  # a busy machine; some two minutes on a quiet one
 def test_no_crash_leaves_a_run_stuck() -> None:
     storm("--kills", "30", "--seed", "1", "--regions", "4", "--trials", "4", "--mean", "1")
+
+
+DAEMONS = {"master", "collector", "negotiator", "schedd", "startd", "shared port", "procd"}
+ALWAYS_THERE = DAEMONS | {"dagman", "supervisor", "service"}  # of a run's processes
+ALSO_THERE = {
+    "asking": {"script"},  # that clears the way of the region, whose DAGMan comes after it
+    "first trials": {"dagman of a region", "shadow", "starter", "trainer"},
+    "last trial": {"dagman of a region", "shadow", "starter", "trainer"},
+    "best": {"dagman of a region", "shadow", "starter", "trainer"},
+    "publish": {"dagman of a region", "publish"},
+    "report": {"report"},
+}
+
+
+@pytest.mark.pool
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("phase", PHASES)
+def test_whatever_dies_in_a_phase_of_a_region_all_runs_again_within_a_minute(phase: str) -> None:
+    found = storm("--matrix", "--phase", phase)
+    assert isinstance(found["seconds"], dict)
+    killed = {kind for kind, seconds in found["seconds"][phase].items() if seconds != "-"}
+    assert killed >= ALWAYS_THERE | ALSO_THERE[phase]
 
 
 @pytest.mark.pool

@@ -42,7 +42,8 @@ SHORT_PATIENCE = 15.0  # seconds; of such a fault as may have passed at the next
 ABSENT_PATIENCE = 5.0  # seconds: two looks; the queue may have been read before a submission
 LOST_PATIENCE = 20.0  # seconds; queue and files are not read in one moment
 FRESH = 15.0  # seconds; a node status file that is older says nothing of this moment
-SILENT = 180.0  # seconds without a word in a node status file that is written every 5
+SILENT = 45.0  # seconds without a word in a node status file that is written every 5
+SILENT_PATIENCE = 150.0  # seconds; a disk that is full, or busy, has it say nothing, too
 
 Ad = dict[str, Any]
 
@@ -185,8 +186,8 @@ class _Dagman:
             return None
         if _between(now, self._last_word()) < SILENT:
             return None
-        what = f"its DAGMan has said nothing for {SILENT:.0f} s"
-        return self._fault(what, Remedy.KICK, SHORT_PATIENCE)
+        what = f"its DAGMan has said nothing for more than {SILENT:.0f} s"
+        return self._fault(what, Remedy.KICK, SILENT_PATIENCE)
 
     def _without_jobs(self, now: float) -> Fault | None:
         """A job's end that DAGMan was never told, because the disk was full, say.

@@ -286,6 +286,11 @@ class RunFolder:
         return self.root / "optimizer.sub"
 
     @cached_property
+    def service_log(self) -> Path:
+        """What the optimiser's service, whoever started it, has logged."""
+        return self.root / "service.log"
+
+    @cached_property
     def gang_submit(self) -> Path:
         """The submit file of the gangs' keeper, the same for all regions."""
         return self.root / "gang.sub"

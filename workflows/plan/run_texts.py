@@ -132,6 +132,7 @@ def _client(folder: RunFolder, study: Study) -> str:
         python=sys.executable,
         folder=folder.root,
         client=resources.files("trialfleet.optimizer") / "client.py",
+        service_log=folder.service_log,
         gang_log=folder.gang_log if study.has_gangs else None,
         start=[
             sys.executable,

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeRun
 from tests.fleet.mock_aws.moto_account import ACCOUNT, HOME, Account, fleet
+from tests.moto_server import moto_server
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import account
 from trialfleet.infra.fleet.aws.account import SECRETS, AwsEnvironment
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 
@@ -100,6 +106,45 @@ def test_a_run_keeps_the_account_and_its_autoscaler_goes_there(
     assert inventory.instances(aws, fleet()) == []
     texts = [path.read_text() for path in folder.root.glob("*.sub")]
     assert not any(str(tmp_path / "keys") in text for text in texts)
+
+
+@pytest.fixture
+def server(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """AWS as another process sees it, by a profile that only this shell's variables lead to."""
+    (work / "keys").write_text(KEYS.replace("default", "nightly"))
+    (work / "config").write_text("[profile nightly]\n")
+    for name in SECRETS:
+        monkeypatch.delenv(name, raising=False)
+    with moto_server() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setenv("AWS_PROFILE", "nightly")
+        monkeypatch.setenv("AWS_REGION", HOME)
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(work / "config"))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(work / "keys"))
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield address
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_the_autoscaler_of_the_graph_knows_the_account_without_the_shells_variables(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    folder = RunFolder(make_run(fleet=FLEET).folder)
+    job = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "CONDOR_CONFIG": "/nowhere"}
+    with (tmp_path / "out").open("w") as out:
+        command = [str(folder.root / "client"), "autoscale"]
+        process = subprocess.Popen(command, env=job, stdout=out, stderr=out)
+    deadline = time.monotonic() + 120
+    while not (report := read_report(folder.fleet_state)) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    process.wait()
+    said = (tmp_path / "out").read_text()
+    assert report, said
+    assert "AWS" not in said, "it lacks the pool alone"
+    assert "HTCondor" in report["error"]
 
 
 def test_another_account_is_refused_and_not_asked_anything(

@@ -130,6 +130,18 @@ def test_leases_are_renewed_before_they_end() -> None:
             assert instance.expires - here.now >= timedelta(minutes=19)
 
 
+def test_leases_are_renewed_before_the_record_is_read_and_anything_else_is_asked() -> None:
+    with world(lease_minutes=30) as here:
+        one_trains(here, here.autoscaler("r1"))
+        here.later(minutes=25)
+        here.account.faults.reset()
+        here.autoscaler("r1").step()  # the manager was restarted
+        calls = here.account.faults.calls
+        assert "s3:GetObject" in calls
+        before = {*calls[: calls.index("ec2:CreateTags")]}
+        assert before <= {"sts:GetCallerIdentity", "ec2:DescribeInstances"}
+
+
 def test_leases_are_renewed_while_the_pool_does_not_answer_and_no_node_is_given_up() -> None:
     with world() as here:
         scaler = here.autoscaler()

@@ -3,8 +3,10 @@ from __future__ import annotations
 import functools
 import http.server
 import os
+import socket
 import subprocess
 import threading
+import time
 import venv
 import zipfile
 from collections.abc import Callable, Iterator
@@ -157,6 +159,15 @@ def test_an_index_that_breaks_off_leaves_the_choice_to_pip(
     (wheel,) = (tmp_path / "index" / "torch").glob("*.whl")
     wheel.write_bytes(wheel.read_bytes()[:100])
     assert install(cpu_index.url)[-1] == f"torch {VERSION} is installed"
+
+
+def test_an_index_that_says_nothing_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert install_torch.INDEX_SECONDS == 5
+    monkeypatch.setattr(install_torch, "INDEX_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        assert not install_torch.answers(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert time.monotonic() - began < 5, "asked once"
 
 
 def test_with_a_gpu_the_build_for_cuda_is_taken(

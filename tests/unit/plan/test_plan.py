@@ -125,6 +125,26 @@ def test_the_whole_graph_keeps_no_rescue_file_that_would_call_a_failed_region_do
     assert "DAGMAN_MAX_RESCUE_NUM" not in folder.region_config.read_text()
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gate": {}, "fleet": {"aws_regions": ["eu-west-1"], "autoscale": "service"}},
+        {"publish": "none"},
+        {"resources": {"nodes": {"min": 1, "max": 2}}},
+    ],
+)
+def test_no_graph_has_what_a_killed_dagman_can_not_recover_from(
+    place: Path, changes: dict[str, object]
+) -> None:
+    """NOOP jobs, skipped nodes and a FINAL one: docs/dagman-recovery.md."""
+    run = write_plan(make_study(place, **changes), run="r1", out=place / "run")
+    files = [files.dag.read_text() for files in run.all_dags()]
+    lines = [line.split() for text in files for line in text.splitlines() if line[:1] != "#"]
+    assert len(files) == 3
+    assert {line[0] for line in lines if line} >= {"JOB", "SCRIPT", "RETRY", "PARENT"}
+    assert [line for line in lines if {"NOOP", "PRE_SKIP", "FINAL"} & {*line}] == []
+
+
 def test_a_folder_that_holds_something_is_left_alone(place: Path) -> None:
     (place / "run").mkdir()
     (place / "run" / "precious").touch()

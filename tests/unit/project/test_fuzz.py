@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests import fuzz
 from tests.docs.keys import sections
@@ -35,6 +37,40 @@ def test_every_key_of_a_study_is_generated() -> None:
     generated = set(keys_in([generate.STUDIES, generate.FLEET]))
     keys = {key for section in sections().values() for key in section.get("properties", {})}
     assert sorted(keys - generated) == []
+
+
+@pytest.mark.parametrize(("profile", "is_same"), [("same", True), ("new", False)])
+def test_properties_have_the_same_examples_everywhere_but_in_make_fuzz(
+    profile: str, is_same: bool
+) -> None:
+    assert (drawn(profile) == drawn(profile)) is is_same
+
+
+def drawn(profile: str) -> list[str]:
+    """The examples that a property has under a profile of tests/conftest.py."""
+    texts: list[str] = []
+
+    @settings(settings.get_profile(profile))
+    @given(st.text(min_size=20))
+    def note(text: str) -> None:
+        texts.append(text)
+
+    note()
+    return texts
+
+
+def test_it_is_the_same_examples_that_tests_have() -> None:
+    program = "import tests.conftest, hypothesis; print(hypothesis.settings.default.derandomize)"
+    for given_profile, expected in ({}, "True"), ({"TRIALFLEET_EXAMPLES": "new"}, "False"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={"PATH": "/usr/bin:/bin", **given_profile},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == expected
 
 
 def keys_in(tree: object) -> Iterator[str]:

@@ -78,8 +78,8 @@ def test_how_far_a_gang_is(place: TrialFolder) -> None:
     left_out = (Apart("t2", "10.0.0.7", "10.0.0.6", time.time() + 60, 60.0),)
     says(place, state=RUN, apart=left_out)
     assert in_words(place, 2, 2)[0] == (
-        "2 rank(s) train, in generation 3; 10.0.0.7 is left out for now: it and 10.0.0.6 don't reach "
-        "each other by TCP"
+        "2 rank(s) train, in generation 3; 10.0.0.7 is left out for now: "
+        "it and 10.0.0.6 don't reach each other by TCP"
     )
     says(place, state=RUN, apart=(left_out[0]._replace(until=time.time() - 1),))
     assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)

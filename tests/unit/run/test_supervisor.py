@@ -117,6 +117,23 @@ def test_a_dagman_that_says_nothing_is_started_again(folder: RunFolder) -> None:
     assert faults(folder, [young, region(folder)], NOW) == []
 
 
+def test_a_silent_dagman_is_named_within_a_minute_and_given_more_time(
+    folder: RunFolder, mends: Mends
+) -> None:
+    for status in (folder.dag_files.node_status, folder.region("A").dag_files.node_status):
+        os.utime(status, (NOW, NOW))
+    ads = [dagman(folder), region(folder)]
+    assert faults(folder, ads, NOW + 30) == []  # of a process that is stopped for so long, say
+    found = faults(folder, ads, NOW + 60)
+    silent = "its DAGMan has said nothing for more than 45 s"
+    assert [str(fault) for fault in found] == [silent, f"A: {silent}"]
+    watch = Supervisor(mends)
+    for second in range(0, 240, 5):
+        watch.look([folder], ads, NOW + second, second)
+        assert second > 180 or not mends.noted  # a full disk keeps it silent, too
+    assert mends.noted[0] is Remedy.KICK
+
+
 @pytest.mark.parametrize("step", [-7200, 7200])
 def test_a_dagman_may_write_once_after_the_clock_was_set(folder: RunFolder, step: float) -> None:
     os.utime(folder.dag_files.node_status, (NOW, NOW))  # by the clock as it was
