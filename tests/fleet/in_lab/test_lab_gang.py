@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.fleet.in_lab.work_in_lab import FIRST
-from tests.fleet.lab.lab import Lab
+from tests.fleet.lab.lab import Lab, Machine
 from tests.fleet.lab.machine import USER
 from tests.fleet.lab.moto_side import LEARNING
 from tests.fleet.lab.project import HOME, Project
@@ -30,7 +30,15 @@ EATS_SECONDS = 70.0  # a node on which three jobs are killed within 60 s is drai
 STEP_SECONDS, SAVE_SECONDS = 0.05, 1.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 2.0, 8.0  # seconds between two events
 EVENT_SECONDS = 13.0  # of training for each: pause, recovery, and what a lost step costs
+PARTED_SECONDS = 40.0  # that two ranks can't reach each other; shorter than one is left out
 NOTICE_SECONDS = 30.0  # from AWS's notice to the end of a spot instance; real ones have 120
+ON_THE_MANAGER = {
+    "the schedd": ("-x", "condor_schedd"),
+    "a shadow": ("-o", "-x", "condor_shadow"),
+    "the keeper": ("-o", "-f", "[g]ang.keeper"),
+    "the optimiser's service": ("-f", "[n]ode_scripts"),
+    "the DAGMans": ("-x", "condor_dagman"),
+}
 TRAINER = Path(__file__).with_name("lab_rank.py")
 FLEET = {
     "ami": LEARNING,
@@ -44,16 +52,17 @@ FLEET = {
 def project(project: Project) -> Project:
     """A manager with a fleet."""
     project.manager.write(f"{HOME}/{TRAINER.name}", TRAINER.read_text(), user=USER)
-    project.trialfleet("fleet", "up", study(project), "--nodes", str(NODES), "--wait", timeout=300)
+    path = study(project, "gang")
+    project.trialfleet("fleet", "up", path, "--nodes", str(NODES), "--wait", timeout=300)
     return project
 
 
-def study(project: Project) -> str:
+def study(project: Project, name: str) -> str:
     """Write the study: it trains until the events are over, and some more."""
     steps = round(KILLS * EVENT_SECONDS / STEP_SECONDS)
     return project.write_study(
         {"steps": steps, "seconds": STEP_SECONDS, "checkpoint_seconds": SAVE_SECONDS},
-        name="gang",
+        name=name,
         fleet=FLEET,
         budget={"trials": 1, "lanes": 1},
         publish="none",
@@ -65,9 +74,10 @@ def study(project: Project) -> str:
 class Gang:
     """The gang of a run's only trial, as the manager knows it."""
 
-    def __init__(self, project: Project, lab: Lab, random: Random) -> None:
+    def __init__(self, project: Project, lab: Lab, random: Random, name: str) -> None:
         self.project, self.lab, self.random = project, lab, random
-        self.folder = project.submit(study(project))
+        self.folder = project.submit(study(project, name))
+        self._place = f"{name}/regions/A/trials/{FIRST}"
         self.events: list[str] = []
         self.kills: dict[str, list[float]] = {}
         self.recoveries: list[float] = []
@@ -75,7 +85,7 @@ class Gang:
     @property
     def roster(self) -> dict[str, Any]:
         """What the keeper decided last; empty before that."""
-        text = self.project.file(f"gang/regions/A/trials/{FIRST}/gang/roster.json")
+        text = self.project.file(f"{self._place}/gang/roster.json")
         found: dict[str, Any] = json.loads(text or "{}")
         return found
 
@@ -99,6 +109,8 @@ class Gang:
         harms: list[Callable[[str], str | None]] = [self.kill, self.kill, self.kill, self.cut]
         if len(self.events) % 10 == 5:
             harms = [self.take_back]
+        if len(self.events) % 10 in {2, 7}:
+            harms = [self.kill_on_the_manager]
         if not (nodes := self.nodes()):
             return
         began = time.monotonic()
@@ -125,6 +137,12 @@ class Gang:
         what = "agent" if which == "-o" else "worker"
         return f"killed the {what} on {name}" if done.returncode == 0 else None
 
+    def kill_on_the_manager(self, _name: str) -> str | None:
+        """Kill what the gang is kept by, or its jobs; ranks may train on all the while."""
+        what, words = self.random.choice(list(ON_THE_MANAGER.items()))
+        done = self.project.manager.run(["pkill", "-KILL", *words])
+        return f"killed {what}" if done.returncode == 0 else None
+
     def cut(self, name: str) -> str | None:
         """Cut a rank off from the others and from the manager."""
         seconds = self.random.uniform(3, 20)
@@ -137,6 +155,16 @@ class Gang:
             return None
         self.lab.interrupt(name, NOTICE_SECONDS)
         return f"AWS takes {name} back"
+
+    def cut_apart(self) -> None:
+        """Keep the two highest ranks from each other for some time; the manager reaches both."""
+        one, other = (self.machine_at(seat[2]) for seat in self.roster["members"][-2:])
+        one.part_from(other, PARTED_SECONDS)
+
+    def machine_at(self, address: str) -> Machine:
+        """Return the machine of an address."""
+        found = next(one for one in self.lab.instances("running") if one["address"] == address)
+        return self.lab.machine(found["id"])
 
 
 def undisturbed(steps: int) -> dict[int, float]:
@@ -156,10 +184,36 @@ def undisturbed(steps: int) -> dict[int, float]:
     return losses
 
 
+def test_ranks_that_can_not_reach_each_other_are_parted_until_they_can(
+    project: Project, lab: Lab
+) -> None:
+    gang = Gang(project, lab, Random(SEED), "parted")  # noqa: S311 - no secret
+    lab.wait_for(lambda: len(gang.roster.get("members", ())) == NODES, "all ranks", 180)
+    first = gang.roster
+    began = time.monotonic()
+    gang.cut_apart()
+    lab.wait_for(lambda: gang.trains(first["generation"]), "ranks that train without one", 30)
+    print(f"two ranks train {time.monotonic() - began:.1f} s after a third was cut off from one")
+    parted = gang.roster
+    assert parted["start"], "from a checkpoint"
+    assert parted["members"] == [
+        [*seat[:3], port, seat[4]]
+        for seat, (_, _, _, port, _) in zip(first["members"], parted["members"], strict=False)
+    ], "the highest rank is left out"
+    words = project.trialfleet("why", FIRST, "--run", gang.folder)
+    assert f"{first['members'][2][2]} is left out" in words
+    lab.wait_for(
+        lambda: gang.trains(parted["generation"]) and len(gang.roster["members"]) == NODES,
+        "the rank that was left out",
+        120,
+    )
+    project.trialfleet("stop", gang.folder)
+
+
 def test_the_losses_are_those_of_an_undisturbed_gang_whatever_happens_to_its_ranks(
     project: Project, lab: Lab
 ) -> None:
-    gang = Gang(project, lab, Random(SEED))  # noqa: S311 - no secret
+    gang = Gang(project, lab, Random(SEED), "gang")  # noqa: S311 - no secret
     lab.wait_for(gang.trains, "ranks that train", 180)
     while len(gang.events) < KILLS and not gang.is_over():
         time.sleep(gang.random.uniform(SHORTEST_PAUSE, LONGEST_PAUSE))

@@ -161,12 +161,11 @@ class Cloud:
         switch.cut(address)
         later(seconds, switch.mend, address)
 
-    def part(self, instance_ids: list[str], seconds: float) -> None:
-        """Lose every packet between some machines, for some time."""
-        for instance_id in instance_ids:
-            address = self._hypervisor.find(instance_id).spec.address
-            switch.part(address)
-            later(seconds, switch.join, address)
+    def part(self, instance_id: str, other_id: str, seconds: float) -> None:
+        """Lose every packet between two machines, for some time."""
+        pair = [self._hypervisor.find(each).spec.address for each in (instance_id, other_id)]
+        switch.part(*pair)
+        later(seconds, switch.join, *pair)
 
     def rebalance(self, instance_id: str) -> None:
         """Recommend to a spot instance that it be replaced."""

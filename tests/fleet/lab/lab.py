@@ -172,7 +172,7 @@ class Machine:
 
     def part_from(self, other: Machine, seconds: float) -> None:
         """Lose every packet between two machines; the manager and AWS reach both."""
-        self.lab.ask("part", [self.id, other.id], seconds)
+        self.lab.ask("part", self.id, other.id, seconds)
 
 
 class Lab:

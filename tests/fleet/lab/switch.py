@@ -71,11 +71,18 @@ def mend(address: str) -> None:
     ip(f"link set {cable(address)} master {BRIDGE}")
 
 
-def part(address: str) -> None:
-    """Lose what a machine and others that are parted send each other; the rest goes through."""
-    ip(f"link set {cable(address)} type bridge_slave isolated on")
+def part(one: str, other: str) -> None:
+    """Lose every packet between two machines: the router drops them; all else goes through."""
+    _between(one, other, "add")
 
 
-def join(address: str) -> None:
-    """Let it reach those again."""
-    ip(f"link set {cable(address)} type bridge_slave isolated off")
+def join(one: str, other: str) -> None:
+    """Let them reach each other again."""
+    _between(one, other, "del")
+
+
+def _between(one: str, other: str, verb: str) -> None:
+    ip(f"""
+        rule {verb} from {one} to {other} blackhole
+        rule {verb} from {other} to {one} blackhole
+    """)
