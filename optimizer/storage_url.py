@@ -13,6 +13,13 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
+# Options of a PostgreSQL connection that people set; no other name is shown beside a password.
+_OPTIONS = {
+    *("application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode"),
+    *("keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "options"),
+    *("load_balance_hosts", "require_auth", "service", "sslcert", "sslcrl", "sslkey", "sslmode"),
+    *("sslrootcert", "target_session_attrs", "tcp_user_timeout", "host", "hostaddr", "port"),
+}
 STORAGE_FORMS = "sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
 
 
@@ -59,11 +66,18 @@ def redacted(url: URL) -> str:
 
 def secrets_of(url: URL) -> Iterator[str]:
     """Yield what must not be shown of a URL, in each form that a driver might repeat."""
-    options = [
-        text
-        for name, value in url.query.items()
-        if "pass" in name.lower()
-        for text in ([value] if isinstance(value, str) else value)
-    ]
-    for secret in filter(None, [url.password and str(url.password), *options]):
+    for secret in filter(None, [url.password and str(url.password), *_secret_options(url)]):
         yield from {secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
+
+
+def _secret_options(url: URL) -> Iterator[str]:
+    """Yield the passwords among the options, and what may be the end of one.
+
+    Behind an '&' that isn't written as %26 it would be taken for another option.
+    """
+    passwords = {name for name in url.query if "pass" in name.lower()}
+    for name, value in url.query.items():
+        if name in passwords:
+            yield from [value] if isinstance(value, str) else value
+        elif passwords and name not in _OPTIONS:
+            yield from [name, value] if isinstance(value, str) else [name, *value]

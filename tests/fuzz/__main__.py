@@ -166,7 +166,8 @@ def _properties(seed: int) -> Iterator[str]:
     )
     if done.returncode:
         print(done.stdout[-20_000:])
-        shown = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        marks = ("FAILED tests/", "ERROR tests/")  # a line that a test logged may begin alike
+        shown = [line for line in done.stdout.splitlines() if line.startswith(marks)]
         for line in shown or ["ERROR pytest itself"]:
             name = line.split(" - ")[0].split(" ", 1)[1]
             yield f"TRIALFLEET_EXAMPLES=new pytest --hypothesis-seed={seed} '{name}'"

@@ -68,6 +68,7 @@ def output_of(call: Callable[[], object]) -> str:
 @example(password="Ж@Щ:Э", encoded=False, host=HOSTS[0], end="/d", in_query=False)
 @example(password="Ж\0Щ", encoded=True, host=HOSTS[0], end="/d", in_query=False)
 @example(password="Ж\nЩ", encoded=True, host=HOSTS[0], end="/d?nix=1", in_query=True)
+@example(password="Ж&Щ=Э", encoded=False, host=HOSTS[0], end="/d", in_query=True)
 def test_whatever_goes_wrong_with_a_storage_its_password_is_not_shown(
     tmp_path_factory: pytest.TempPathFactory,
     password: str,
