@@ -18,6 +18,7 @@
 # make bench-optimizer  how few trials the sampler needs, beside Optuna's; an hour, ARGS="--seeds 3" for less
 # make bench-transfer   how many trials former results save; half an hour, ARGS="--seeds 2" for less
 # make bench-stopping   what early stopping saves and costs, on replayed curves; ten minutes, ARGS="--seeds 3" for less
+# make bench-stopped-tuning  the same while our optimiser chooses, on regions of flights; half an hour, ARGS="--regions 6" for less
 # make bench-replay     optimisers on real trainings of 36 regions, from a table; half an hour, ARGS="--seeds 5" for less
 # make replay-table     trains more settings for that table: SETTINGS=300; goes on where it was killed
 # make bench-peers      the same tuning by trialfleet, Ray Tune, Celery and Optuna, with kills; an hour on two cores
@@ -42,7 +43,7 @@ NPM := https://registry.npmjs.org
 DEMO ?= demo
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
-	bench bench-optimizer bench-transfer bench-stopping bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-kernels bench-train
+	bench bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-kernels bench-train
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -107,6 +108,9 @@ bench-transfer: $(VENV)/ready
 
 bench-stopping: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer.stopping $(ARGS)
+
+bench-stopped-tuning: $(VENV)/ready
+	$(BIN)/python -m tests.bench.optimizer.stopped_tuning $(ARGS)
 
 bench-replay: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer.replay $(ARGS)

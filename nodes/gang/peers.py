@@ -21,7 +21,10 @@ from typing import NamedTuple
 EVERY = 3.0  # seconds between two knocks
 ANSWER_SECONDS = 4.0  # so long the other machine may take
 BACKLOG = 4096  # knocks that an agent hasn't opened to: it may be busy for a while
-LOST_AFTER = 2  # knocks one after the other that nobody heard
+AGAIN = 1.0  # from a knock that nobody heard to the next one
+# So long nobody hears any knock: a machine that is cut off from the access point, too, is thought
+# lost before that.
+LOST_SECONDS = 13.0
 
 _UNREACHED = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 
@@ -38,11 +41,11 @@ class _Knock:
     """A connection to an agent's door that is being made."""
 
     def __init__(self, peer: Peer, now: float) -> None:
+        self.since = now
         self._socket = socket.socket()
         self._socket.settimeout(0)
         code = self._socket.connect_ex((peer.host, peer.door))
         self._code = None if code == errno.EINPROGRESS else code
-        self._until = now + ANSWER_SECONDS
 
     def answer(self, now: float) -> int | None:
         """Return 0 or what was wrong, as an errno; None while that isn't known."""
@@ -51,7 +54,7 @@ class _Knock:
             poll.register(self._socket, select.POLLOUT)
             if poll.poll(0):
                 self._code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            elif now >= self._until:
+            elif now >= self.since + ANSWER_SECONDS:
                 self._code = errno.ETIMEDOUT
         return self._code
 
@@ -64,7 +67,8 @@ class _Known:
     """What came of the knocks at one door."""
 
     next: float
-    unheard: int = 0
+    unheard_since: float | None = None
+    is_lost: bool = False
     knock: _Knock | None = None
 
     def look(self, peer: Peer, now: float) -> None:
@@ -72,10 +76,16 @@ class _Known:
         if self.knock is None and now >= self.next:
             self.knock = _Knock(peer, now)
         code = self.knock.answer(now) if self.knock else None
-        if code is not None:
-            self.forget_knock()
-            self.unheard = self.unheard + 1 if code in _UNREACHED else 0
-            self.next = now if self.unheard else now + EVERY
+        if self.knock is None or code is None:
+            return
+        if code not in _UNREACHED:
+            self.unheard_since = None
+        elif self.unheard_since is None:
+            self.unheard_since = self.knock.since
+        is_heard = self.unheard_since is None
+        self.is_lost = self.unheard_since is not None and now - self.unheard_since >= LOST_SECONDS
+        self.next = now + (EVERY if is_heard else AGAIN)
+        self.forget_knock()
 
     def forget_knock(self) -> None:
         if self.knock:
@@ -104,7 +114,7 @@ class Peers:
     @property
     def lost(self) -> tuple[str, ...]:
         """The tokens of those that can't be reached."""
-        return tuple(p.token for p, known in self._known.items() if known.unheard >= LOST_AFTER)
+        return tuple(peer.token for peer, known in self._known.items() if known.is_lost)
 
     def watch(self, peers: Iterable[Peer]) -> None:
         """Knock at these from now on; what is known of others is forgotten."""

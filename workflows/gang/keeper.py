@@ -68,13 +68,13 @@ class Beats:
 
     _heard: dict[tuple[int, int], tuple[Member | None, float]] = field(default_factory=dict)
 
-    def is_silent(self, job: tuple[int, int], said: Member | None, now: float) -> bool:
-        """Note what a job's agent says; return whether that is old."""
+    def quiet_for(self, job: tuple[int, int], said: Member | None, now: float) -> float:
+        """Note what a job's agent says; return for how many seconds that is nothing new."""
         former, since = self._heard.get(job, (None, now))
         if said != former:
             since = now
         self._heard[job] = (said, since)
-        return said is not None and now - since > SILENT_SECONDS
+        return now - since
 
     def forgive(self) -> None:
         """Count anew: nobody could be heard for a while."""
@@ -144,13 +144,14 @@ class Keeper:
 
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
         said = _said(place.gang / name_of(ad["ProcId"]))
-        name = (ad["ClusterId"], ad["ProcId"])
+        quiet = self._beats.quiet_for((ad["ClusterId"], ad["ProcId"]), said, time.monotonic())
         return Job(
             proc=ad["ProcId"],
             status=ad["JobStatus"],
             starts=ad.get("NumShadowStarts", 0),
             said=said,
-            silent=self._beats.is_silent(name, said, time.monotonic()),
+            silent=said is not None and quiet > SILENT_SECONDS,
+            quiet_for=quiet,
             running_for=max(0.0, time.time() - ad.get("EnteredCurrentStatus", 0)),
             hold_code=ad.get("HoldReasonCode"),
         )

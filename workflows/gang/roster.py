@@ -21,6 +21,7 @@ STARTING_SECONDS = 20.0  # a job whose agent hasn't spoken is waited for so long
 SAVE_SECONDS = 20.0  # rank 0 has so long to save before a generation ends in order
 JOIN_SECONDS = 5.0  # a generation trains at least so long before others join
 MOST_FAILURES = 2  # of workers whose jobs live, without a checkpoint between: then the gang fails
+HEARD_SECONDS = 6.0  # an agent speaks every 3 s: one that has, is not cut off from the access point
 APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # until one that others don't reach may join
 EXIT_REJECTED = 64  # these parameters can't be trained: nothing is tried again
 
@@ -119,6 +120,7 @@ class Job:
         starts: its NumShadowStarts.
         said: what its agent said last.
         silent: it has said nothing new for too long.
+        quiet_for: seconds since it said something new.
         running_for: seconds since it got its slot.
         hold_code: its HoldReasonCode, where it is on hold.
     """
@@ -128,6 +130,7 @@ class Job:
     starts: int = 0
     said: Member | None = None
     silent: bool = False
+    quiet_for: float = 0.0
     running_for: float = 0.0
     hold_code: int | None = None
 
@@ -171,7 +174,8 @@ def decide(
         return ended
     if roster.state == FORM:
         return _formed(roster, size, jobs, agents, packages, now)
-    return _running(roster, size, agents, packages, now)
+    heard = {job.agent.token for job in jobs if job.agent and job.quiet_for < HEARD_SECONDS}
+    return _running(roster, size, agents, heard, packages, now)
 
 
 def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
@@ -289,6 +293,7 @@ def _running(
     roster: Roster,
     size: Size,
     agents: Mapping[int, Member],
+    heard: Collection[str],
     packages: Collection[Package],
     now: float,
 ) -> Roster:
@@ -299,7 +304,7 @@ def _running(
     )
     if None in seated:
         return another
-    if apart := _kept_apart(roster, own, now):
+    if apart := _kept_apart(roster, own, heard, now):
         return replace(another, apart=apart)
     failed = [agent for agent in own if agent.phase == member.FAILED]
     if failed:
@@ -318,17 +323,20 @@ def _running(
     return in_order if joins and may_join else roster
 
 
-def _kept_apart(roster: Roster, own: Collection[Member], now: float) -> tuple[Apart, ...]:
+def _kept_apart(
+    roster: Roster, own: Collection[Member], heard: Collection[str], now: float
+) -> tuple[Apart, ...]:
     """Who is to be left out, so that those who are left all reach each other; with those before.
 
-    Whoever most of the others miss goes first; of two who miss each other, the higher rank.
+    Whoever most of the others miss goes first; of two who miss each other, the higher rank. One
+    that the access point doesn't hear either is lost, or soon back.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
         frozenset((agent.token, lost))
         for agent in own
         for lost in agent.lost.split(",")
-        if lost in seats and agent.token in seats
+        if {lost, agent.token} <= seats.keys() and {lost, agent.token} <= set(heard)
     }
     before = {each.token: each for each in roster.apart}
     found = {}

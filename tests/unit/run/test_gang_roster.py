@@ -128,6 +128,14 @@ def test_those_who_reach_each_other_go_on_without_one_that_is_cut_off_from_anoth
     assert after(again, waiting, now=NOW + APART_SECONDS).state == FORM, "it may join again"
 
 
+def test_one_that_the_access_point_does_not_hear_either_is_left_to_its_silence() -> None:
+    """It may be lost, or back in a moment: nobody who can be heard is left out for it."""
+    jobs = parted((2, 1))
+    for quiet in (1, 2):
+        unheard = [replace(one, quiet_for=7.0 if one.proc == quiet else 1.0) for one in jobs]
+        assert after(training(0, 1, 2), unheard) == training(0, 1, 2)
+
+
 def test_one_that_stays_cut_off_is_tried_again_ever_more_seldom() -> None:
     roster, waited = training(0, 1, 2), []
     for _ in range(6):
