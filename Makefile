@@ -15,7 +15,7 @@
 #              REAL=1, as root: nodes boot Debian with systemd, cloud-init and apt (needs mmdebstrap)
 # make storm   kills 500 processes of a pool and proves that no run is stuck, no trial lost or doubled
 # make bench   what the parts cost, as ratios within one run
-# make bench-optimizer  how few trials the sampler needs, beside Optuna's; an hour, ARGS="--seeds 3" for less
+# make bench-optimizer  how few trials the sampler needs, beside Optuna's; two hours of a core, ARGS="--seeds 3" for less
 # make bench-transfer   how many trials former results save; half an hour, ARGS="--seeds 2" for less
 # make bench-stopping   what early stopping saves and costs, on replayed curves; ten minutes, ARGS="--seeds 3" for less
 # make bench-stopped-tuning  the same while our optimiser chooses, on regions of flights; half an hour, ARGS="--regions 6" for less
