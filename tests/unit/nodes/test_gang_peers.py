@@ -12,6 +12,8 @@ import pytest
 from trialfleet.nodes.gang import peers
 from trialfleet.nodes.gang.peers import Peer, Peers
 
+pytestmark = pytest.mark.slow
+
 HOST = "127.0.0.1"
 
 

@@ -59,6 +59,7 @@ def drawn(profile: str) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 def test_it_is_the_same_examples_that_tests_have() -> None:
     program = "import tests.conftest, hypothesis; print(hypothesis.settings.default.derandomize)"
     for given_profile, expected in ({}, "True"), ({"TRIALFLEET_EXAMPLES": "new"}, "False"):
