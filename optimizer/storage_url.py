@@ -76,8 +76,8 @@ def _secret_options(url: URL) -> Iterator[str]:
     Behind an '&' that isn't written as %26 it would be taken for another option.
     """
     passwords = {name for name in url.query if "pass" in name.lower()}
-    for name, value in url.query.items():
+    for name, values in url.normalized_query.items():
         if name in passwords:
-            yield from [value] if isinstance(value, str) else value
+            yield from values
         elif passwords and name not in _OPTIONS:
-            yield from [name, value] if isinstance(value, str) else [name, *value]
+            yield from (name, *values)

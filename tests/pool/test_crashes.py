@@ -22,6 +22,7 @@ from tests.pool.watching import (
     finished_trials,
     kill_all,
     processes_with,
+    services,
 )
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
@@ -29,7 +30,6 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
-SERVICE = "trialfleet.workflows.scripts.node_scripts"
 BACK_SECONDS = 60.0  # until all runs again after a kill
 
 
@@ -245,11 +245,11 @@ def test_a_service_that_is_killed_is_back_though_no_script_asks_it(
     """It looks at trials' reports between two scripts, and may stop a trial."""
     gated.until("best")
     logged = gated.folder.service_log.read_text()
-    services = processes_with(SERVICE, str(gated.run.folder))  # one may wait for another's end
-    for service in services:
+    killed = services(gated.run)
+    for service in killed:
         service.kill()
-    psutil.wait_procs(services)
-    wait_for(lambda: processes_with(SERVICE, str(gated.run.folder)), BACK_SECONDS)
+    psutil.wait_procs(killed)
+    wait_for(lambda: services(gated.run), BACK_SECONDS)
     gated.go_on()
     assert gated.folder.service_log.read_text().startswith(logged)
 

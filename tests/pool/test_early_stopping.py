@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeRun
-from tests.pool.watching import WaitFor, processes_with
+from tests.pool.watching import WaitFor, services
 from trialfleet import Run, RunState
 from trialfleet.workflows.plan.folder import RunFolder
 
@@ -111,7 +111,7 @@ def test_a_service_killed_after_its_decision_loses_nothing(
     run = curves(make_run, "deaf", early_stopping={**SETTINGS, "grace_seconds": 10})
     run.submit()
     wait_for(lambda: orders(run))
-    for process in processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder)):
+    for process in services(run):
         with suppress(ProcessLookupError):  # a script's client, that has ended
             os.kill(process.pid, signal.SIGKILL)
     told = orders(run)

@@ -18,7 +18,7 @@ from tests.pool.watching import (
     dagmans,
     finished_trials,
     kill_all,
-    processes_with,
+    services,
 )
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.pool.embedded import Pool
@@ -36,9 +36,9 @@ def test_killing_the_service_again_and_again_loses_nothing(
     run.submit()
     for finished in (1, 3):
         wait_for(lambda finished=finished: finished_trials(run) >= finished)
-        services = processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder))
-        assert services
-        for process in services:
+        killed = services(run)
+        assert killed
+        for process in killed:
             process.kill()
     assert run.wait().state is RunState.DONE
     assert_exactly_once(run, 6)
@@ -60,8 +60,8 @@ def begin(make_run: MakeRun, wait_for: WaitFor) -> Callable[..., Run]:
 def test_the_service_knows_its_pool(begin: Callable[..., Run], pool: Pool) -> None:
     """It asks machines whether they are broken, before it blames a trial."""
     run = begin()
-    services = processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder))
-    assert {each.environ().get("CONDOR_CONFIG") for each in services} == {str(pool.condor_config)}
+    found = services(run)
+    assert {each.environ().get("CONDOR_CONFIG") for each in found} == {str(pool.condor_config)}
     run.stop()
 
 

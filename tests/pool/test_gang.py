@@ -20,7 +20,7 @@ import pytest
 from tests import gang_rank
 from tests.conftest import MakeRun
 from tests.moto_server import empty_account, moto_server
-from tests.pool.watching import dagmans, processes_with
+from tests.pool.watching import dagmans, processes_with, services
 from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
 from trialfleet import Run, RunState
@@ -227,11 +227,10 @@ def test_keeper_and_service_are_killed_while_a_gang_forms_and_while_it_trains(
     own = make_gang(steps=1500)
     own.run.submit()
     wait_for(lambda: own.roster is not None)
-    service = ("workflows.scripts.node_scripts", str(own.run.folder))
-    for process in [*keepers(own), *processes_with(*service)]:
+    for process in [*keepers(own), *services(own.run)]:
         process.kill()
     wait_for(lambda: own.trains() and own.has_saved())
-    for process in [*keepers(own), *processes_with(*service)]:
+    for process in [*keepers(own), *services(own.run)]:
         process.kill()
     kill_rank(own)  # nobody forms the next generation before the keeper is back
     assert own.run.wait().state is RunState.DONE

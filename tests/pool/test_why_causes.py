@@ -18,7 +18,7 @@ from tests.causes import CAUSES, named
 from tests.conftest import MOODY, MakeRun
 from tests.pool.conftest import MakePool
 from tests.pool.test_daily import put_data, write_study
-from tests.pool.watching import WaitFor, active, dagmans, kill_all, processes_with
+from tests.pool.watching import WaitFor, active, dagmans, kill_all, services
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling import trial_jobs
 from trialfleet.infra.fleet.scaling.money import NO_MONEY, Stop
@@ -214,11 +214,11 @@ def test_the_service_its_storage_and_the_disk(
     for run in (first, second):
         wait_for(lambda run=run: runs(run, "A.l1.t01"))
     # a directory where the service's socket belongs, and no service any more
-    services = processes_with("trialfleet.workflows.scripts.node_scripts", str(first.folder))
+    listening = services(first)
     (first.folder / "service.sock").unlink()
     (first.folder / "service.sock").mkdir()
     (first.folder / "service.sock" / "x").touch()
-    for process in services:
+    for process in listening:
         process.kill()
     database = second.folder / "study.db"
     database.rename(second.folder / "away.db")

@@ -60,6 +60,11 @@ def dagmans(run: Run) -> list[psutil.Process]:
     return found
 
 
+def services(run: Run) -> list[psutil.Process]:
+    """The run's optimiser services: the one that listens, and who waits for its end."""
+    return processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder))
+
+
 def assert_exactly_once(run: Run, trials: int) -> None:
     """Every trial is told once: numbers without gaps, nodes without doubles, values as computed."""
     for region in run.study.region_table:

@@ -46,6 +46,7 @@ from functools import cached_property
 from pathlib import Path
 
 from trialfleet import nodes
+from trialfleet.optimizer.client import LOG
 from trialfleet.workflows.plan.dag_files import DagFiles
 
 TRIALS = "trials"
@@ -288,7 +289,7 @@ class RunFolder:
     @cached_property
     def service_log(self) -> Path:
         """What the optimiser's service, whoever started it, has logged."""
-        return self.root / "service.log"
+        return self.root / LOG
 
     @cached_property
     def gang_submit(self) -> Path:

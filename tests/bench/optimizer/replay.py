@@ -51,7 +51,7 @@ from tests.bench.optimizer.pool import (
     former_task,
     replayed,
 )
-from tests.bench.optimizer.runs import interval, single_threaded
+from tests.bench.optimizer.runs import bounds, interval, resampled_means, single_threaded
 from trialfleet.files import write_atomic
 from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
 from trialfleet.optimizer.space import SearchSpace
@@ -63,7 +63,6 @@ CHARTS = ROOT / "docs" / "assets"
 BASE = "GPSampler"
 FORMER_TRIALS = 50
 _UNREACHED = 1.5  # times all trials: what a rival needs that never reaches the target
-_RESAMPLED = 2000
 ALONE = ("RandomSampler", "TPESampler", "GPSampler", "qLogNEI", "Spearmint", "ours: nothing")
 TAUGHT = (
     "ours: others",
@@ -343,11 +342,9 @@ def ratio_of_means(mine: Array, base: Array) -> str:
     """
     if not base.mean():
         return "-"
-    random = np.random.default_rng(0)
-    drawn = random.integers(len(mine), size=(_RESAMPLED, len(mine)))
+    means = resampled_means(np.stack([mine, base], axis=1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = mine[drawn].mean(axis=1) / base[drawn].mean(axis=1)
-    low, high = np.nanquantile(ratios, [0.025, 0.975])
+        low, high = bounds(means[:, 0] / means[:, 1])
     return f"**{mine.mean() / base.mean():.2g}** ({low:.2g} to {high:.2g})"
 
 
@@ -357,9 +354,7 @@ def _chart(table: FlightsTable, found: dict[tuple[str, int], Replay], names: Seq
         own = [regrets(table, replay) for (rival, _), replay in found.items() if rival == name]
         if own:
             values = np.array(own)
-            random = np.random.default_rng(0)
-            drawn = random.integers(len(values), size=(_RESAMPLED, len(values)))
-            low, high = np.quantile(values[drawn].mean(axis=1), [0.025, 0.975], axis=0)
+            low, high = bounds(resampled_means(values))
             curves.append(Curve(name, values.mean(axis=0), low, high))
     return chart(curves, x="trials that have ended", y="regret")
 

@@ -100,9 +100,20 @@ def followed(given: Task, rival: Rival, trials: int, parallel: int, seed: int) -
     return told
 
 
+def resampled_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the means of bootstrap samples of rows, [samples, ...]; the same ones each time."""
+    drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLED, len(values)))
+    means: NDArray[np.float64] = values[drawn].mean(axis=1)
+    return means
+
+
+def bounds(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the ends of the interval that holds 95% of the samples, [2, ...]."""
+    found: NDArray[np.float64] = np.nanquantile(means, [0.025, 0.975], axis=0)
+    return found
+
+
 def interval(logs: NDArray[np.float64]) -> str:
     """Return the geometric mean of ratios, and the interval of its bootstrap samples."""
-    random = np.random.default_rng(0)
-    means = random.choice(logs, (_RESAMPLED, len(logs))).mean(axis=1)
-    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
+    low, high = np.exp(bounds(resampled_means(logs)))
     return f"**{np.exp(logs.mean()):.2g}** ({low:.2g} to {high:.2g})"

@@ -29,8 +29,8 @@ import argparse
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import as_completed
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -38,26 +38,27 @@ import numpy as np
 from tests.bench.optimizer import flights_table
 from tests.bench.optimizer.pool import Pool, Results
 from tests.bench.optimizer.pool_rivals import Ours as Chooser
-from tests.bench.optimizer.runs import single_threaded
-from tests.bench.optimizer.stopping import EPOCHS, ONE_EPOCH, Ours, Table
+from tests.bench.optimizer.runs import bounds, resampled_means, single_threaded
+from tests.bench.optimizer.stopping import (
+    BEHIND,
+    EPOCHS,
+    ONE_EPOCH,
+    Ours,
+    Score,
+    Stopper,
+    Table,
+    came_to_their_ends,
+    one_epoch,
+    replayed,
+    score,
+)
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.stopping.policy import Decision, Rule
 
 NEVER = "never"
 WAYS = (NEVER, "predicted", "reached", "reported", "worst", ONE_EPOCH)
 KINDS = ("flights", "power", "crossing")
-FINALISTS = 3
 LANES = 4
-BEHIND = 0.05
-_RESAMPLED = 2000
-
-
-@dataclass(frozen=True)
-class Score:
-    """What came of one region: see the module."""
-
-    regret: float
-    epochs: float
 
 
 @lru_cache
@@ -65,7 +66,7 @@ def opened(kind: str, region: str) -> tuple[Pool, Table]:
     """Return the settings of the replay table that did not fail in a region, and their curves."""
     known = flights_table.read()
     curves, results = known.curves(region), known.losses(region)
-    kept = np.flatnonzero(np.isfinite(curves).all(axis=1) & np.isfinite(results))
+    kept = np.flatnonzero(came_to_their_ends(curves, results))
     space = SearchSpace.model_validate(flights_table.SPACE)
     pool = Pool.of(space, [known.settings[number] for number in kept])
     real = Table(curves[kept], results[kept], pool.rows)
@@ -89,43 +90,55 @@ def _power_laws(real: Table, kind: str, seed: int) -> Table:
     return Table(curves, curves[:, -1], real.settings)
 
 
+class Tuning(Stopper):
+    """Our rule, and what the optimiser learns of each trial.
+
+    Attributes:
+        results: what the optimiser knows.
+    """
+
+    def __init__(self, table: Table, way: str) -> None:
+        self.results = Results()
+        self._table, self._way = table, way
+        self._rule = Ours(table, Rule(max_steps=table.curves.shape[1]))
+
+    def begin(self, number: int) -> None:
+        self._rule.begin(number)
+
+    def end(self, number: int, *, stopped: bool) -> None:
+        self._rule.end(number, stopped=stopped)
+        if not stopped:
+            self.results.losses[number] = float(self._table.results[number])
+
+    def stops(self, running: dict[int, int]) -> set[int]:
+        decisions = {} if self._way in _UNSTOPPED else self._rule.decisions(running)
+        for number, decision in decisions.items():
+            reported = float(self._table.curves[number, : running[number]].min())
+            self.results.losses[number] = told_as(self._way, decision, reported, self.results)
+        return set(decisions)
+
+
 def tuned(kind: str, region: str, way: str, trials: int) -> Score:
     """Let our optimiser tune a region, of whose trials some are stopped."""
     warnings.simplefilter("ignore")
     pool, table = opened(kind, region)
-    seed = flights_table.REGIONS.index(region)
-    chooser = Chooser(pool, seed, trials)
-    epochs = table.curves.shape[1]
-    results, running = Results(), dict[int, int]()
-    complete, trained = list[int](), 0
-    rule = Ours(table, Rule(max_steps=epochs))
-    length = 1 if way == ONE_EPOCH else epochs
-    while len(results.asked) < trials or running:
-        while len(results.asked) < trials and len(running) < LANES:
-            left = sorted(set(range(len(table.results))) - set(results.asked))
-            chosen = chooser.choose(results, left)
-            results.asked.append(chosen)
-            rule.begin(chosen)
-            running[chosen] = 0
-        running = {number: done + 1 for number, done in running.items()}
-        trained += len(running)
-        for number in [number for number, done in running.items() if done == length]:
-            del running[number]
-            whole = length == epochs
-            value = table.results[number] if whole else table.curves[number, 0]
-            results.losses[number] = float(value)
-            complete.append(number)
-            rule.end(number, stopped=False)
-        for number, decision in rule.decisions(running).items() if way not in _UNSTOPPED else ():
-            reported = float(table.curves[number, : running.pop(number)].min())
-            results.losses[number] = told_as(way, decision, reported, results)
-            rule.end(number, stopped=True)
+    chooser = Chooser(pool, flights_table.REGIONS.index(region), trials)
+    trained = table
     if way == ONE_EPOCH:
-        complete = sorted(complete, key=results.losses.__getitem__)[:FINALISTS]
-        trained += len(complete) * (epochs - 1)
-    best, median = table.results.min(), float(np.median(table.results))
-    regret = (table.results[complete].min() - best) / (median - best)
-    return Score(float(regret), trained / (len(results.asked) * epochs))
+        trained = Table(table.curves[:, :1], table.curves[:, 0], table.settings)
+    tuning = Tuning(trained, way)
+    replay = replayed(trained, tuning, LANES, _chosen(chooser, tuning.results, table, trials))
+    if way == ONE_EPOCH:
+        replay = one_epoch(table, replay.complete)
+    return score(table, replay, trials)
+
+
+def _chosen(chooser: Chooser, results: Results, table: Table, trials: int) -> Iterator[int]:
+    """Yield the optimiser's next setting, by what is known when a lane is free."""
+    for _ in range(trials):
+        left = sorted(set(range(len(table.results))) - set(results.asked))
+        results.asked.append(chooser.choose(results, left))
+        yield results.asked[-1]
 
 
 _UNSTOPPED = {NEVER, ONE_EPOCH}
@@ -142,13 +155,11 @@ def told_as(way: str, decision: Decision, reported: float, results: Results) -> 
 
 def report(kind: str, scores: dict[str, list[Score]]) -> str:
     """Return a line for each way; the difference is paired, with its 95% interval."""
-    random = np.random.default_rng(0)
     lines = []
     for way, own in scores.items():
         regrets = np.array([score.regret for score in own])
         deltas = regrets - [score.regret for score in scores[NEVER]]
-        drawn = deltas[random.integers(len(deltas), size=(_RESAMPLED, len(deltas)))].mean(axis=1)
-        low, high = np.quantile(drawn, [0.025, 0.975])
+        low, high = bounds(resampled_means(deltas))
         base = np.array([score.regret for score in scores[ONE_EPOCH]])
         lines.append(
             f"{kind:9} {way:10} {regrets.mean():7.3f} {deltas.mean():+8.3f} ({low:+.3f} to "

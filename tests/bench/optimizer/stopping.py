@@ -25,6 +25,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -241,15 +242,26 @@ RULES: dict[str, Callable[[Table], Stopper]] = {
 }
 
 
-def replayed(table: Table, stopper: Stopper, lanes: int) -> Replay:
-    """Train a table's settings in their order, as a rule lets them."""
-    waiting = list(range(len(table.curves)))
+def replayed(
+    table: Table, stopper: Stopper, lanes: int, order: Iterable[int] | None = None
+) -> Replay:
+    """Train a table's settings, as a rule lets them.
+
+    Args:
+        table: the settings.
+        stopper: the rule.
+        lanes: how many are trained at a time.
+        order: of settings, each of which is asked for when a lane is free; None: the table's.
+    """
+    waiting = iter(range(len(table.curves)) if order is None else order)
     running: dict[int, int] = {}
     complete, trained = [], 0
-    while waiting or running:
-        while waiting and len(running) < lanes:
-            running[waiting[0]] = 0
-            stopper.begin(waiting.pop(0))
+    while True:
+        for number in islice(waiting, lanes - len(running)):
+            running[number] = 0
+            stopper.begin(number)
+        if not running:
+            break
         running = {number: epochs + 1 for number, epochs in running.items()}
         trained += len(running)
         for number in [n for n, epochs in running.items() if epochs == table.curves.shape[1]]:
@@ -262,11 +274,12 @@ def replayed(table: Table, stopper: Stopper, lanes: int) -> Replay:
     return Replay(complete, trained)
 
 
-def one_epoch(table: Table, finalists: int = 3) -> Replay:
-    """One epoch of all, then the best of them to their ends."""
+def one_epoch(table: Table, tried: Sequence[int] | None = None, finalists: int = 3) -> Replay:
+    """One epoch of some settings, of all if left out; then the best of them to their ends."""
     count, epochs = table.curves.shape
-    best = np.argsort(table.curves[:, 0], kind="stable")[:finalists]
-    return Replay([int(number) for number in best], count + len(best) * (epochs - 1))
+    numbers = np.arange(count) if tried is None else np.asarray(tried)
+    best = numbers[np.argsort(table.curves[numbers, 0], kind="stable")[:finalists]]
+    return Replay([int(number) for number in best], len(numbers) + len(best) * (epochs - 1))
 
 
 # -- what came of it
@@ -284,14 +297,14 @@ def scores(table: Table, lanes: int, rules: Iterable[str] = RULES) -> dict[str, 
     """Return what each rule made of a draw, and 1-Epoch."""
     found = {name: replayed(table, RULES[name](table), lanes) for name in rules}
     found[ONE_EPOCH] = one_epoch(table)
+    return {name: score(table, replay, len(table.results)) for name, replay in found.items()}
+
+
+def score(table: Table, replay: Replay, trials: int) -> Score:
+    """Return what so many trials of a table's settings came to."""
     best, median = table.results.min(), float(np.median(table.results))
-    return {
-        name: Score(
-            float((table.results[replay.complete].min() - best) / (median - best)),
-            replay.epochs / table.curves.size,
-        )
-        for name, replay in found.items()
-    }
+    regret = (table.results[replay.complete].min() - best) / (median - best)
+    return Score(float(regret), replay.epochs / (trials * table.curves.shape[1]))
 
 
 def report(family: str, drawn: Sequence[dict[str, Score]]) -> str:
@@ -348,9 +361,14 @@ def _flights() -> list[Table]:
     return [_whole(known.curves(r), known.losses(r), rows) for r in known.regions]
 
 
+def came_to_their_ends(curves: Array, results: Array) -> NDArray[np.bool_]:
+    """Return which trainings did, [settings]."""
+    return np.asarray(np.isfinite(curves).all(axis=1) & np.isfinite(results))
+
+
 def _whole(curves: Array, results: Array, settings: Array) -> Table:
     """Return the table of the trainings that came to their ends."""
-    kept = np.isfinite(curves).all(axis=1) & np.isfinite(results)
+    kept = came_to_their_ends(curves, results)
     return Table(curves[kept], results[kept], settings[kept])
 
 
