@@ -175,7 +175,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--regions", type=int, default=len(flights_table.REGIONS))
+    count = len(flights_table.REGIONS)
+    parser.add_argument(
+        "--regions", type=int, default=count, choices=range(1, count + 1), metavar=f"1..{count}"
+    )
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args()
