@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
@@ -136,3 +137,19 @@ def use(environment: Mapping[str, str]) -> None:
     bindings = sys.modules.get("htcondor2")
     if bindings is not None:
         bindings.reload_config()
+
+
+def local_schedd() -> Any:
+    """Return htcondor2's client of this machine's schedd, in the pool of `use`.
+
+    Raises:
+        htcondor2.HTCondorException: it isn't there, or has no address yet. One that starts while
+            the shared port does so, too, learns its address a minute later; the bindings answer
+            that with a KeyError.
+    """
+    import htcondor2
+
+    try:
+        return htcondor2.Schedd()
+    except KeyError:
+        raise htcondor2.HTCondorException("the schedd has no address yet") from None

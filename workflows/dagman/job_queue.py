@@ -20,7 +20,7 @@ from trialfleet.attributes import TRIAL
 from trialfleet.classads import plain
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.connection import connect, start_command, use
+from trialfleet.infra.pool.connection import connect, local_schedd, start_command, use
 from trialfleet.render import classad_string
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB
 from trialfleet.workflows.ctrl_c import postponed
@@ -266,7 +266,7 @@ def _schedd() -> Any:
 
     try:
         with postponed():
-            return htcondor2.Schedd()
+            return local_schedd()
     except htcondor2.HTCondorException as error:
         raise PoolError(
             f"HTCondor's schedd can't be found: {error}; start a pool with: {start_command()}"

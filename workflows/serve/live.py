@@ -18,7 +18,7 @@ from typing import Any
 
 from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
-from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.connection import connect, local_schedd, use
 from trialfleet.workflows.dagman.job_queue import STEP, VALUE, of_run
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
@@ -97,7 +97,7 @@ class _Queue:
 
         wanted = ["ClusterId", "JobStatus", STEP, VALUE]
         try:
-            self.schedd = self.schedd or htcondor2.Schedd()
+            self.schedd = self.schedd or local_schedd()
             ads = self.schedd.query(constraint=of_run(self.folder), projection=wanted)
         except htcondor2.HTCondorException as error:
             raise PoolError(str(error)) from error

@@ -12,6 +12,7 @@ from typing import Any
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.fleet.pool.queries import job_ads, use_pool
+from trialfleet.infra.pool.connection import local_schedd
 
 PROVISIONED = 2
 LOOKS = 3  # in a row, so that a moment between two jobs isn't taken for the end
@@ -46,7 +47,7 @@ class Graph:
         import htcondor2
 
         try:
-            htcondor2.Schedd().edit(self.job, "ProvisionerState", str(PROVISIONED))
+            local_schedd().edit(self.job, "ProvisionerState", str(PROVISIONED))
         except htcondor2.HTCondorException as error:
             raise PoolError(f"ProvisionerState of job {self.job} can't be set: {error}") from error
 

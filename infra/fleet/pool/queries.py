@@ -8,7 +8,7 @@ from typing import Any
 
 from trialfleet.classads import plain
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.connection import connect, local_schedd, use
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
 TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
@@ -91,7 +91,7 @@ def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Ad]
     import htcondor2
 
     try:
-        ads = htcondor2.Schedd().query(constraint=constraint, projection=attributes)
+        ads = local_schedd().query(constraint=constraint, projection=attributes)
         return [plain(ad, as_text=AS_TEXT) for ad in ads]
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd does not answer: {error}") from error

@@ -7,6 +7,7 @@ from typing import Any
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.pool.queries import TRIALS, job_ads, of_run, quoted, use_pool
 from trialfleet.infra.fleet.scaling.money import Stop
+from trialfleet.infra.pool.connection import local_schedd
 
 # Those that are in the queue for some moments more, at their end: removed, completed.
 OVER = "(JobStatus == 3 || JobStatus == 4)"
@@ -45,6 +46,6 @@ def _remove(constraint: str, reason: str) -> None:
     remove: Any = htcondor2.JobAction.Remove
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
     try:
-        htcondor2.Schedd().act(remove, constraint, reason=reason_and_code)
+        local_schedd().act(remove, constraint, reason=reason_and_code)
     except htcondor2.HTCondorException as error:
         raise PoolError(f"trials can't be removed from the queue: {error}") from error
