@@ -139,17 +139,23 @@ def use(environment: Mapping[str, str]) -> None:
         bindings.reload_config()
 
 
+class NoAddressError(PoolError):
+    """The schedd has no address yet.
+
+    One that is started while the shared port is, too, asks for its address a minute later.
+    """
+
+
 def local_schedd() -> Any:
     """Return htcondor2's client of this machine's schedd, in the pool of `use`.
 
     Raises:
-        htcondor2.HTCondorException: it isn't there, or has no address yet. One that starts while
-            the shared port does so, too, learns its address a minute later; the bindings answer
-            that with a KeyError.
+        NoAddressError: it has no address yet; the bindings answer that with a KeyError.
+        htcondor2.HTCondorException: it isn't there.
     """
     import htcondor2
 
     try:
         return htcondor2.Schedd()
     except KeyError:
-        raise htcondor2.HTCondorException("the schedd has no address yet") from None
+        raise NoAddressError("HTCondor's schedd has no address yet") from None

@@ -25,7 +25,9 @@ import platformdirs
 
 from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.files import read_json, write_json
+from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.deaf_schedd import DeafSchedd
 from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
 from trialfleet.workflows.dagman.mend import BusyError, alone, mend
 from trialfleet.workflows.dagman.set_clock import ClockWatch
@@ -166,13 +168,15 @@ def supervise(state: Path) -> None:
         state: a folder of this supervisor's own, where it keeps which runs there are.
     """
     supervisor, known, watchers = Supervisor(mend_alone), _Known(state / "runs.json"), Watchers()
-    watch = ClockWatch(state / "clock.json")
+    watch, deaf = ClockWatch(state / "clock.json"), DeafSchedd()
     while True:
         watch.look(time.time(), time.monotonic())
         try:
             ads = job_queue.query("TrialfleetFolder =!= undefined", PROJECTION)
         except PoolError as error:
             log.info("%s", error)
+            if isinstance(error, NoAddressError):
+                deaf.look()
         else:
             folders = known.folders | {Path(ad["TrialfleetFolder"]) for ad in ads}
             runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]

@@ -1,0 +1,48 @@
+"""A schedd that nobody can reach; a program of that name stands in for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trialfleet.workflows.dagman.deaf_schedd import NAME, DeafSchedd
+
+Start = Callable[[], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    program = shutil.copy(shutil.which("sleep") or "", tmp_path / NAME)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_one() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([program, "60"]))
+        return started[-1]
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_it_is_ended_at_the_second_look_and_the_next_one_is_not(start: Start) -> None:
+    deaf, first = DeafSchedd(master=os.getpid()), start()
+    deaf.look()
+    assert first.poll() is None
+    deaf.look()
+    assert first.wait(10) == -9
+    second = start()
+    deaf.look()
+    assert second.poll() is None
+
+
+def test_one_of_another_master_is_left_alone(start: Start) -> None:
+    deaf, other = DeafSchedd(master=1), start()
+    deaf.look()
+    deaf.look()
+    assert other.poll() is None

@@ -1,0 +1,42 @@
+"""A schedd that nobody can reach is ended, so that its master starts another.
+
+One that is started in the second in which the shared port is, too, finds no address of that, and
+looks for it again a minute later: HTCondor's own constant. Another is there after some seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+
+import psutil
+
+from trialfleet.infra.pool import processes
+
+NAME = "condor_schedd"
+
+log = logging.getLogger(__name__)
+
+
+class DeafSchedd:
+    """Ends the schedd beside this process that had no address at two looks.
+
+    Args:
+        master: the number of the process that starts both; where that is no condor_master, as
+            under systemd, no schedd is found, and the minute passes.
+    """
+
+    def __init__(self, master: int | None = None) -> None:
+        self._master = os.getppid() if master is None else master
+        self._before: set[int] = set()
+
+    def look(self) -> None:
+        """To be called while the schedd has no address."""
+        found = [p for p in processes.living() if p.parent == self._master and p.name == NAME]
+        for process in found:
+            if process.pid in self._before:
+                log.warning("the schedd (%d) finds no address: it is started anew", process.pid)
+                with suppress(psutil.Error):
+                    process.handle.kill()
+        self._before = {process.pid for process in found}
