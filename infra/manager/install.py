@@ -32,6 +32,7 @@ from trialfleet.infra.manager.actions import (
 )
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.versions import LEAST, usable_installation
+from trialfleet.infra.pool import signing
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.environment import inherited_environment
 from trialfleet.infra.pool.htcondor_package import Progress
@@ -218,7 +219,7 @@ def probes_often(target: InstallTarget) -> bool:
 
 def make_key(path: Path) -> None:
     """Write a new key that only root may read."""
-    write_atomic(path, tokens.new_key(), mode=0o600)
+    write_atomic(path, signing.new_key(), mode=0o600)
 
 
 def token(target: InstallTarget, group: int) -> Iterator[Action]:
@@ -251,7 +252,7 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 def renewal() -> dict[str, str]:
     """Return what the service that renews the token is rendered with."""
     beside = tokens.TOKEN_FILE.with_name(f".{tokens.TOKEN_FILE.name}.new")
-    program = shutil.which(tokens.PROGRAM) or f"/usr/bin/{tokens.PROGRAM}"
+    program = shutil.which(signing.PROGRAM) or f"/usr/bin/{signing.PROGRAM}"
     return {
         "command": shlex.join([program, *tokens.command()[1:]]),
         "beside": str(beside),

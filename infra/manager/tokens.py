@@ -9,25 +9,21 @@ from __future__ import annotations
 import base64
 import json
 import os
-import secrets
-import shutil
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trialfleet.errors import PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.manager.config import KEY
+from trialfleet.infra.pool import signing
 from trialfleet.infra.pool.joining import NODE_IDENTITY, TRUST_DOMAIN
 
 TOKEN_FILE = Path("/etc/trialfleet/node.token")
 TOKEN_MODE = 0o640  # root's, and read by the group of the user who runs studies
 FOLDER_MODE = 0o2750  # gives that group to what is made in it
 TOKEN_VARIABLE = "TRIALFLEET_NODE_TOKEN"  # noqa: S105  names a file, is none
-KEY_BYTES = 64
 LIFETIME_DAYS = 30  # renewed weekly: a node that has just started can rejoin for three weeks
 RIGHTS = ("ADVERTISE_STARTD", "ADVERTISE_MASTER", "READ")
-PROGRAM = "condor_token_create"
 MAKE = "`sudo trialfleet manager token` on the manager makes a new one"
 
 
@@ -35,8 +31,8 @@ def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
     """Return the command that prints a new token."""
     seconds = round(timedelta(days=lifetime_days).total_seconds())
     rights = [word for right in RIGHTS for word in ("-authz", right)]
-    identity = f"{NODE_IDENTITY}@{TRUST_DOMAIN}"
-    return [PROGRAM, "-identity", identity, "-key", KEY, *rights, "-lifetime", str(seconds)]
+    limits = [*rights, "-lifetime", str(seconds)]
+    return signing.token_command(f"{NODE_IDENTITY}@{TRUST_DOMAIN}", KEY, limits)
 
 
 def create(lifetime_days: float = LIFETIME_DAYS) -> str:
@@ -48,17 +44,13 @@ def create(lifetime_days: float = LIFETIME_DAYS) -> str:
     Raises:
         PoolError: HTCondor or its key is missing, or may not be read by this user.
     """
-    if shutil.which(PROGRAM) is None:
-        raise PoolError(f"{PROGRAM} is not on PATH: `sudo trialfleet manager install` brings it")
-    done = subprocess.run(command(lifetime_days), capture_output=True, text=True, check=False)
-    token = done.stdout.strip()
-    if done.returncode != 0 or not token:
-        reason = " ".join((done.stderr or done.stdout).split()) or "it printed nothing"
+    try:
+        return signing.signed(command(lifetime_days))
+    except PoolError as error:
         raise PoolError(
-            f"{PROGRAM} makes no token ({reason}): only root on a manager that was made by"
-            " `trialfleet manager install` can"
-        )
-    return token
+            f"{error}: only root on a manager that was made by `sudo trialfleet manager install`"
+            " can make one"
+        ) from None
 
 
 def expiry(token: str) -> datetime:
@@ -135,8 +127,3 @@ def write(token: str, path: Path) -> None:
     """
     write_atomic(path, f"{token}\n", mode=TOKEN_MODE)
     path.chmod(TOKEN_MODE)  # whatever the caller's umask took away
-
-
-def new_key() -> bytes:
-    """Return a key to sign tokens by, as HTCondor keeps one in its folder of keys."""
-    return secrets.token_bytes(KEY_BYTES)

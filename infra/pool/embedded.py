@@ -20,7 +20,7 @@ import platformdirs
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
-from trialfleet.infra.pool import processes
+from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
 from trialfleet.infra.pool.htcondor_package import (
@@ -30,11 +30,13 @@ from trialfleet.infra.pool.htcondor_package import (
     find_htcondor,
     say_nothing,
 )
+from trialfleet.infra.pool.joining import TRUST_DOMAIN
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import DAEMON_ADS, PoolStatus
 from trialfleet.infra.pool.user_namespace import identity
 
 FOLDER_VARIABLE = "TRIALFLEET_POOL"
+KEY = "POOL"  # what HTCondor signs by where nothing else is said
 SUBFOLDERS = ("log", "lock", "run", "spool", "passwords.d", "tokens.d")
 LOGS = {  # a daemon's log file
     "condor_master": "MasterLog",
@@ -283,6 +285,20 @@ class Pool:
         write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}
         write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
+        self._write_token(settings.account)
+
+    def _write_token(self, account: str) -> None:
+        """Write what proves the owner to a daemon that doesn't know its own address.
+
+        FS compares the address that the caller used with the daemon's; for up to a minute after
+        the death of the daemon that listens for all, the master has none.
+        """
+        key = self.folder / "passwords.d" / KEY
+        if not key.exists():
+            write_atomic(key, signing.new_key(), mode=0o600)
+        environment = {**inherited_environment(), **self.environment()}
+        token = signing.signed(signing.token_command(f"{account}@{TRUST_DOMAIN}", KEY), environment)
+        write_atomic(self.folder / "tokens.d" / "owner", f"{token}\n", mode=0o600)
 
     def _start(self, installation: Installation) -> None:
         """Start condor_master; it leaves the terminal's session and goes on by itself."""

@@ -13,8 +13,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from trialfleet.infra.manager import tokens
 from trialfleet.infra.manager.config import KEY
+from trialfleet.infra.pool import signing
 from trialfleet.infra.pool.environment import extended_path, inherited_environment
 from trialfleet.infra.pool.htcondor_package import find_htcondor
 from trialfleet.infra.pool.user_namespace import identity
@@ -102,7 +102,7 @@ class Machine:
         )
 
     def make_key(self) -> None:
-        self._secret("passwords.d", KEY, tokens.new_key())
+        self._secret("passwords.d", KEY, signing.new_key())
 
     def give_token(self, token: str) -> None:
         self._secret("tokens.d", "pool", token.encode())

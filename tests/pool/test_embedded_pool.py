@@ -274,6 +274,25 @@ def test_the_daemons_are_where_they_were_after_the_death_of_the_one_that_listens
     assert wait_until(lambda: is_listening(address[1], int(address[2])), seconds=60)
 
 
+def test_the_master_takes_commands_right_after_the_death_of_the_one_that_listens(
+    make_pool: MakePool,
+) -> None:
+    """FS alone is refused until the master knows its address again, up to a minute later."""
+    pool = make_pool()
+    pool.up()
+    [listener] = [one for one in pool.processes() if one.name.startswith("condor_shared")]
+    processes.send(listener, signal.SIGKILL)
+
+    def takes_commands() -> bool:
+        done = subprocess.run(
+            ["condor_on"], env={**os.environ, **pool.environment()}, capture_output=True
+        )
+        return done.returncode == 0
+
+    assert wait_until(takes_commands, seconds=25)
+    assert pool.status().state == "up"
+
+
 def test_a_pool_killed_as_by_a_power_cut_comes_up_with_its_queue(
     make_pool: MakePool, work: Path
 ) -> None:

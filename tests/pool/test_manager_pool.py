@@ -13,6 +13,7 @@ import pytest
 from tests.pool.machines import Machine, free_port
 from trialfleet.infra.manager import config, tokens
 from trialfleet.infra.manager.config import ManagerSettings
+from trialfleet.infra.pool import signing
 from trialfleet.infra.pool.user_namespace import identity
 
 WaitFor = Callable[..., None]
@@ -232,7 +233,15 @@ def test_a_token_without_limits_gives_a_node_no_more(manager: Machine, make_node
 
 
 def test_whoever_else_the_key_names_may_nothing(manager: Machine, make_node: MakeNode) -> None:
-    stranger = [tokens.PROGRAM, "-key", config.KEY, "-lifetime", "600", "-identity", "x@trialfleet"]
+    stranger = [
+        signing.PROGRAM,
+        "-key",
+        config.KEY,
+        "-lifetime",
+        "600",
+        "-identity",
+        "x@trialfleet",
+    ]
     machine = make_node(manager.run(*stranger).stdout)
     assert allowed(machine, "collector") == set()
 

@@ -10,6 +10,7 @@ import pytest
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.manager import tokens
+from trialfleet.infra.pool import signing
 
 
 def made_up(**payload: object) -> str:
@@ -27,7 +28,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def program(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    fake = folder / tokens.PROGRAM
+    fake = folder / signing.PROGRAM
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/bin")
@@ -126,5 +127,5 @@ def test_renewing_replaces_the_token_and_says_until_when(
 
 
 def test_keys_are_long_and_no_two_alike() -> None:
-    assert len(tokens.new_key()) == 64
-    assert tokens.new_key() != tokens.new_key()
+    assert len(signing.new_key()) == 64
+    assert signing.new_key() != signing.new_key()

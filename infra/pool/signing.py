@@ -1,0 +1,53 @@
+"""Tokens that HTCondor signs, and the keys it signs them by."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from trialfleet.errors import PoolError
+
+PROGRAM = "condor_token_create"
+KEY_BYTES = 64
+
+
+def new_key() -> bytes:
+    """Return a key to sign tokens by, as HTCondor keeps one in its folder of keys."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> list[str]:
+    """Return the command that prints a new token.
+
+    Args:
+        identity: whom it names, `NAME@DOMAIN`.
+        key: the file in HTCondor's folder of keys that signs it.
+        arguments: more of the program's own, as limits of what the token allows.
+    """
+    return [PROGRAM, "-identity", identity, "-key", key, *arguments]
+
+
+def signed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Return the token that a `token_command` prints.
+
+    Args:
+        command: as `token_command` returns it.
+        environment: names the HTCondor that signs; default: this process's own.
+
+    Raises:
+        PoolError: the program or the key is missing, or may not be read by this user.
+    """
+    path = environment.get("PATH") if environment else None
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        raise PoolError(f"{command[0]} is not on PATH")
+    done = subprocess.run(
+        [program, *command[1:]], env=environment, capture_output=True, text=True, check=False
+    )
+    token = done.stdout.strip()
+    if done.returncode != 0 or not token:
+        reason = " ".join((done.stderr or done.stdout).split()) or "it printed nothing"
+        raise PoolError(f"{command[0]} makes no token ({reason})")
+    return token
