@@ -41,7 +41,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=list(FAMILIES))
-    parser.add_argument("--seeds", type=int, default=10, help="tasks of each family")
+    parser.add_argument("--seeds", type=int, default=20, help="tasks of each family")
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "bench-transfer.jsonl")
