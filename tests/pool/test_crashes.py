@@ -318,6 +318,35 @@ def test_a_dagman_that_was_never_told_of_a_jobs_end_is_replaced(
     gated.go_on()
 
 
+# A POST script fails before it tells of its trial; then the PRE script of the retry is killed.
+RETRY_CUT_OFF = """\
+#!/bin/sh
+case "$1 $3" in
+"tell A.l1.t01") mkdir "$0.told" 2>/dev/null && exit 1 ;;
+"ask A.l1.t01") [ -d "$0.told" ] && mkdir "$0.asked" 2>/dev/null && kill -KILL $$ ;;
+esac
+exec "$0.own" "$@"
+"""
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_dagman_that_passes_over_the_end_of_a_script_is_started_again(
+    gated: Gated, wait_for: WaitFor
+) -> None:
+    client = gated.folder.root / "client"
+    client.rename(gated.folder.root / "client.own")
+    client.write_text(RETRY_CUT_OFF)
+    client.chmod(0o755)
+    gated.until("trials")
+    gated.open(TRIALS[0])
+    wait_for(lambda: "passed over" in str(gated.run.status().troubles))
+    wait_for(lambda: gated.run.status().mends)
+    gated.go_on()
+    assert [mend["remedy"] for mend in gated.run.status().mends] == ["kick"]
+    [beside] = [record for record in gated.run.trials() if record.node == TRIALS[1]]
+    assert beside.attempts == 1  # what trained meanwhile went on
+
+
 def test_a_run_whose_queue_is_lost_goes_on_from_what_the_study_knows(
     gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from trialfleet.classads import plain
 from trialfleet.workflows.plan.dag_files import DagFiles
 
-_SUBMITTED, _FAILED = 3, 6  # STATUS_SUBMITTED and STATUS_ERROR of a node status file
+_SUBMITTED, _POST, _FAILED = 3, 4, 6  # STATUS_SUBMITTED, _POSTRUN, _ERROR of a node status file
 _JOB_ABORTED = b"009"  # the number of the event in a job's log
+_SUBMIT = re.compile(rb'000 \(.*?DAGNodeName = "([^"\n]+)"', re.DOTALL)
+_POST_ENDED = re.compile(
+    rb"016 \((?P<job>\d+)\S* (?P<time>\S+ [\d:]+).*DAG Node: (?P<node>[^\n]+)", re.DOTALL
+)
 _TAIL_BYTES = 4096
 STOP_REASON = "trialfleet stop"  # with which it removes jobs
 _WAS = "Was STATUS_"  # how DAGMan's details of a node begin that had not ended when it was removed
@@ -25,11 +30,13 @@ class NodeStatus:
 
     Attributes:
         submitted: DAGMan waits for the end of its job.
+        in_post: it waits for the end of its POST script.
         failed: it failed for good.
         details: why.
     """
 
     submitted: bool
+    in_post: bool = False
     failed: bool
     details: str
 
@@ -94,6 +101,43 @@ def read_node_status(path: Path) -> dict[str, NodeStatus]:
 def _node(ad: Any) -> NodeStatus:
     return NodeStatus(
         submitted=ad["NodeStatus"] == _SUBMITTED,
+        in_post=ad["NodeStatus"] == _POST,
         failed=ad["NodeStatus"] == _FAILED,
         details=str(ad.get("StatusDetails", "")),
     )
+
+
+def passed_over(nodes_log: Path, since: float) -> set[str]:
+    """Return the nodes whose POST script ended for a job that had such an end already.
+
+    DAGMan does nothing with a second one (docs/dagman-recovery.md, 3).
+
+    Args:
+        nodes_log: the log of its nodes' events.
+        since: unix seconds: when DAGMan began; what came before, its recovery understood.
+    """
+    ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
+    found: set[str] = set()
+    for event in _read(nodes_log).split(b"\n...\n"):
+        if submitted := _SUBMIT.match(event):
+            node = submitted[1].decode()
+            ended.pop(node, None)
+            found.discard(node)
+        elif post := _POST_ENDED.match(event):
+            node, job = post["node"].decode(), post["job"]
+            if ended.get(node) == job and _unix(post["time"].decode()) >= since:
+                found.add(node)
+            ended[node] = job
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _unix(local: str) -> float:
+    """Unix seconds of a log's local time; of the later hour where the clock was put back."""
+    return datetime.fromisoformat(local).replace(fold=1).timestamp()

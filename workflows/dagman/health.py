@@ -14,7 +14,13 @@ from typing import Any
 
 from trialfleet.errors import first_of
 from trialfleet.files import read_json
-from trialfleet.workflows.dagman.files import ended_by_error, read_node_status, was_removed
+from trialfleet.workflows.dagman.files import (
+    NodeStatus,
+    ended_by_error,
+    passed_over,
+    read_node_status,
+    was_removed,
+)
 from trialfleet.workflows.dagman.recovery import is_locked
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
@@ -136,7 +142,7 @@ class _Dagman:
     def __init__(self, folder: RunFolder, ad: Ad, nodes_with_jobs: set[str]) -> None:
         self.ad = ad
         self._region: str | None = ad.get("TrialfleetRegion")
-        self._node_status = dag_files(folder, self._region).node_status
+        self._files = dag_files(folder, self._region)
         self._nodes_with_jobs = nodes_with_jobs
 
     def fault(self, now: float) -> Fault | None:
@@ -146,7 +152,7 @@ class _Dagman:
         if self.ad["JobStatus"] == IDLE:
             return self._cooling_down(now)
         if self.ad["JobStatus"] == RUNNING:
-            return self._silent(now) or self._without_jobs(now)
+            return self._silent(now) or self._waiting_in_vain(now)
         return None
 
     def _fault(self, what: str, remedy: Remedy, patience: float) -> Fault:
@@ -162,7 +168,7 @@ class _Dagman:
 
     def _last_word(self) -> float:
         try:
-            return self._node_status.stat().st_mtime
+            return self._files.node_status.stat().st_mtime
         except OSError:
             return 0.0
 
@@ -189,20 +195,35 @@ class _Dagman:
         what = f"its DAGMan has said nothing for more than {SILENT:.0f} s"
         return self._fault(what, Remedy.KICK, SILENT_PATIENCE)
 
-    def _without_jobs(self, now: float) -> Fault | None:
-        """A job's end that DAGMan was never told, because the disk was full, say.
+    def _waiting_in_vain(self, now: float) -> Fault | None:
+        """A node whose end DAGMan will never hear of.
 
         What DAGMan wrote before it stood still, or was started again, says nothing of this moment.
         """
         written = self._last_word()
         if written < self.ad["EnteredCurrentStatus"] or _between(now, written) > FRESH:
             return None
-        nodes = read_node_status(self._node_status)
+        nodes = read_node_status(self._files.node_status)
+        return self._without_jobs(nodes) or self._passed_over(nodes)
+
+    def _without_jobs(self, nodes: dict[str, NodeStatus]) -> Fault | None:
+        """A job's end that DAGMan was never told, because the disk was full, say."""
         waited = {name for name, node in nodes.items() if node.submitted}
         if not (lost := sorted(waited - self._nodes_with_jobs)):
             return None
         reason = f"DAGMan waits for jobs that no queue has: {first_of(lost, 3)}"
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
+
+    def _passed_over(self, nodes: dict[str, NodeStatus]) -> Fault | None:
+        """A script's end that DAGMan did nothing with; its recovery does."""
+        waited = {name for name, node in nodes.items() if node.in_post}
+        if not waited:
+            return None
+        ended = passed_over(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
+        if not (left := sorted(waited & ended)):
+            return None
+        reason = f"DAGMan passed over the end of a script: {first_of(left, 3)}"
+        return self._fault(reason, Remedy.KICK, ABSENT_PATIENCE)
 
 
 def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,57 @@ def test_a_node_whose_job_no_queue_has_is_found(folder: RunFolder) -> None:
     fault = only(faults(folder, [dagman(folder), region(folder)], NOW))
     assert (fault.remedy, fault.is_sure) == (Remedy.REPLACE, False)
     assert "A.l1.t01" in fault.what
+
+
+IN_POST = SUBMITTED.replace("NodeStatus = 3", "NodeStatus = 4")
+
+
+def event(number: str, job: int, before_now: float, text: str) -> str:
+    when = datetime.fromtimestamp(NOW - before_now).isoformat(" ", "milliseconds")
+    return f"{number} ({job:03}.000.000) {when} {text}\n...\n"
+
+
+def submitted(job: int, before_now: float) -> str:
+    host = "Job submitted from host: <127.0.0.1:1>\n"
+    return event("000", job, before_now, f'{host}    [ DAGNodeName = "A.l1.t01"; ]')
+
+
+def post_ended(job: int, before_now: float, node: str = "A.l1.t01") -> str:
+    how = "POST Script terminated.\n\t(1) Normal termination (return value 1)\n"
+    return event("016", job, before_now, f"{how}    DAG Node: {node}")
+
+
+@pytest.mark.parametrize(
+    ("log", "is_stuck"),
+    [
+        (submitted(5, 90) + post_ended(5, 80) + post_ended(5, 70), True),
+        (submitted(5, 90) + post_ended(5, 80), False),  # its retry's POST script runs
+        (submitted(5, 90) + post_ended(5, 80) + submitted(6, 75), False),
+        (submitted(5, 90) + post_ended(5, 80) + post_ended(5, 70) + submitted(6, 60), False),
+        (post_ended(-1, 80) + post_ended(-1, 70), False),  # no job was ever submitted
+        (post_ended(5, 80) + post_ended(5, 70, node="A.l2.t01"), False),
+        (post_ended(5, 2080) + post_ended(5, 2070), False),  # of a DAGMan before this one
+        ("", False),
+    ],
+)
+def test_the_end_of_a_script_that_dagman_passed_over_is_found(
+    folder: RunFolder, log: str, is_stuck: bool
+) -> None:
+    files = folder.region("A").dag_files
+    files.node_status.write_text(IN_POST)
+    os.utime(files.node_status, (NOW - 5, NOW - 5))
+    files.nodes_log.write_text(log)
+    trial = dagman(
+        folder,
+        JobUniverse=5,
+        ClusterId=9,
+        DAGManJobId=REGION,
+        DAGNodeName="A.best",
+    )
+    found = faults(folder, [dagman(folder), region(folder), trial], NOW)
+    assert [(str(fault), fault.remedy) for fault in found] == [
+        ("A: DAGMan passed over the end of a script: A.l1.t01", Remedy.KICK)
+    ] * is_stuck
 
 
 def test_a_graph_that_the_queue_lost_is_submitted_again_and_one_that_ended_is_not(
