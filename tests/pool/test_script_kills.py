@@ -1,0 +1,52 @@
+"""The scripts of a run's graphs are killed at random, before their work or behind it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeRun
+from tests.pool.watching import assert_exactly_once
+from trialfleet import RunState
+from trialfleet.workflows.plan.folder import RunFolder
+
+TRIALS = 6
+SOME_FAIL = {"type": "categorical", "choices": ["good", "raise", "exit"]}
+# In the place of the client, which is moved beside it.
+KILLED = """\
+#!{python} -I
+import os, random, signal, subprocess, sys
+
+fate = random.Random(f"{seed} {{sys.argv[1:]}} {{os.getpid()}}").random()
+if fate < {share} / 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+code = subprocess.call([__file__ + ".own", *sys.argv[1:]])
+if fate < {share}:
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(code)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("seed", "share", "mood"),
+    [(1, 0.15, "good"), (2, 0.3, "good"), (3, 0.3, SOME_FAIL)],
+)
+@pytest.mark.usefixtures("pool")
+def test_a_run_ends_well_however_many_of_its_scripts_are_killed(
+    make_run: MakeRun, seed: int, share: float, mood: Any
+) -> None:
+    run = make_run(
+        {"mood": mood},
+        regions=["A", "B", "C"],
+        budget={"trials": TRIALS, "lanes": 2},
+    )
+    client = RunFolder(run.folder).client
+    client.rename(client.with_name("client.own"))
+    client.write_text(KILLED.format(python=sys.executable, seed=seed, share=share))
+    client.chmod(0o755)
+    run.submit()
+    assert run.wait().state is RunState.DONE
+    assert_exactly_once(run, TRIALS)
