@@ -162,7 +162,7 @@ class Pool:
         members = self.processes()
         if not members:
             return known
-        environment = inherited_environment() | self.environment()
+        environment = self._tools_environment()
         daemons, slots = pool_status.daemons_and_slots(environment)
         queue = pool_status.look_at_queue(environment) if daemons else None
         answers = len(daemons) == len(DAEMON_ADS) and bool(slots) and queue is not None
@@ -296,17 +296,14 @@ class Pool:
         key = self.folder / "passwords.d" / KEY
         if not key.exists():
             write_atomic(key, signing.new_key(), mode=0o600)
-        environment = {**inherited_environment(), **self.environment()}
-        token = signing.signed(signing.token_command(f"{account}@{TRUST_DOMAIN}", KEY), environment)
+        token = signing.signed(
+            signing.token_command(f"{account}@{TRUST_DOMAIN}", KEY), self._tools_environment()
+        )
         write_atomic(self.folder / "tokens.d" / "owner", f"{token}\n", mode=0o600)
 
     def _start(self, installation: Installation) -> None:
         """Start condor_master; it leaves the terminal's session and goes on by itself."""
-        environment = {
-            **inherited_environment(),
-            **self.environment(),
-            pool_config.MARK: str(self.condor_config),
-        }
+        environment = self._tools_environment() | {pool_config.MARK: str(self.condor_config)}
         output_file = self.folder / "log" / "start.out"
         with output_file.open("w") as output:
             done = subprocess.run(
@@ -375,6 +372,10 @@ class Pool:
         config = str(self.condor_config)
         masters = (member for member in members if member.name == MASTER)
         return next((one for one in masters if one.has(pool_config.MARK, config)), None)
+
+    def _tools_environment(self) -> dict[str, str]:
+        """Return all variables of a process that talks to this pool."""
+        return inherited_environment() | self.environment()
 
     def _known_installation(self) -> Installation | None:
         try:

@@ -23,6 +23,7 @@ from trialfleet.infra.manager import config
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
+from trialfleet.infra.pool.processes import wait_until
 from trialfleet.infra.pool.user_namespace import identity
 
 HERE = Path(__file__).parent
@@ -144,12 +145,17 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def manager(session_folder: Path, port: int) -> Iterator[Machine]:
-    """A central manager and access point, configured as `trialfleet manager install` does it."""
+    """A central manager and access point, configured as `trialfleet manager install` does it.
+
+    It is handed out when its collector knows its schedd, the last of its daemons to come.
+    """
     settings = ManagerSettings(user=identity().account, address="127.0.0.1", port=port)
     machine = Machine(session_folder / f"manager-{port}", config.render(settings))
     machine.make_key()
     try:
         machine.start()
+        known = ("condor_status", "-schedd", "-af", "Name")
+        assert wait_until(lambda: machine.run(*known).stdout.strip() != "", seconds=60)
         yield machine
     finally:
         machine.remove()

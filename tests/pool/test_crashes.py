@@ -22,6 +22,7 @@ from tests.pool.watching import (
     finished_trials,
     kill_all,
     processes_with,
+    put_before_client,
     services,
 )
 from trialfleet import Run, RunState
@@ -333,10 +334,7 @@ exec "$0.own" "$@"
 def test_a_dagman_that_passes_over_the_end_of_a_script_is_started_again(
     gated: Gated, wait_for: WaitFor
 ) -> None:
-    client = gated.folder.root / "client"
-    client.rename(gated.folder.root / "client.own")
-    client.write_text(RETRY_CUT_OFF)
-    client.chmod(0o755)
+    put_before_client(gated.run, RETRY_CUT_OFF)
     gated.until("trials")
     gated.open(TRIALS[0])
     wait_for(lambda: "passed over" in str(gated.run.status().troubles))

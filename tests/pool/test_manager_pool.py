@@ -233,15 +233,7 @@ def test_a_token_without_limits_gives_a_node_no_more(manager: Machine, make_node
 
 
 def test_whoever_else_the_key_names_may_nothing(manager: Machine, make_node: MakeNode) -> None:
-    stranger = [
-        signing.PROGRAM,
-        "-key",
-        config.KEY,
-        "-lifetime",
-        "600",
-        "-identity",
-        "x@trialfleet",
-    ]
+    stranger = signing.token_command("x@trialfleet", config.KEY, ["-lifetime", "600"])
     machine = make_node(manager.run(*stranger).stdout)
     assert allowed(machine, "collector") == set()
 

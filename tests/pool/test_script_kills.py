@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeRun
-from tests.pool.watching import assert_exactly_once
+from tests.pool.watching import assert_exactly_once, put_before_client
 from trialfleet import RunState
-from trialfleet.workflows.plan.folder import RunFolder
 
 TRIALS = 6
 SOME_FAIL = {"type": "categorical", "choices": ["good", "raise", "exit"]}
@@ -43,10 +42,7 @@ def test_a_run_ends_well_however_many_of_its_scripts_are_killed(
         regions=["A", "B", "C"],
         budget={"trials": TRIALS, "lanes": 2},
     )
-    client = RunFolder(run.folder).client
-    client.rename(client.with_name("client.own"))
-    client.write_text(KILLED.format(python=sys.executable, seed=seed, share=share))
-    client.chmod(0o755)
+    put_before_client(run, KILLED.format(python=sys.executable, seed=seed, share=share))
     run.submit()
     assert run.wait().state is RunState.DONE
     assert_exactly_once(run, TRIALS)

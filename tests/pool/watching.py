@@ -14,6 +14,7 @@ import pytest
 from trialfleet import Run
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
+from trialfleet.workflows.plan.folder import RunFolder
 
 WaitFor = Callable[..., None]
 SLOW = {"steps": 8, "seconds": 0.25}
@@ -75,6 +76,14 @@ def assert_exactly_once(run: Run, trials: int) -> None:
             assert record.state in {"complete", "failed"}
             if record.state == "complete":
                 assert record.value == pytest.approx((record.params["x"] - 0.3) ** 2)
+
+
+def put_before_client(run: Run, program: str) -> None:
+    """Have the scripts of a run's graphs call this program; what they called is `client.own`."""
+    client = RunFolder(run.folder).client
+    client.rename(client.with_name("client.own"))
+    client.write_text(program)
+    client.chmod(0o755)
 
 
 def kill_all(pool: Pool, wait_for: WaitFor) -> None:
