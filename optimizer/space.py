@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import PlainValidator, RootModel, model_validator
 
+from trialfleet.errors import first_of
 from trialfleet.optimizer.parameters import (
     CategoricalParameter,
     FloatParameter,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CategoricalParameter", "FloatParameter", "IntParameter", "Scalar", "SearchSpace"]
 
+_NAMED = 10  # choices in a message
 Tunable = FloatParameter | IntParameter | CategoricalParameter
 KINDS: dict[str, type[Tunable]] = {
     "float": FloatParameter,
@@ -176,7 +178,8 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                     continue
                 for i, option in enumerate(options):
                     if self.parameters[other].resolve(option) is None:
-                        yield (*place, i), f"{other!r} never has the value {option!r}", option
+                        text = f"{other!r} never has the value {option!r}{self._values(other)}"
+                        yield (*place, i), text, option
 
     def _others(self, name: str, meant: str) -> str:
         """What a condition of `name` may be about, for a message."""
@@ -184,6 +187,14 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         if not others:
             return ", and there is no other parameter that a condition could name"
         return f"{did_you_mean(meant, others)}; choices: {', '.join(others)}"
+
+    def _values(self, name: str) -> str:
+        """What a parameter may be, for a message."""
+        entry = self.parameters[name]
+        known = [repr(value) for value in entry.outermost()]
+        if isinstance(entry, CategoricalParameter):
+            return f"; choices: {first_of(known, _NAMED)}"
+        return f"; it goes from {known[0]} to {known[-1]}"
 
     def _cycle_problems(self) -> Iterator[Problem]:
         for name, entry in self.parameters.items():

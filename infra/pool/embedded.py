@@ -277,9 +277,14 @@ class Pool:
 
     def _write(self, text: str, settings: pool_config.PoolSettings) -> None:
         installation = settings.installation
-        for name in SUBFOLDERS:
-            (self.folder / name).mkdir(exist_ok=True, mode=0o700)
-        (self.folder / "execute").mkdir(exist_ok=True, mode=0o755)  # as the startd wants it
+        modes = dict.fromkeys(SUBFOLDERS, 0o700) | {"execute": 0o755}  # as the startd wants it
+        for name, mode in modes.items():
+            try:
+                (self.folder / name).mkdir(exist_ok=True, mode=mode)
+            except OSError as error:
+                raise PoolError(
+                    f"the pool's folder {self.folder / name}: {error.strerror}"
+                ) from error
         write_atomic(self.condor_config, text)
         script = pool_config.supervise_script(settings)
         write_atomic(self.folder / "supervise", script, mode=0o755)
@@ -296,9 +301,13 @@ class Pool:
         key = self.folder / "passwords.d" / KEY
         if not key.exists():
             write_atomic(key, signing.new_key(), mode=0o600)
-        token = signing.signed(
-            signing.token_command(f"{account}@{TRUST_DOMAIN}", KEY), self._tools_environment()
-        )
+        command = signing.token_command(f"{account}@{TRUST_DOMAIN}", KEY)
+        try:
+            token = signing.signed(command, self._tools_environment())
+        except PoolError as error:
+            raise PoolError(
+                f"{error}; without {key}, `{self.command('up')}` makes another"
+            ) from None
         write_atomic(self.folder / "tokens.d" / "owner", f"{token}\n", mode=0o600)
 
     def _start(self, installation: Installation) -> None:

@@ -334,6 +334,19 @@ def test_a_knob_that_htcondor_refuses_ends_with_its_log(make_pool: MakePool) -> 
     assert alive(str(private.folder)) == []
 
 
+def test_what_lies_in_a_pools_way_is_named(make_pool: MakePool) -> None:
+    pool = make_pool()
+    key = pool.folder / "passwords.d" / "POOL"
+    key.mkdir(parents=True)
+    with pytest.raises(PoolError, match=rf"without {key}, `.*pool up` makes another"):
+        pool.up()
+    key.rmdir()
+    key.parent.rmdir()
+    key.parent.touch()
+    with pytest.raises(PoolError, match=f"the pool's folder {key.parent}: File exists"):
+        pool.up()
+
+
 def test_no_settings_but_the_pools_own_are_read(pool: Pool) -> None:
     import htcondor2
 

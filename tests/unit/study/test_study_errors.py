@@ -380,7 +380,14 @@ def test_an_override_that_breaks_the_studys_own_entry_names_its_line(folder: Pat
 def test_a_bare_value_of_a_condition_that_is_none_names_its_line(folder: Path) -> None:
     conditional = "epochs: {type: int, low: 1, high: 3, when: {x: 7}}"
     message = error_of(folder, MINIMAL.replace("epochs: 3", conditional))
-    assert ":6: search_space.epochs.when.x: 'x' never has the value 7" in message
+    assert ":6: search_space.epochs.when.x: 'x' never has the value 7; it goes from" in message
+
+
+def test_a_condition_on_no_choice_names_the_choices(folder: Path) -> None:
+    method = "method: {type: categorical, choices: [plain, momentum]}"
+    conditional = f"{method}\n  epochs: {{type: int, low: 1, high: 3, when: {{method: nesterov}}}}"
+    message = error_of(folder, MINIMAL.replace("epochs: 3", conditional))
+    assert "never has the value 'nesterov'; choices: 'plain', 'momentum'" in message
 
 
 def test_startup_trials_of_a_region_are_at_most_its_trials(folder: Path) -> None:
