@@ -12,5 +12,5 @@ TRIAL, RESULT, PROGRESS = "trial.json", "result.json", "progress.jsonl"
 STOP, REPORTS = "stop.json", "reports.jsonl"
 CHECKPOINT, MODEL = "checkpoint", "model"
 GANG, CHIRP = "gang", "chirp.py"  # go with trials that are gangs; the folder is there at both ends
-KERNELS = "kernels"  # a folder that goes with the reference trainer where there is a GPU, but for
+KERNELS = "kernels"  # a folder that goes with the reference trainer to GPUs and gangs, but for
 NOT_ON_NODES = ("__pycache__",)

@@ -17,7 +17,7 @@ FILES = (  # what goes with a trial; the first one runs
     "predict.py",
     "ranks.py",
     "settings.py",
-    "sharded_steps.py",
     "steps.py",
     "table.py",
 )
+SHARDED = "sharded"  # a folder that goes with it to GPUs and gangs

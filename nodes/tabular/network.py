@@ -37,7 +37,7 @@ class Network(nn.Module):
         nn.init.normal_(table.weight, std=0.1)
         with torch.no_grad():
             table.weight[first_code.long()] = 0.0  # unknown: no opinion, and stays so
-        self.embedding: nn.Module = table  # or a rank's part of it: sharded_steps.py
+        self.embedding: nn.Module = table  # or a rank's part of it: sharded/
 
         width = len(columns.numeric) + len(columns.categorical) * chosen.embedding
         layers: list[nn.Module] = []

@@ -9,7 +9,7 @@ the very same bits.
     loader       how rows get to the GPU       optimizers    AdamW and SGD
     evaluation   loss and metrics              ranks         several GPUs or machines for one trial
     local_steps    machines that bring their weights together now and then
-    sharded_steps  machines that hold a part of the embeddings each
+    sharded/       machines that hold a part of the model each
     comparison   mode evaluate: two models on the same rows
 """
 
@@ -213,9 +213,9 @@ def sharded_steps(
 ) -> Steps:
     """Return the steps of ranks that hold a part of the network each."""
     if __package__:  # what they need of torch takes as long to import as torch
-        from trialfleet.nodes.tabular.sharded_steps import ShardedSteps
+        from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
     elif not TYPE_CHECKING:
-        from sharded_steps import ShardedSteps
+        from sharded.steps import ShardedSteps
     return ShardedSteps(network, data, chosen, t.seed, team)
 
 

@@ -52,6 +52,7 @@ _SANDBOX = (
 )
 _GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
 _STOPPING_SANDBOX = (nodes.CHIRP, nodes.COURIER, nodes.STOP)  # … in one with early stopping
+_FOLDERS = (nodes.KERNELS, f"tabular/{tabular.SHARDED}")  # with trials for GPUs, and gangs
 _FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
 
 
@@ -149,8 +150,10 @@ def _trainer_files(study: Study) -> list[Path]:
     """The trainer's files, in the study's order, the helper not among them."""
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
-    kernels = [nodes.KERNELS] if study.accelerator == "gpu" or study.has_gangs else []
-    return [_node_file(f"tabular/{name}") for name in tabular.FILES] + [*map(_node_file, kernels)]
+    files = [f"tabular/{name}" for name in tabular.FILES]
+    if study.accelerator == "gpu" or study.has_gangs:
+        files += _FOLDERS
+    return [*map(_node_file, files)]
 
 
 def _helpers(study: Study) -> list[Path]:
@@ -339,7 +342,7 @@ def _copy_code(folder: Path, files: list[Path]) -> None:
 
 def _copy(file: Path, to: Path) -> None:
     if file.is_dir():
-        is_ours = file in {_node_file(nodes.KERNELS), _node_file(nodes.GANG)}
+        is_ours = file in {*map(_node_file, (*_FOLDERS, nodes.GANG))}
         left = nodes.NOT_ON_NODES if is_ours else ()
         shutil.copytree(file, to, ignore=shutil.ignore_patterns(*left))
     else:

@@ -66,7 +66,8 @@ def copy_trainer(folder: Path, *, kernels: bool) -> None:
         shutil.copy(file, folder)
     if kernels:
         left = shutil.ignore_patterns(*nodes.NOT_ON_NODES)
-        shutil.copytree(trainer.parent / nodes.KERNELS, folder / nodes.KERNELS, ignore=left)
+        for source in (trainer.parent / nodes.KERNELS, trainer / tabular.SHARDED):
+            shutil.copytree(source, folder / source.name, ignore=left)
 
 
 def write_order(folder: Path, **changes: Any) -> None:

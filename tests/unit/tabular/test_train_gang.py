@@ -28,7 +28,7 @@ from trialfleet.nodes.tabular.graph_steps import GraphSteps
 from trialfleet.nodes.tabular.local_steps import LocalSteps
 from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.ranks import Ranks
-from trialfleet.nodes.tabular.sharded_steps import ShardedSteps
+from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -151,9 +151,10 @@ def test_ranks_that_step_by_themselves_meet_and_learn(sandbox: Path, tmp_path: P
 
 SHARDED = {**DROPPING, "parallel": "sharded", "embedding": 3}
 IN_PIECES = """
-import ranks, sharded_steps, train
+import ranks, train
+from sharded import steps
 
-sharded_steps._PIECE = 3  # numbers: a row of each rank at a time
+steps._PIECE = 3  # numbers: a row of each rank at a time
 ranks.run(train.main)
 """
 

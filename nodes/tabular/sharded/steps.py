@@ -1,19 +1,8 @@
-"""Steps of ranks that hold a part of the model each: for one that is more than a machine holds.
-
-Row r of the table of embeddings lies with rank r mod n, and so do its gradient and the optimiser's
-means: all the 16 bytes that a number takes. For each batch a rank asks the others for the rows of
-the codes that are in its part, and sends their gradients back: what travels is the batch's,
-whatever the size of the table (as in GeePS: Cui et al., EuroSys 2016).
-
-Of each layer, too, a rank holds a part of the rows: torch's fully_shard has them whole on every
-rank while the layer works, forward and back, and no longer (Rajbhandari et al., 2020, "ZeRO", stage
-3). That costs some 10 ms a layer and step on CPUs: it is for memory, not for speed.
+"""Steps of ranks that hold a part of the model each.
 
 A step is that of one rank, but for the order of sums: the optimiser moves every row in each step,
 and dropout drops what one rank would drop. Every rank takes part in each look at the table, so all
 of them measure the validation rows together, and save together.
-
-Shapes: V codes, e numbers of each, n ranks, u different codes in a rank's part of a batch.
 """
 
 from __future__ import annotations
@@ -22,133 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import fsdp
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
-if __package__:
-    from trialfleet.nodes.kernels import ops
+if __package__ == "trialfleet.nodes.tabular.sharded":
     from trialfleet.nodes.tabular import dataset, settings
     from trialfleet.nodes.tabular.network import Network, loss_of
     from trialfleet.nodes.tabular.optimizers import learning_rate_at
     from trialfleet.nodes.tabular.ranks import Ranks
+    from trialfleet.nodes.tabular.sharded.embedding import ShardedEmbedding
+    from trialfleet.nodes.tabular.sharded.layers import HiddenLayer, shard_layers
     from trialfleet.nodes.tabular.steps import PlainSteps
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import dataset
     import settings
-    from kernels import ops
     from network import Network, loss_of
     from optimizers import learning_rate_at
     from ranks import Ranks
+    from sharded.embedding import ShardedEmbedding
+    from sharded.layers import HiddenLayer, shard_layers
     from steps import PlainSteps
 
 _PART, _WHOLE = "embedding.shard", "embedding.weight"  # in the network's state
 _PIECE = 1 << 22  # numbers of a rank that travel at once where a table is gathered
-
-
-class ShardedEmbedding(nn.Module):
-    """A rank's rows of a table of embeddings, and the way to the others'.
-
-    Args:
-        weight: [V, e], the same on all ranks.
-        team: the ranks.
-    """
-
-    def __init__(self, weight: Tensor, team: Ranks) -> None:
-        super().__init__()
-        self.rows, self._team = len(weight), team
-        self.shard = nn.Parameter(weight.detach()[team.rank :: team.count].clone())
-
-    def forward(self, codes: Tensor) -> Tensor:
-        """Return the embeddings [*, e] of codes [*]. All ranks call it together."""
-        different, place = torch.unique(codes, return_inverse=True)  # [u], [*]
-        rows = _Exchange.apply(self.shard, different, self._team)  # type: ignore[no-untyped-call]
-        return functional.embedding(place, rows)
-
-
-class _Exchange(torch.autograd.Function):
-    """The rows [u, e] of different codes [u], rising, from the ranks that have them."""
-
-    @staticmethod
-    def forward(ctx: Any, shard: Tensor, codes: Tensor, team: Ranks) -> Tensor:
-        count = team.count
-        order = torch.argsort(codes % count, stable=True)  # by rank
-        asked = [int(n) for n in torch.bincount(codes % count, minlength=count)]
-        given = _exchange_counts(asked, codes.device, team)
-        wanted = _to_all(codes[order] // count, asked, given, team)  # of this rank's rows
-        rows = shard.new_empty(len(codes), shard.shape[1])
-        rows[order] = _to_all(shard[wanted], given, asked, team)
-        ctx.save_for_backward(order, wanted)
-        ctx.routes, ctx.shape, ctx.team = (asked, given), shard.shape, team
-        return rows
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        order, wanted = ctx.saved_tensors
-        asked, given = ctx.routes
-        arrived = _to_all(grads[0][order], asked, given, ctx.team)
-        mine = grads[0].new_zeros(ctx.shape)
-        return mine.index_add_(0, wanted, arrived), None, None
-
-
-def _exchange_counts(asked: list[int], device: torch.device, team: Ranks) -> list[int]:
-    """Return how many rows each rank asks this one for."""
-    if team.count == 1:
-        return asked
-    given = torch.empty(team.count, dtype=torch.int64, device=device)
-    distributed.all_to_all_single(given, torch.tensor(asked, device=device))
-    return [int(n) for n in given]
-
-
-def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:
-    """Send so many of the values to each rank, return so many of each."""
-    if team.count == 1:
-        return values
-    arrived = values.new_empty(sum(of), *values.shape[1:])
-    distributed.all_to_all_single(arrived, values.contiguous(), of, to)
-    return arrived
-
-
-class HiddenLayer(nn.Linear):
-    """A hidden layer that can also be trained by our kernel, with dropout.
-
-    Both ways are calls of the module, around which fully_shard gathers the weights.
-    """
-
-    @staticmethod
-    def of(layer: nn.Linear) -> HiddenLayer:
-        """Return a layer with the weights of another."""
-        made = HiddenLayer(layer.in_features, layer.out_features, device="meta")
-        made.weight, made.bias = layer.weight, layer.bias
-        return made
-
-    def train_rows(
-        self, x: Tensor, probability: float, random: Tensor, number: int, first: int
-    ) -> Tensor:
-        """Return the activations [b, hidden] of x [b, inputs], whose batch has `first` before."""
-        product, offset = functional.linear(x, self.weight), first * self.out_features
-        return ops.bias_relu_dropout(product, self.bias, probability, random, number, offset)
-
-
-def shard_layers(network: Network, team: Ranks) -> None:
-    """Leave each rank its part of each layer."""
-    linear = [place for place, layer in enumerate(network.layers) if isinstance(layer, nn.Linear)]
-    for place in linear[:-1]:
-        layer = network.layers[place]
-        assert isinstance(layer, nn.Linear)
-        network.layers[place] = HiddenLayer.of(layer)
-    if team.count == 1:
-        return
-    mesh = init_device_mesh(network.first_code.device.type, (team.count,))
-    policy = fsdp.MixedPrecisionPolicy(reduce_dtype=team.wire)
-    for place in linear:
-        layer = network.layers[place]
-        sharded = fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
-        sharded.set_gradient_divide_factor(1.0)  # the gradients' sum, not their mean
-        sharded.set_force_sum_reduction_for_comms(enable=True)  # gloo has no other
-        if isinstance(layer, HiddenLayer):
-            fsdp.register_fsdp_forward_method(layer, "train_rows")
 
 
 class ShardedSteps(PlainSteps):
