@@ -49,7 +49,14 @@ class Settings:
             with hundreds of meetings DiLoCo has 0.7 and 0.9.
         parallel: in a gang, what of the model a machine holds: "data": all of it; "sharded": its
             part of the embeddings and layers; "auto": all of it where it takes no more than half of
-            the memory.
+            the memory. The same of several GPUs of a machine.
+        tensor_parallel: with the model shared out, how many ranks compute each hidden layer side by
+            side, on the same rows: as many as that, or the most below that divide the ranks.
+        offload: what of the model lies in main memory, from where a GPU has what it works on:
+            "none"; "embeddings", whose rows in use are on the GPU; "all" that the optimiser moves,
+            and what the way forward leaves to the way back. "auto": what a GPU has no room for.
+        hot_rows: with the embeddings in main memory, how many rows of them the GPU has at once; 0:
+            as many as a quarter of its memory takes.
         wire: the type in which gradients, or weights, travel between ranks: "float32" or
             "bfloat16", which halves what is sent.
     """
@@ -73,6 +80,9 @@ class Settings:
     outer_momentum: float = 0.0
     wire: str = "float32"
     parallel: str = "auto"
+    tensor_parallel: int = 1
+    offload: str = "auto"
+    hot_rows: int = 0
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -89,20 +99,54 @@ class Settings:
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise SettingError(name, f"{name} is {value!r}; choose {' or '.join(choices)}")
-        if self.parallel == "sharded" and self.local_steps > 1:
-            text = "with parallel: sharded every step is taken together"
+        for name, value in self._sharing().items():
+            self._check_sharing(name, value)
+
+    def _sharing(self) -> dict[str, str | int]:
+        """Return the settings that need the model shared out."""
+        wanted = {
+            "parallel": self.parallel == "sharded",
+            "tensor_parallel": self.tensor_parallel > 1,
+            "offload": self.offload not in {"auto", "none"},
+        }
+        return {name: getattr(self, name) for name, is_set in wanted.items() if is_set}
+
+    def _check_sharing(self, name: str, value: str | int) -> None:
+        """Raise SettingError where a setting needs the model shared out, and another forbids it."""
+        if self.parallel == "data":
+            text = "with parallel: data each rank has all of the model; choose auto or sharded"
+            raise SettingError("parallel", f"{name} is {value}, but {text}")
+        if self.local_steps > 1:
+            text = f"with {name}: {value} every step is taken together"
             raise SettingError("local_steps", f"local_steps is {self.local_steps}; {text}")
 
     def shards(self, weights: int, memory: float) -> bool:
-        """Tell whether each rank of a gang holds a part of the network only.
+        """Tell whether each rank holds a part of the network only, or in main memory.
 
         Args:
             weights: how many numbers the network has.
             memory: bytes, of the rank that has least.
         """
-        if self.parallel != "auto" or self.local_steps > 1:
-            return self.parallel == "sharded"
+        if self.parallel != "auto" or self.local_steps > 1 or self._sharing():
+            return bool(self._sharing())
         return weights * STATE_BYTES > memory * STATE_SHARE
+
+    def offloads(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
+        """Return what of a network that is shared out lies in main memory, as `offload` names it.
+
+        Args:
+            weights: how many numbers the network has.
+            embeddings: how many of them are of categorical values.
+            memory: bytes, of the rank that has least; infinity where it is main memory.
+            ranks: how many share it out.
+        """
+        if self.offload != "auto":
+            return self.offload
+        room = memory * STATE_SHARE * ranks / STATE_BYTES
+        if weights <= room:
+            return "none"
+        # Half of the memory is for the hot rows: a quarter of all, of which each has three numbers.
+        return "embeddings" if weights - embeddings <= room / 2 else "all"
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Settings:
@@ -144,6 +188,7 @@ def metrics_of(kind: str) -> list[str]:
 
 
 STATE_BYTES = 16  # of a number: weight, gradient, the optimiser's two means
+HOT_SHARE = 0.25  # of a GPU's memory, for the rows of embeddings that lie in main memory
 STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint on its way
 
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
@@ -152,6 +197,7 @@ _CHOICES = {
     "precision": PRECISIONS,
     "wire": ("float32", "bfloat16"),
     "parallel": ("auto", "data", "sharded"),
+    "offload": ("auto", "none", "embeddings", "all"),
 }
 _TINY = 1e-12  # stands for "above zero"
 _RANGES: dict[str, tuple[float, float]] = {
@@ -170,6 +216,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "local_steps": (1, 1_000_000),
     "outer_learning_rate": (_TINY, 10.0),
     "outer_momentum": (0.0, 0.9999),
+    "tensor_parallel": (1, 65536),
+    "hot_rows": (0, 1 << 40),
 }
 
 

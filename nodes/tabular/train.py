@@ -67,6 +67,8 @@ def main() -> None:
     device = choose_device(t, team)
     try:
         train(t, chosen, device, team)
+    except settings.SettingError as error:  # that only the rows tell
+        t.reject(str(error))
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
@@ -144,8 +146,8 @@ def train(
     if len(data.train) < team.count:
         t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")
     torch.manual_seed(t.seed)
-    network = Network(data.columns, chosen).to(device)
-    with closing(steps_of(t, chosen, network, data, team)) as steps:
+    network = Network(data.columns, chosen)
+    with closing(steps_of(t, chosen, network, data, team, device)) as steps:
         training = Training(t, chosen, network, data, steps, team)
         training.fit()
         weights = steps.whole(copy_weights(network))
@@ -167,18 +169,17 @@ def steps_of(
     network: Network,
     data: dataset.Dataset,
     team: ranks.Ranks,
+    device: torch.device,
 ) -> Steps:
-    """Return the way of taking steps where the network lies."""
-    device = network.first_code.device
+    """Return the way of taking steps on a device, where the network is from now on."""
     if device.type == "cpu" and not team.in_gang:
         return PlainSteps(network, data, chosen, t.seed)
     if device.type == "cpu":  # to compile kernels for it would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
-    if team.in_gang and chosen.shards(
-        sum(w.numel() for w in network.parameters()),
-        team.least(loader.memory_of(device, t.gpu_share)),
-    ):
-        return sharded_steps(t, chosen, network, data, team)
+    memory = team.least(loader.memory_of(device, t.gpu_share))
+    if chosen.shards(sum(w.numel() for w in network.parameters()), memory):
+        return sharded_steps(t, chosen, network, data, team, device, memory)
+    network.to(device)
     if __package__:  # the kernels travel with trials for GPUs, and with gangs
         from trialfleet.nodes.tabular.graph_steps import GraphSteps
         from trialfleet.nodes.tabular.local_steps import LocalSteps
@@ -210,13 +211,24 @@ def sharded_steps(
     network: Network,
     data: dataset.Dataset,
     team: ranks.Ranks,
+    device: torch.device,
+    memory: float,
 ) -> Steps:
-    """Return the steps of ranks that hold a part of the network each."""
+    """Return the steps of ranks that hold a part of the network each, in so many bytes."""
     if __package__:  # what they need of torch takes as long to import as torch
         from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
     elif not TYPE_CHECKING:
         from sharded.steps import ShardedSteps
-    return ShardedSteps(network, data, chosen, t.seed, team)
+    embeddings = sum(w.numel() for w in network.embedding.parameters())
+    offload = chosen.offloads(
+        sum(w.numel() for w in network.parameters()),
+        embeddings,
+        math.inf if device.type == "cpu" else memory,
+        team.count,
+    )
+    return ShardedSteps(
+        network, data, chosen, t.seed, team, device=device, memory=memory, offload=offload
+    )
 
 
 def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype:

@@ -31,12 +31,12 @@ from tests.unit.tabular.small_trials import (
     weights,
     write_order,
 )
-from trialfleet import nodes
 from trialfleet.nodes import trial
-from trialfleet.nodes.tabular import dataset, loader, settings, train
+from trialfleet.nodes.tabular import dataset, loader, settings
 from trialfleet.nodes.tabular.graph_steps import GraphSteps
 from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 from trialfleet.nodes.tabular.steps import PlainSteps
 
 SEED = 11
@@ -138,6 +138,20 @@ def test_nothing_waits_for_the_device_within_an_epoch(data: dataset.Dataset, chu
     assert steps.loss_sum() > 0
 
 
+@pytest.mark.parametrize("offload", ["none", "embeddings", "all"])
+def test_a_model_that_lies_in_main_memory_comes_to_the_same_losses(
+    data: dataset.Dataset, offload: str
+) -> None:
+    chosen = settings_of(parallel="sharded", weight_decay=0.1, offload=offload, hot_rows=64)
+    torch.manual_seed(SEED)
+    network = Network(data.columns, chosen)
+    theirs = losses_of(steps_on(torch.device("cpu"), data, chosen), data, chosen)
+    with world_of_one("cpu:gloo,cuda:nccl"):
+        steps = ShardedSteps(network, data, chosen, SEED, Ranks(), device=GPU, offload=offload)
+        ours = losses_of(steps, data, chosen)
+    torch.testing.assert_close(ours, theirs, rtol=FLOAT32, atol=0.0)
+
+
 # Whole trials
 
 
@@ -204,12 +218,6 @@ def test_a_capture_with_nccl_in_it_changes_nothing_and_lets_the_process_group_en
     assert torch.equal(*found)
 
 
-def sandbox_with_kernels(folder: Path) -> Path:
-    make_sandbox(folder)
-    shutil.copytree(Path(train.__file__).parent / nodes.KERNELS, folder / nodes.KERNELS)
-    return folder
-
-
 def run(folder: Path) -> tuple[int, str]:
     """Run the trainer as a node does; return its exit code and what it said."""
     trainer = start(folder)
@@ -219,7 +227,7 @@ def run(folder: Path) -> tuple[int, str]:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_come_to_what_one_comes_to(tmp_path: Path) -> None:
-    alone = sandbox_with_kernels(tmp_path / "alone")
+    alone = make_sandbox(tmp_path / "alone", kernels=True)
     both = shutil.copytree(alone, tmp_path / "both")
     for folder, gpus in ((alone, 1), (both, 2)):
         params = {"precision": "float32", "batch_size": 33}
@@ -233,7 +241,7 @@ def test_two_gpus_come_to_what_one_comes_to(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_that_are_interrupted_come_to_the_same_bits(tmp_path: Path) -> None:
-    whole = sandbox_with_kernels(tmp_path / "whole")
+    whole = make_sandbox(tmp_path / "whole", kernels=True)
     broken = shutil.copytree(whole, tmp_path / "broken")
     params = {"dropout": 0.3, "epochs": 2, "batch_size": 67}
     write_order(whole, accelerator="gpu", gpus=2, mode="final", params=params)

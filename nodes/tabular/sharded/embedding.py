@@ -9,7 +9,9 @@ Shapes: V codes, e numbers of each, n ranks, u different codes in a rank's part 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
@@ -21,49 +23,174 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     from ranks import Ranks
 
 
+class Rows(Protocol):
+    """A rank's rows of the table, R of them, wherever they lie.
+
+    Attributes:
+        moved: what the optimiser moves of them, a row in each place: [places, e].
+    """
+
+    moved: nn.Parameter
+
+    def bind(self, m: Tensor, v: Tensor) -> None:
+        """Take note of the optimiser's means of `moved`."""
+
+    def fetch_ahead(self, wanted: Tensor, done: int) -> None:
+        """Begin to bring the rows [w] of the step that comes after so many."""
+
+    def swap_in(self) -> None:
+        """Have them in their places, once the steps before are taken."""
+
+    def places(self, wanted: Tensor) -> Tensor:
+        """Return where in `moved` rows [w] are."""
+
+    def settle(self, done: int) -> Tensor:
+        """Return all rows [R, e], as so many steps have left them."""
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Return the optimiser's means and means of squares [R, e], once all rows are settled."""
+
+    def load(self, table: Tensor) -> None:
+        """Take over other rows [R, e]."""
+
+    def load_means(self, m: Tensor, v: Tensor, done: int) -> None:
+        """Take over the optimiser's means [R, e] after so many steps."""
+
+
+class DeviceRows:
+    """Rows that all lie where the network works."""
+
+    def __init__(self, table: Tensor, device: torch.device) -> None:
+        self.moved = nn.Parameter(table.to(device, copy=True))
+
+    def bind(self, m: Tensor, v: Tensor) -> None:
+        """See `Rows`."""
+        self._means = m, v
+
+    def fetch_ahead(self, wanted: Tensor, done: int) -> None:
+        """See `Rows`."""
+
+    def swap_in(self) -> None:
+        """See `Rows`."""
+
+    def places(self, wanted: Tensor) -> Tensor:
+        """See `Rows`."""
+        return wanted
+
+    def settle(self, done: int) -> Tensor:  # noqa: ARG002 - they are always up to date
+        """See `Rows`."""
+        return self.moved.detach()
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """See `Rows`."""
+        return self._means
+
+    @torch.no_grad()
+    def load(self, table: Tensor) -> None:
+        """See `Rows`."""
+        self.moved.copy_(table)
+
+    def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
+        """See `Rows`."""
+        for mine, given in zip(self._means, (m, v), strict=True):
+            mine.copy_(given)
+
+
+@dataclass(frozen=True)
+class Route:
+    """Which rows of the table a rank asks the others for, and they ask it for.
+
+    Attributes:
+        place: of each code [*] among the u different ones.
+        order: [u] those by the rank that has them.
+        asked: how many of each rank.
+        given: how many to each rank.
+        wanted: [w] of this rank's rows, by the rank that asks.
+    """
+
+    place: Tensor
+    order: Tensor
+    asked: list[int]
+    given: list[int]
+    wanted: Tensor
+
+
 class ShardedEmbedding(nn.Module):
-    """A rank's rows of a table of embeddings, and the way to the others'.
+    """A table of embeddings that the ranks share.
+
+    Its state has one tensor, "shard": this rank's rows.
 
     Args:
-        weight: [V, e], the same on all ranks.
+        rows: this rank's.
         team: the ranks.
     """
 
-    def __init__(self, weight: Tensor, team: Ranks) -> None:
+    def __init__(self, rows: Rows, team: Ranks) -> None:
         super().__init__()
-        self.rows, self._team = len(weight), team
-        self.shard = nn.Parameter(weight.detach()[team.rank :: team.count].clone())
+        self.rows, self._team = rows, team
+        self.moved = rows.moved
+        self.done = 0  # steps
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Return the embeddings [*, e] of codes [*]. All ranks call it together."""
+        """Return the embeddings [*, e] of codes [*], which have no gradient."""
+        route = self.route(codes)
+        table = self.rows.settle(self.done)
+        given = table[route.wanted.to(table.device)].to(codes.device)
+        return functional.embedding(route.place, _brought(given, route, self._team))
+
+    def route(self, codes: Tensor) -> Route:
+        """Tell the others which rows this rank needs for codes [*]. All ranks call it together."""
+        count = self._team.count
         different, place = torch.unique(codes, return_inverse=True)  # [u], [*]
-        rows = _Exchange.apply(self.shard, different, self._team)  # type: ignore[no-untyped-call]
-        return functional.embedding(place, rows)
+        order = torch.argsort(different % count, stable=True)
+        asked = [int(n) for n in torch.bincount(different % count, minlength=count)]
+        given = _exchange_counts(asked, codes.device, self._team)
+        wanted = _to_all(different[order] // count, asked, given, self._team)
+        return Route(place, order, asked, given, wanted)
+
+    def train_on(self, route: Route) -> Tensor:
+        """Return the embeddings [*, e] of a route's codes, whose rows are in their places."""
+        places = self.rows.places(route.wanted)
+        rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
+        return functional.embedding(route.place, rows)
+
+    def _save_to_state_dict(
+        self,
+        destination: dict[str, Any],
+        prefix: str,
+        keep_vars: bool,  # noqa: ARG002
+    ) -> None:
+        destination[prefix + "shard"] = self.rows.settle(self.done)
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *_others: object
+    ) -> None:
+        self.rows.load(state_dict[prefix + "shard"])
 
 
 class _Exchange(torch.autograd.Function):
-    """The rows [u, e] of different codes [u], rising, from the ranks that have them."""
+    """The rows [u, e] of a route from the ranks that have them; its places are in `moved`."""
 
     @staticmethod
-    def forward(ctx: Any, shard: Tensor, codes: Tensor, team: Ranks) -> Tensor:
-        count = team.count
-        order = torch.argsort(codes % count, stable=True)  # by rank
-        asked = [int(n) for n in torch.bincount(codes % count, minlength=count)]
-        given = _exchange_counts(asked, codes.device, team)
-        wanted = _to_all(codes[order] // count, asked, given, team)  # of this rank's rows
-        rows = shard.new_empty(len(codes), shard.shape[1])
-        rows[order] = _to_all(shard[wanted], given, asked, team)
-        ctx.save_for_backward(order, wanted)
-        ctx.routes, ctx.shape, ctx.team = (asked, given), shard.shape, team
-        return rows
+    def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.route, ctx.shape, ctx.team = route, moved.shape, team
+        return _brought(moved[places], route, team)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        order, wanted = ctx.saved_tensors
-        asked, given = ctx.routes
-        arrived = _to_all(grads[0][order], asked, given, ctx.team)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (places,) = ctx.saved_tensors
+        route: Route = ctx.route
+        arrived = _to_all(grads[0][route.order], route.asked, route.given, ctx.team)
         mine = grads[0].new_zeros(ctx.shape)
-        return mine.index_add_(0, wanted, arrived), None, None
+        return mine.index_add_(0, places, arrived), None, None, None
+
+
+def _brought(given: Tensor, route: Route, team: Ranks) -> Tensor:
+    """Return the rows [u, e] that this rank asked for; `given` [w, e] are those that it gives."""
+    rows = given.new_empty(len(route.order), given.shape[1])
+    rows[route.order] = _to_all(given, route.given, route.asked, team)
+    return rows
 
 
 def _exchange_counts(asked: list[int], device: torch.device, team: Ranks) -> list[int]:

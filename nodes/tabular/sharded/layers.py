@@ -1,17 +1,29 @@
 """Hidden layers of which each rank holds a part of the rows.
 
-torch's fully_shard has them whole on every rank while the layer works, forward and back, and no
-longer (Rajbhandari et al., 2020, "ZeRO", stage 3). That costs some 10 ms a layer and step on CPUs:
-it is for memory, not for speed.
+Two ways, which go together. The ranks of a group of T stand side by side: each computes its units
+of every layer, for the same rows of the batch, and they show each other what came out (tensor
+parallel: Shoeybi et al., 2019, "Megatron-LM", with all of each layer split by its units). Groups
+train on different rows: of what a rank has of a layer the groups hold a part each, and torch's
+fully_shard has it whole while the layer works, forward and back, and no longer (Rajbhandari et
+al., 2020, "ZeRO", stage 3). That costs some 10 ms a layer and step on CPUs: it is for memory, not
+for speed.
+
+Offloaded, weights, gradients and the optimiser's means lie in main memory; a layer's weights come
+to the GPU while it works.
+
+Shapes: b rows of a group's part of the batch, h units, n ranks.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor, distributed, nn
 from torch.distributed import fsdp
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import functional
 
 if __package__ == "trialfleet.nodes.tabular.sharded":
@@ -24,11 +36,33 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     from ranks import Ranks
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """The ranks that compute a layer's units together, for the same rows.
+
+    Attributes:
+        group: torch's.
+        rank: this one's number in it.
+        widths: how many of the layer's h units each has.
+    """
+
+    group: distributed.ProcessGroup
+    rank: int
+    widths: tuple[int, ...]
+
+    @property
+    def first_unit(self) -> int:
+        """Return the number of this rank's first unit."""
+        return sum(self.widths[: self.rank])
+
+
 class HiddenLayer(nn.Linear):
     """A hidden layer that can also be trained by our kernel, with dropout.
 
     Both ways are calls of the module, around which fully_shard gathers the weights.
     """
+
+    peers: SideBySide | None = None
 
     @staticmethod
     def of(layer: nn.Linear) -> HiddenLayer:
@@ -37,29 +71,152 @@ class HiddenLayer(nn.Linear):
         made.weight, made.bias = layer.weight, layer.bias
         return made
 
+    def split(self, mesh: DeviceMesh) -> None:
+        """Leave this rank its units; the mesh has the ranks that stand side by side."""
+        for name, whole in list(self.named_parameters()):
+            setattr(self, name, nn.Parameter(_placed(whole.detach(), mesh)))
+        widths = tuple(len(part) for part in parts_of(torch.empty(self.out_features), mesh.size()))
+        self.peers = SideBySide(mesh.get_group(), mesh.get_local_rank(), widths)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return weight x + bias [b, h]."""
+        return self._together(functional.linear(x, _own(self.weight), _own(self.bias)))
+
     def train_rows(
         self, x: Tensor, probability: float, random: Tensor, number: int, first: int
     ) -> Tensor:
-        """Return the activations [b, hidden] of x [b, inputs], whose batch has `first` before."""
-        product, offset = functional.linear(x, self.weight), first * self.out_features
-        return ops.bias_relu_dropout(product, self.bias, probability, random, number, offset)
+        """Return the activations [b, h] of x [b, inputs], whose batch has `first` rows before."""
+        product = functional.linear(x, _own(self.weight))
+        place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
+        width = self.out_features
+        return self._together(
+            ops.bias_relu_dropout(
+                product, _own(self.bias), probability, random, number, place, width
+            )
+        )
+
+    def _together(self, units: Tensor) -> Tensor:
+        if self.peers is None:
+            return units
+        everyone: Tensor = _AllUnits.apply(units, self.peers)  # type: ignore[no-untyped-call]
+        return everyone
 
 
-def shard_layers(network: Network, team: Ranks) -> None:
-    """Leave each rank its part of each layer."""
+class _AllUnits(torch.autograd.Function):
+    """All units [b, h] from those of each rank [b, widths[rank]].
+
+    Each rank goes on with all of them, so the gradient of a unit is the sum of what the ranks have.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, units: Tensor, peers: SideBySide) -> Tensor:
+        ctx.peers = peers
+        widest = max(peers.widths)
+        padded = functional.pad(units, (0, widest - units.shape[1])).contiguous()
+        arrived = [torch.empty_like(padded) for _ in peers.widths]
+        distributed.all_gather(arrived, padded, group=peers.group)
+        pairs = zip(arrived, peers.widths, strict=True)
+        return torch.cat([part[:, :width] for part, width in pairs], 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        peers: SideBySide = ctx.peers
+        widest = max(peers.widths)
+        parts = [
+            functional.pad(part, (0, widest - part.shape[1]))
+            for part in torch.split(grads[0], [*peers.widths], 1)
+        ]
+        mine = torch.empty_like(parts[0])
+        distributed.reduce_scatter_tensor(mine, torch.cat(parts), group=peers.group)
+        return mine[:, : peers.widths[peers.rank]].contiguous(), None
+
+
+def _placed(whole: Tensor, mesh: DeviceMesh) -> DTensor:
+    """Return a tensor that all ranks have, of which each keeps its rows."""
+    return distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
+
+
+def _own(weight: Tensor) -> Tensor:
+    """Return what this rank computes with: all that fully_shard has gathered of it."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def side_by_side(team: Ranks, wished: int, units: int) -> int:
+    """Return how many ranks stand side by side: as many as wished, if ranks and units go by it.
+
+    Otherwise the most below that divide the ranks and leave none without a unit.
+    """
+    return max(
+        count
+        for count in range(1, min(wished, team.count) + 1)
+        if team.count % count == 0 and len(parts_of(torch.empty(units), count)[-1])
+    )
+
+
+def shard_layers(
+    network: Network, team: Ranks, device: torch.device, *, tensor_parallel: int, offload: bool
+) -> None:
+    """Leave each rank its part of each layer.
+
+    Args:
+        network: in main memory.
+        team: the ranks, of a process group even where there is but one and it offloads.
+        device: where layers work.
+        tensor_parallel: how many stand side by side: see `side_by_side`.
+        offload: weights, gradients and the optimiser's means stay in main memory.
+    """
     linear = [place for place, layer in enumerate(network.layers) if isinstance(layer, nn.Linear)]
     for place in linear[:-1]:
         layer = network.layers[place]
         assert isinstance(layer, nn.Linear)
         network.layers[place] = HiddenLayer.of(layer)
-    if team.count == 1:
+    if team.count == 1 and not offload:
+        network.layers.to(device)
         return
-    mesh = init_device_mesh(network.first_code.device.type, (team.count,))
-    policy = fsdp.MixedPrecisionPolicy(reduce_dtype=team.wire)
+    everyone = init_device_mesh(device.type, (team.count,))
+    groups = everyone
+    if tensor_parallel > 1:
+        shape = (team.count // tensor_parallel, tensor_parallel)
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("groups", "side_by_side"))
+        groups = mesh["groups"]
+        for place in linear[:-1]:
+            layer = network.layers[place]
+            assert isinstance(layer, HiddenLayer)
+            layer.split(mesh["side_by_side"])
     for place in linear:
-        layer = network.layers[place]
-        sharded = fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
-        sharded.set_gradient_divide_factor(1.0)  # the gradients' sum, not their mean
-        sharded.set_force_sum_reduction_for_comms(enable=True)  # gloo has no other
-        if isinstance(layer, HiddenLayer):
-            fsdp.register_fsdp_forward_method(layer, "train_rows")
+        # The last layer is small: all ranks have it whole while it works, on their rows.
+        holders = everyone if place == linear[-1] else groups
+        if holders.size() > 1 or offload:
+            _shard(network.layers[place], holders, team, offload=offload)
+
+
+def _shard(layer: nn.Module, holders: DeviceMesh, team: Ranks, *, offload: bool) -> None:
+    """Have fully_shard hold a layer in parts."""
+    pinned = holders.device_type != "cpu"
+    sharded = fsdp.fully_shard(
+        layer,
+        mesh=holders,
+        reshard_after_forward=True,
+        mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=team.wire),
+        offload_policy=fsdp.CPUOffloadPolicy(pin_memory=pinned)
+        if offload
+        else fsdp.OffloadPolicy(),
+    )
+    sharded.set_gradient_divide_factor(1.0)  # the gradients' sum, not their mean
+    sharded.set_force_sum_reduction_for_comms(enable=True)  # gloo has no other
+    if isinstance(layer, HiddenLayer):
+        fsdp.register_fsdp_forward_method(layer, "train_rows")
+
+
+def parts_of(whole: Tensor, *counts: int) -> list[Tensor]:
+    """Return the rows of each rank, views: split by the last count, each part by the one before.
+
+    So that rank r of a mesh of these sizes has the r-th; the last parts may be empty.
+    """
+    if not counts:
+        return [whole]
+    *outer, count = counts
+    size = -(-len(whole) // count)
+    parts = [whole[rank * size : (rank + 1) * size] for rank in range(count)]
+    within = [parts_of(part, *outer) for part in parts]
+    return [part for row in zip(*within, strict=True) for part in row]

@@ -3,15 +3,26 @@
 A step is that of one rank, but for the order of sums: the optimiser moves every row in each step,
 and dropout drops what one rank would drop. Every rank takes part in each look at the table, so all
 of them measure the validation rows together, and save together.
+
+What a GPU has no room for can lie in main memory: the table, of which the rows of the next batch
+are brought while the GPU works on this one; or all of the model, and what the way forward leaves to
+the way back, too.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 if __package__ == "trialfleet.nodes.tabular.sharded":
@@ -19,8 +30,20 @@ if __package__ == "trialfleet.nodes.tabular.sharded":
     from trialfleet.nodes.tabular.network import Network, loss_of
     from trialfleet.nodes.tabular.optimizers import learning_rate_at
     from trialfleet.nodes.tabular.ranks import Ranks
-    from trialfleet.nodes.tabular.sharded.embedding import ShardedEmbedding
-    from trialfleet.nodes.tabular.sharded.layers import HiddenLayer, shard_layers
+    from trialfleet.nodes.tabular.settings import HOT_SHARE, STATE_BYTES
+    from trialfleet.nodes.tabular.sharded.embedding import (
+        DeviceRows,
+        Route,
+        Rows,
+        ShardedEmbedding,
+    )
+    from trialfleet.nodes.tabular.sharded.host_rows import HostRows
+    from trialfleet.nodes.tabular.sharded.layers import (
+        HiddenLayer,
+        parts_of,
+        shard_layers,
+        side_by_side,
+    )
     from trialfleet.nodes.tabular.steps import PlainSteps
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import dataset
@@ -28,23 +51,48 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     from network import Network, loss_of
     from optimizers import learning_rate_at
     from ranks import Ranks
-    from sharded.embedding import ShardedEmbedding
-    from sharded.layers import HiddenLayer, shard_layers
+    from settings import HOT_SHARE, STATE_BYTES
+    from sharded.embedding import DeviceRows, Route, Rows, ShardedEmbedding
+    from sharded.host_rows import HostRows
+    from sharded.layers import HiddenLayer, parts_of, shard_layers, side_by_side
     from steps import PlainSteps
 
-_PART, _WHOLE = "embedding.shard", "embedding.weight"  # in the network's state
-_PIECE = 1 << 22  # numbers of a rank that travel at once where a table is gathered
+_PIECE = 1 << 22  # numbers of a rank that travel at once where a tensor is gathered
+_IN_FILE = 1 << 24  # numbers of a whole tensor that are gathered into a file
+_PART, _WHOLE = "embedding.shard", "embedding.weight"  # the table, in the network's state
+_MOVED = "embedding.moved"  # among its parameters
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A group's part of a batch.
+
+    Attributes:
+        rows: on the device.
+        first: how many rows of the batch are before them.
+        share: of all ranks' loss that the mean of these rows is.
+        route: of its codes.
+    """
+
+    rows: dataset.Rows
+    first: int
+    share: float
+    route: Route
 
 
 class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
     Args:
-        network: a whole one; its embedding and layers are replaced by this rank's parts.
+        network: a whole one, in main memory; its embedding and layers are replaced by this rank's
+            parts.
         data: the region's rows.
         chosen: the settings.
         seed: of the order of the rows, and of dropout.
         team: the ranks.
+        device: where the network works.
+        memory: its bytes.
+        offload: what lies in main memory: "none", "embeddings" or "all".
     """
 
     is_sharded = True
@@ -56,109 +104,236 @@ class ShardedSteps(PlainSteps):
         chosen: settings.Settings,
         seed: int,
         team: Ranks,
+        *,
+        device: torch.device | None = None,
+        memory: float = math.inf,
+        offload: str = "none",
     ) -> None:
         weight = network.embedding.weight
         assert isinstance(weight, Tensor), "it has been replaced already"
-        self._embedding = ShardedEmbedding(weight, team)
+        self._team, self._device = team, device or torch.device("cpu")
+        beside = side_by_side(team, chosen.tensor_parallel, chosen.hidden)
+        self._beside, self._groups = beside, Ranks(team.rank // beside, team.count // beside)
+        self._on_host = offload == "all"
+        if self._on_host:
+            _meet_oneself()
+        self._codes = len(weight)
+        self._rows = self._rows_of(weight.detach(), data, chosen, memory, offload)
+        self._embedding = ShardedEmbedding(self._rows, team)
         network.embedding = self._embedding
-        shard_layers(network, team)
-        self._team = team
+        network.first_code = network.first_code.to(self._device)
+        shard_layers(network, team, self._device, tensor_parallel=beside, offload=self._on_host)
         super().__init__(network, data, chosen, seed)
+        place = self._place_of_moved
+        self._rows.bind(self._optimizer.m[place], self._optimizer.v[place])
+
+    def _rows_of(
+        self,
+        table: Tensor,
+        data: dataset.Dataset,
+        chosen: settings.Settings,
+        memory: float,
+        offload: str,
+    ) -> Rows:
+        """Return this rank's rows of a table, where they are to lie."""
+        mine = table[self._team.rank :: self._team.count]
+        if offload == "none":
+            return DeviceRows(mine, self._device)
+        per_epoch = math.ceil(len(data.train) / chosen.batch_size)
+        in_batch = chosen.batch_size * data.train.categorical.shape[1]
+        room = memory * HOT_SHARE / (STATE_BYTES * chosen.embedding)
+        slots = chosen.hot_rows or max(in_batch, min(room, len(mine)))
+        return HostRows(
+            mine.clone(),
+            int(min(slots, max(1, len(mine)))),
+            chosen,
+            lambda step: learning_rate_at((step - 1) / per_epoch, chosen),
+            self._device,
+        )
+
+    @property
+    def _place_of_moved(self) -> int:
+        return [*self._parts()].index(_MOVED)
+
+    def begin(self, epoch: int, step: int, loss_sum: float) -> None:
+        """See `Steps`."""
+        super().begin(epoch, step, loss_sum)
+        self._ahead: _Batch | None = None
 
     def take(self) -> None:
         """See `Steps`."""
-        batch = self._batches[self._next]
-        begin, end = self._team.part(len(batch))
-        rows = self._data.train.at(batch[begin:end].to(self._data.train.target.device))
+        batch = self._ahead or self._fetched(self._next, self._optimizer.steps)
+        self._rows.swap_in()
+        self._ahead = None
+        if self._next + 1 < len(self._batches):
+            self._ahead = self._fetched(self._next + 1, self._optimizer.steps + 1)
         self._optimizer.clear()
-        outputs = self._outputs(rows, begin)
+        outputs = self._outputs(batch)
         loss = outputs.sum() * 0.0  # of a small tail a rank may have nothing
-        if end > begin:
-            loss = loss_of(outputs, rows.target, self._data.kind) * ((end - begin) / len(batch))
+        if len(batch.rows):
+            loss = loss_of(outputs, batch.rows.target, self._data.kind) * batch.share
         loss.backward()  # type: ignore[no-untyped-call]
         (total,) = self._team.sums([loss.detach()])
         epochs = self._epoch + self._next / len(self._batches)
         self._optimizer.step(learning_rate_at(epochs, self._settings))
+        self._embedding.done = self._optimizer.steps
         self._loss_sum += total.cpu()
         self._next += 1
 
-    def _outputs(self, rows: dataset.Rows, first: int) -> Tensor:
-        """Return the outputs [b, o] of a part of a batch, behind so many rows of it."""
-        network = self._network
-        embedded = network.embedding(rows.categorical + network.first_code)
+    def _fetched(self, number: int, done: int) -> _Batch:
+        """Return this rank's part of a batch of the epoch; its embeddings are on their way."""
+        whole = self._batches[number]
+        begin, end = self._groups.part(len(whole))
+        source = self._data.train
+        rows = source.at(whole[begin:end].to(source.target.device)).to(self._device)
+        route = self._embedding.route(rows.categorical + self._network.first_code)
+        self._rows.fetch_ahead(route.wanted, done)
+        share = (end - begin) / len(whole) / self._beside  # those side by side have the same rows
+        return _Batch(rows, begin, share, route)
+
+    def _outputs(self, batch: _Batch) -> Tensor:
+        """Return the outputs [b, o] of a part of a batch."""
+        network, rows = self._network, batch.rows
+        embedded = self._embedding.train_on(batch.route)
         x = torch.cat([rows.numeric, embedded.flatten(1)], 1)
         random = torch.tensor([self._seed, self._optimizer.steps], device=x.device)
         hidden = [layer for layer in network.layers if isinstance(layer, HiddenLayer)]
-        for number, layer in enumerate(hidden):
-            x = layer.train_rows(x, self._settings.dropout, random, number, first)
-        outputs: Tensor = network.layers[-1](x)
+        with self._keeping(len(rows)):
+            for number, layer in enumerate(hidden):
+                x = layer.train_rows(x, self._settings.dropout, random, number, batch.first)
+            outputs: Tensor = network.layers[-1](x)
         return outputs
+
+    def _keeping(self, rows: int) -> AbstractContextManager[object]:
+        """Return what decides where activations wait for the way back."""
+        return _ActivationsOnHost(rows) if self._on_host else nullcontext()
 
     def state(self) -> dict[str, Any]:
         """See `Steps`; whole on rank 0. All ranks call it together."""
+        self._rows.settle(self._optimizer.steps)
         state = self._optimizer.state()
-        for name in ("m", "v"):
-            parts = dict(zip(self._parts(), state[name], strict=True))
-            state[name] = [*self.whole(parts).values()]
+        for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
+            parts = dict(zip(self._parts(), state[name], strict=True)) | {_MOVED: of_rows}
+            state[name] = [*self._wholes(parts.items()).values()]
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `Steps`."""
-        names = [_WHOLE if name == _PART else name for name in self._parts()]
-        state = dict(state)
-        for name in ("m", "v"):
-            state[name] = [*self.part(dict(zip(names, state[name], strict=True))).values()]
-        self._optimizer.restore(state)
+        place, mine = self._place_of_moved, {"steps": state["steps"]}
+        for name, present in (("m", self._optimizer.m), ("v", self._optimizer.v)):
+            pairs = zip(self._parts(), state[name], strict=True)
+            mine[name] = [self._own(part, whole) for part, whole in pairs]
+            mine[name][place] = present[place]  # what the rows have of it is their own
+        self._optimizer.restore(mine)
+        m, v = (self._own(_MOVED, state[name][place]) for name in ("m", "v"))
+        self._rows.load_means(m, v, self._optimizer.steps)
+        self._embedding.done = self._optimizer.steps
 
     def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Steps`."""
-        return {
-            _WHOLE if name == _PART else name: (
-                self._gathered(weight) if name == _PART else self._unsharded(weight)
-            )
-            for name, weight in weights.items()
-        }
+        return self._wholes(weights.items())
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Steps`."""
-        parts = {}
-        for name, like in self._parts().items():
-            if name == _PART:
-                parts[name] = weights[_WHOLE][self._team.rank :: self._team.count].clone()
-            elif isinstance(like, DTensor):
-                parts[name] = distribute_tensor(
-                    weights[name], like.device_mesh, like.placements, src_data_rank=None
-                )
-            else:
-                parts[name] = weights[name]
-        return parts
+        return {
+            _PART if name == _WHOLE else name: self._own(_MOVED if name == _WHOLE else name, whole)
+            for name, whole in weights.items()
+        }
+
+    def _wholes(self, parts: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        return {
+            _WHOLE if name in {_PART, _MOVED} else name: self._gathered(name, part)
+            for name, part in parts
+        }
+
+    def _gathered(self, name: str, part: Tensor) -> Tensor:
+        """Return the whole of which the ranks have parts; on others than rank 0 nothing.
+
+        It comes together in main memory, or in a file, piece by piece: a GPU never holds it.
+        """
+        team, mine = self._team, part.to_local() if isinstance(part, DTensor) else part
+        if team.count == 1:
+            return mine.cpu()
+        shape = part.shape if isinstance(part, DTensor) else (self._codes, *part.shape[1:])
+        most = max(map(len, self._views(name, torch.empty(shape, device="meta"), part)))
+        whole = _room_for(shape if team.first else (0, *shape[1:]), part.dtype)
+        views = self._views(name, whole, part) if team.first else []
+        step = max(1, _PIECE // max(1, math.prod(shape[1:])))
+        for begin in range(0, most, step):
+            piece = mine[begin : begin + step].cpu()
+            size = min(step, most - begin)
+            piece = functional.pad(piece, (0, 0) * (piece.ndim - 1) + (0, size - len(piece)))
+            pieces = [torch.empty_like(piece) for _ in range(team.count)] if team.first else None
+            distributed.gather(piece, pieces, dst=0)
+            for view, arrived in zip(views, pieces or (), strict=True):
+                place = view[begin : begin + size]
+                place.copy_(arrived[: len(place)])
+        return whole
+
+    def _own(self, name: str, whole: Tensor) -> Tensor:
+        """Return what this rank has of a whole tensor."""
+        like = self._parts()[name]
+        mine = self._views(name, whole, like)[self._team.rank].clone()
+        if not isinstance(like, DTensor):
+            return mine
+        return DTensor.from_local(
+            mine.to(like.to_local().device),
+            like.device_mesh,
+            like.placements,
+            shape=like.shape,
+            stride=like.stride(),
+        )
+
+    def _views(self, name: str, whole: Tensor, like: Tensor) -> list[Tensor]:
+        """Return each rank's part of a whole tensor."""
+        count = self._team.count
+        if name in {_PART, _MOVED}:
+            return [whole[rank::count] for rank in range(count)]
+        return parts_of(whole, *like.device_mesh.shape) if isinstance(like, DTensor) else [whole]
 
     def _parts(self) -> dict[str, nn.Parameter]:
         return dict(self._network.named_parameters())
 
-    def _unsharded(self, part: Tensor) -> Tensor:
-        """Return the whole of a layer's tensor, in main memory; on others than rank 0 nothing."""
-        whole = part.full_tensor() if isinstance(part, DTensor) else part
-        return whole.cpu() if self._team.first else whole.new_empty(0)
 
-    def _gathered(self, shard: Tensor) -> Tensor:
-        """Return the whole table of which the ranks have parts; on others than rank 0 nothing.
+class _ActivationsOnHost(saved_tensors_hooks):
+    """Has what layers leave for the way back wait in main memory, but for weights.
 
-        It comes together in main memory, piece by piece: a GPU never holds it.
-        """
-        team, rows = self._team, self._embedding.rows
-        if team.count == 1:
-            return shard.cpu()
-        whole = torch.empty(rows if team.first else 0, shard.shape[1], dtype=shard.dtype)
-        most = -(-rows // team.count)
-        step = max(1, _PIECE // shard.shape[1])
-        for begin in range(0, most, step):
-            piece = shard[begin : begin + step]
-            size = min(step, most - begin)
-            piece = functional.pad(piece, (0, 0, 0, size - len(piece)))
-            pieces = [torch.empty_like(piece) for _ in range(team.count)] if team.first else None
-            distributed.gather(piece, pieces, dst=0)
-            for rank, arrived in enumerate(pieces or ()):  # row r of the table: r // n of r mod n
-                places = whole[rank + begin * team.count :: team.count][:size]
-                places.copy_(arrived[: len(places)])
-        return whole
+    As torch's save_on_cpu, which would copy the weights, too, that fully_shard has gathered.
+
+    Args:
+        rows: by which activations, [rows, *], are told from weights.
+    """
+
+    def __init__(self, rows: int) -> None:
+        def pack(saved: Tensor) -> tuple[torch.device, Tensor]:
+            if saved.device.type == "cpu" or saved.shape[:1] != (rows,):
+                return saved.device, saved
+            waiting = torch.empty(saved.shape, dtype=saved.dtype, pin_memory=True)
+            return saved.device, waiting.copy_(saved, non_blocking=True)
+
+        def unpack(packed: tuple[torch.device, Tensor]) -> Tensor:
+            device, waiting = packed
+            return waiting.to(device, non_blocking=True)
+
+        super().__init__(pack, unpack)
+
+
+def _room_for(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return an empty tensor; a large one in a file without a name, for what no memory holds."""
+    if math.prod(shape) < _IN_FILE:
+        return torch.empty(*shape, dtype=dtype)
+    with tempfile.NamedTemporaryFile(dir=".") as file:
+        # A full disk is an error now; later it would be a signal that ends the process.
+        os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
+        room = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=dtype)
+    return room.view(*shape)
+
+
+def _meet_oneself() -> None:
+    """Make the process group that fully_shard wants of a process without others, too."""
+    if distributed.is_initialized():
+        return
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store = distributed.HashStore()  # type: ignore[attr-defined]
+    distributed.init_process_group(backend, store=store, rank=0, world_size=1)

@@ -50,7 +50,7 @@ class Ours:
         chosen, team = workload.settings, Ranks()
         here = loader.place(data, device, 1.0)
         self.network = network_of(data, workload, device)
-        self._steps = train.steps_of(NO_TRIAL, chosen, self.network, here, team)
+        self._steps = train.steps_of(NO_TRIAL, chosen, self.network, here, team, device)
         self._per_epoch, self._taken = workload.steps, 0
 
     def advance(self, steps: int) -> None:

@@ -26,12 +26,16 @@ ROWS = 600
 
 
 def make_table(
-    path: Path, task: str = "binary", rows: int = ROWS, without: tuple[str, ...] = ()
+    path: Path,
+    task: str = "binary",
+    rows: int = ROWS,
+    without: tuple[str, ...] = (),
+    kinds: int = 3,
 ) -> None:
     """A table in which number and kind decide: learnable in a few steps."""
     random = np.random.default_rng(0)
     number = random.normal(5, 3, rows)
-    kind = random.choice(["a", "b", "c"], rows)
+    kind = random.choice(["a", "b", "c", *(f"c{number}" for number in range(3, kinds))], rows)
     score = (number - 5) / 3 + 2 * (kind == "b") + 0.3 * random.normal(size=rows)
     targets: dict[str, Any] = {
         "binary": score > 0.5,

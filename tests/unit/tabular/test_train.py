@@ -269,6 +269,44 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
         settings.Settings.of({name: value})
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"local_steps": 2, "parallel": "sharded"}, "^local_steps is 2; with parallel: sharded"),
+        ({"local_steps": 2, "offload": "all"}, "^local_steps is 2; with offload: all"),
+        ({"parallel": "data", "tensor_parallel": 2}, "^tensor_parallel is 2, but with parallel: d"),
+        ({"parallel": "data", "offload": "embeddings"}, "^offload is embeddings, but with paral"),
+    ],
+)
+def test_what_shares_a_model_out_and_what_forbids_it_are_named(
+    given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(settings.SettingError, match=said):
+        settings.Settings.of(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "memory", "shards", "offloads"),
+    [
+        ({}, 32_000, False, "none"),  # 1,000 numbers of 16 bytes in a half of it
+        ({}, 31_999, True, "embeddings"),
+        ({"parallel": "data"}, 31_999, False, "embeddings"),
+        ({"offload": "none"}, 31_999, True, "none"),
+        ({"offload": "all"}, 1e9, True, "all"),
+        ({"tensor_parallel": 2}, 1e9, True, "none"),
+        ({}, 12_800, True, "embeddings"),  # the layers' 200 in a quarter of it
+        ({}, 12_799, True, "all"),
+    ],
+)
+def test_a_model_lies_where_there_is_room_for_it(
+    given: dict[str, Any], memory: float, shards: bool, offloads: str
+) -> None:
+    chosen = settings.Settings.of(given)
+    assert chosen.shards(1000, memory) is shards
+    assert chosen.offloads(1000, 800, memory, ranks=1) == offloads
+    assert chosen.offloads(1000, 800, memory / 4, ranks=4) == offloads
+
+
 def test_a_whole_number_may_stand_for_a_float() -> None:
     assert settings.Settings.of({"weight_decay": 1, "layers": 0}).weight_decay == 1
 

@@ -28,6 +28,7 @@ from trialfleet.nodes.tabular.graph_steps import GraphSteps
 from trialfleet.nodes.tabular.local_steps import LocalSteps
 from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.sharded.host_rows import HostRows
 from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -155,6 +156,7 @@ import ranks, train
 from sharded import steps
 
 steps._PIECE = 3  # numbers: a row of each rank at a time
+steps._IN_FILE = 1
 ranks.run(train.main)
 """
 
@@ -174,19 +176,131 @@ def test_ranks_with_shards_of_the_embeddings_come_to_what_one_rank_comes_to(
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
 
 
-def test_shards_that_three_ranks_saved_are_gone_on_with_by_two_and_by_one(
-    sandbox: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sandbox of one rank that held all of an uneven network."""
+    place = tmp_path_factory.mktemp("alone")
+    sandbox = make_sandbox(place / "sandbox", kernels=True)
+    return Gang(sandbox, place / "1", 1, params={**UNEVEN, "parallel": "data"}).trained()
+
+
+# Units and rows that go by no number of ranks.
+UNEVEN = {**DROPPING, "hidden": 15, "layers": 3, "embedding": 3, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "params"),
+    [
+        (2, {"tensor_parallel": 2}),
+        (4, {"tensor_parallel": 2}),
+        (3, {"tensor_parallel": 64}),  # 3 side by side
+        (1, {"offload": "all"}),
+        (3, {"offload": "all"}),
+        (4, {"offload": "all", "tensor_parallel": 2}),
+        (2, {"offload": "all", "tensor_parallel": 2}),
+        (4, {"tensor_parallel": 4}),
+        (1, {"offload": "embeddings"}),
+        (3, {"offload": "embeddings"}),
+        (2, {"offload": "embeddings", "tensor_parallel": 2}),
+    ],
+    ids=str,
+)
+def test_however_the_model_is_shared_out_the_losses_are_those_of_one_rank(
+    sandbox: Path, tmp_path: Path, alone: Path, ranks: int, params: dict[str, Any]
 ) -> None:
-    params = {**SHARDED, "epochs": 24, "patience": 24}
+    ours = Gang(sandbox, tmp_path / "gang", ranks, params={**UNEVEN, **params}).trained()
+    near(ours, alone, relative=1e-6)
+    assert read_result(ours)["metrics"] == pytest.approx(read_result(alone)["metrics"], rel=1e-5)
+    whole = weights(alone)
+    assert weights(ours).keys() == whole.keys()
+    for name, weight in weights(ours).items():
+        torch.testing.assert_close(weight, whole[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ((3, {}), (2, {})),
+        ((4, {"tensor_parallel": 2}), (2, {"offload": "all"})),
+        ((2, {"offload": "all", "hot_rows": 40}), (3, {"tensor_parallel": 3})),
+        ((3, {}), (2, {"offload": "embeddings", "hot_rows": 40})),
+    ],
+    ids=str,
+)
+def test_what_some_ranks_saved_is_gone_on_with_by_others_and_by_one(
+    sandbox: Path, tmp_path: Path, first: tuple[int, Any], then: tuple[int, Any]
+) -> None:
+    make_table(sandbox / "r.npz", kinds=120)
+    params = {**UNEVEN, "parallel": "sharded", "epochs": 24, "patience": 24}
     whole = Gang(sandbox, tmp_path / "whole", 1, params=params).trained()
-    three = Gang(sandbox, tmp_path / "three", 3, params=params)
-    three.start()
-    three.call_back(after=3)
-    two = Gang(three.first, tmp_path / "two", 2, params=params)
-    two.start()
-    two.call_back(after=8)
-    last = Gang(two.first, tmp_path / "last", 1, params={**params, "parallel": "data"}).trained()
+    begun = Gang(sandbox, tmp_path / "begun", first[0], params={**params, **first[1]})
+    begun.start()
+    begun.call_back(after=3)
+    later = Gang(begun.first, tmp_path / "later", then[0], params={**params, **then[1]})
+    later.start()
+    later.call_back(after=8)
+    last = Gang(later.first, tmp_path / "last", 1, params={**params, "parallel": "data"}).trained()
     near(last, whole, relative=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_rows_that_come_from_main_memory_and_go_back_are_those_that_stayed(
+    tmp_path: Path, optimizer: str, weight_decay: float
+) -> None:
+    make_table(tmp_path / "r.npz", kinds=120)
+    chosen = settings.Settings(
+        hidden=8,
+        embedding=3,
+        batch_size=10,
+        dropout=0.2,
+        epochs=6,
+        learning_rate=0.02,
+        optimizer=optimizer,
+        weight_decay=weight_decay,
+        parallel="sharded",
+        hot_rows=12,
+    )
+    data = dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), chosen)
+
+    def steps_of(offload: str) -> tuple[Network, ShardedSteps]:
+        torch.manual_seed(3)
+        network = Network(data.columns, chosen)
+        return network, ShardedSteps(network, data, chosen, 3, Ranks(), offload=offload)
+
+    (network, stayed), (other, moving) = steps_of("none"), steps_of("embeddings")
+    per_epoch = -(-len(data.train) // chosen.batch_size)
+    for epoch in range(chosen.epochs):
+        for steps in (stayed, moving):
+            steps.begin(epoch, 0, 0.0)
+        for step in range(per_epoch):
+            stayed.take()
+            moving.take()
+            if (epoch, step) in {(1, 0), (3, 7), (5, per_epoch - 1)}:
+                ours, theirs = moving.state(), stayed.state()
+                for name in ("m", "v"):
+                    torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-8)
+                ours, theirs = moving.whole(other.state_dict()), stayed.whole(network.state_dict())
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        assert moving.loss_sum() == pytest.approx(stayed.loss_sum(), rel=1e-6)
+        if epoch == 3:  # as at a checkpoint, whole
+            taken = moving.state(), {**moving.whole(other.state_dict())}
+            other, moving = steps_of("embeddings")
+            other.load_state_dict(moving.part(taken[1]))
+            moving.restore(taken[0])
+    rows = moving._rows
+    assert isinstance(rows, HostRows)
+    assert len(rows.moved) == 12
+    assert 0.5 * rows.wanted < rows.brought < rows.wanted
+
+
+def test_a_batch_with_more_codes_than_hot_rows_is_rejected(sandbox: Path, tmp_path: Path) -> None:
+    make_table(sandbox / "r.npz", kinds=120)
+    params = {"offload": "embeddings", "hot_rows": 12, "batch_size": 60}
+    gang = Gang(sandbox, tmp_path / "gang", 1, params=params)
+    gang.start()
+    assert gang.codes() == [64]
+    assert "hot_rows is 12, and a batch has" in read_result(gang.first)["error"]
 
 
 def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
@@ -203,7 +317,8 @@ def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
         chosen = settings.Settings(hidden=hidden, parallel=parallel)
         data = dataset.load(t, chosen)
         network = Network(data.columns, chosen)
-        steps = train.steps_of(t, chosen, network, data, Ranks(0, 1, in_gang=True))
+        team = Ranks(0, 1, in_gang=True)
+        steps = train.steps_of(t, chosen, network, data, team, torch.device("cpu"))
         kinds.append(steps.is_sharded)
     assert kinds == [False, True, False, True]
 
