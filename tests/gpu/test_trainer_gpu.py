@@ -152,6 +152,27 @@ def test_a_model_that_lies_in_main_memory_comes_to_the_same_losses(
     torch.testing.assert_close(ours, theirs, rtol=FLOAT32, atol=0.0)
 
 
+def test_what_lies_in_main_memory_takes_no_memory_of_the_gpu(tmp_path: Path) -> None:
+    """Some 10,000 codes of 256 numbers: weights, gradients and means are 40 MB."""
+    make_table(tmp_path / "r.npz", rows=60_000, kinds=12_000)
+    chosen = settings_of(parallel="sharded", embedding=256, hot_rows=500, batch_size=400)
+    data = dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), chosen)
+    most = {}
+    for offload in ("none", "embeddings", "all"):
+        network = Network(data.columns, chosen)
+        with world_of_one("cpu:gloo,cuda:nccl"):
+            before = torch.cuda.memory_allocated(GPU)
+            torch.cuda.reset_peak_memory_stats(GPU)
+            steps = ShardedSteps(network, data, chosen, SEED, Ranks(), device=GPU, offload=offload)
+            steps.begin(0, 0, 0.0)
+            for _ in range(20):
+                steps.take()
+            most[offload] = torch.cuda.max_memory_allocated(GPU) - before
+            steps.close()
+            del steps, network
+    assert max(most["embeddings"], most["all"]) < most["none"] / 4
+
+
 # Whole trials
 
 

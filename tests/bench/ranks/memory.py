@@ -3,7 +3,7 @@
 The table has many codes, so embeddings are nearly all of the model. What is told of a rank is the
 most that it had resident from the making of the network to the end of a training, above what it had
 before: weights, gradients, the optimiser's means, the best epoch's weights, activations; and, where
-it saved, what it saved.
+it saved, what it saved. "Held" are the weights, gradients and means that would lie on its GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ from trialfleet.nodes.tabular.settings import STATE_BYTES
 
 PROGRAM = Path(__file__).with_name("resident.py")
 SETTINGS: dict[str, Any] = {"embedding": 64, "hidden": 16, "layers": 1, "batch_size": 4096}
+WAYS: dict[str, dict[str, Any]] = {
+    "data": {"parallel": "data"},
+    "sharded": {"parallel": "sharded"},
+    "embeddings": {"offload": "embeddings", "hot_rows": 8192},
+    "all": {"offload": "all", "hot_rows": 8192},
+}
 
 
 def main() -> None:
@@ -32,17 +39,18 @@ def main() -> None:
     given = parser.parse_args()
     whole = given.codes * SETTINGS["embedding"] * STATE_BYTES
     print(f"{given.codes:,} codes: weights, gradients and means are {whole / 1e6:.0f} MB")
-    print(_row("parallel", "ranks", "saved", "MB of rank 0", "most of others"))
+    print(_row("way", "ranks", "saved", "held, MB", "rank 0, MB", "others, MB"))
     with tempfile.TemporaryDirectory(prefix="trialfleet-memory-") as place:
         path = Path(place, "codes.npz")
         write_codes(path, given.codes)
         for ranks in given.ranks:
-            for parallel in ("data", "sharded"):
+            for way, params in WAYS.items():
                 for saves in (False, True):
-                    first, *others = resident(path, ranks, parallel, saves=saves)
-                    most = f"{max(others) / 1e6:.0f}" if others else "-"
+                    first, *others = counted(path, ranks, params, saves=saves)
+                    most = max((each["resident"] for each in others), default=0)
+                    numbers = (f"{n / 1e6:.0f}" for n in (first["held"], first["resident"], most))
                     words = "each second" if saves else "never"
-                    print(_row(parallel, str(ranks), words, f"{first / 1e6:.0f}", most), flush=True)
+                    print(_row(way, str(ranks), words, *numbers), flush=True)
 
 
 def write_codes(path: Path, codes: int) -> None:
@@ -63,13 +71,13 @@ def write_codes(path: Path, codes: int) -> None:
     )
 
 
-def resident(path: Path, ranks: int, parallel: str, *, saves: bool) -> list[int]:
-    """Return the bytes of each rank, in order."""
-    params = {**SETTINGS, "parallel": parallel, "epochs": 1}
+def counted(path: Path, ranks: int, way: Mapping[str, Any], *, saves: bool) -> list[dict[str, int]]:
+    """Return the bytes of each rank, in order: "resident" and "held"."""
+    params = {**SETTINGS, **way, "epochs": 1}
     params["checkpoint_seconds"] = 1.0 if saves else 1e9
     with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
         folders = trained_in(Path(place), ranks, path, params, PROGRAM)
-        return [json.loads((folder / "resident.json").read_text())["bytes"] for folder in folders]
+        return [json.loads((folder / "resident.json").read_text()) for folder in folders]
 
 
 def _row(*cells: str) -> str:

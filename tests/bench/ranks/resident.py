@@ -26,9 +26,20 @@ def watched(*given: Any) -> Any:
     return made(*given)
 
 
+def held(training: Any) -> None:
+    """Count what lies where the network works: weights, and as many gradients and means."""
+    optimizer = training.steps._optimizer
+    weights = [getattr(each, "_local_tensor", each) for each in optimizer.weights]
+    found["held"] = sum(4 * weight.nbytes for weight in weights)
+    fit(training)
+
+
 train.Network = watched
+fit, train.Training.fit = train.Training.fit, held
 try:
     ranks.run(train.main)
 finally:
     taken = kilobytes("VmHWM") - found["before"]
-    Path("resident.json").write_text(json.dumps({"bytes": taken * 1024}))
+    Path("resident.json").write_text(
+        json.dumps({"resident": taken * 1024, "held": found.get("held", 0)})
+    )
