@@ -12,16 +12,17 @@ from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset
 from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.settings import Settings
-from trialfleet.workflows.cli.printing.gang_traffic import gang_lines
+from trialfleet.workflows.cli.printing.gang_traffic import gang_lines, gangs_summary
+from trialfleet.workflows.gang.scaling import Step, summed
 from trialfleet.workflows.gang.traffic import (
     ETHERNET_10,
     ETHERNET_100,
     Link,
     sent_bytes,
-    step_seconds,
     weights_of,
 )
 from trialfleet.workflows.study.loading import load_study
+from trialfleet.workflows.study.spec import Study
 
 PAGE = (Path(__file__).parents[3] / "docs/large-models.md").read_text(encoding="utf-8")
 
@@ -50,10 +51,13 @@ def test_weights_are_those_of_the_network(tmp_path: Path, task: str, outputs: in
 def test_the_pages_table_is_the_models(
     row: str, weights: int, compute: float, link: Link, local_steps: int
 ) -> None:
-    (cells,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", PAGE, re.MULTILINE)
+    section = PAGE.split("## What to expect")[0]
+    (cells,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", section, re.MULTILINE)
     told = [cell.strip() for cell in cells.split("|")]
     sent = sent_bytes(4 * weights, 4) / local_steps
-    factor = compute / step_seconds(compute, 4 * weights, 4, link, local_steps=local_steps)
+    traffic = summed(4 * weights)
+    step = Step(rows=1, compute=compute, traffic=traffic, local_steps=local_steps)
+    factor = step.speedup(4, link)
     unit = 1e9 if "GB" in told[2] else 1e6
     assert float(told[2].split()[0]) == pytest.approx(sent / unit, rel=0.07)
     if factor < 1:
@@ -97,7 +101,93 @@ def test_a_plan_tells_what_the_largest_network_sends(tmp_path: Path, more: str, 
         make_table(tmp_path / f"{region}.npz")
     (tmp_path / "study.yaml").write_text(STUDY + more)
     study = load_study(tmp_path / "study.yaml")
-    (line,) = gang_lines(study, {"north": TABLE, "south": TABLE})
+    line, *_ = gang_lines(study, {"north": TABLE, "south": TABLE})
     assert line.startswith("  gangs    north: ")
     assert words in line
     assert gang_lines(study, {"south": TABLE}) == []
+
+
+CPU, GPU = "at an assumed 30 Gflop/s a core", "at an assumed 10 Tflop/s a GPU"
+ALONE = "one machine is fastest"
+
+
+def planned_gang(place: Path, more: str, other: dict[str, str]) -> Study:
+    """A study whose one region is a gang of four; with other texts in place of some."""
+    make_table(place / "north.npz")
+    text = STUDY.replace(", south: {}", "")
+    for old, new in other.items():
+        text = text.replace(old, new)
+    (place / "study.yaml").write_text(text + more)
+    return load_study(place / "study.yaml")
+
+
+@pytest.mark.parametrize(
+    ("more", "other", "gain", "best"),
+    [
+        # 1281 weights, 1201 of them with products: 0.37 ms, of which four ranks share 0.06, and
+        # wait 0.3 for six messages
+        ("", {}, ("0.59", "0.59", CPU), (ALONE, ALONE)),
+        # 3.2 million weights: 154 Gflop a step; 12.6 MB of gradients
+        (
+            "  batch_size: 8192\naccelerator: gpu\n",
+            {"high: 100": "high: 1024", "layers: 1": "layers: 4", "accelerator: cpu\n": ""},
+            ("0.81", "2.6", GPU),
+            (ALONE, "8 ranks are best, 3.4 times"),
+        ),
+        # the same, with half the bytes, or meeting now and then
+        (
+            "  batch_size: 8192\n  wire: bfloat16\naccelerator: gpu\n",
+            {"high: 100": "high: 1024", "layers: 1": "layers: 4", "accelerator: cpu\n": ""},
+            ("1.3", "3", GPU),
+            ("4 ranks are best, 1.3 times", "9 ranks are best, 4.3 times"),
+        ),
+        (
+            "  batch_size: 8192\n  local_steps: 64\naccelerator: gpu\n",
+            {"high: 100": "high: 1024", "layers: 1": "layers: 4", "accelerator: cpu\n": ""},
+            ("3.6", "3.8", GPU),
+            ("49 ranks are best, 16 times", "53 ranks are best, 23 times"),
+        ),
+        # the same on CPUs, of which the compute is 3 s
+        (
+            "  batch_size: 8192\nresources: {cpus: 2}\n",
+            {"high: 100": "high: 1024", "layers: 1": "layers: 4"},
+            ("3.8", "3.9", CPU),
+            ("57 ranks are best, 30 times", "59 ranks are best, 38 times"),
+        ),
+    ],
+)
+def test_a_plan_tells_what_ranks_gain_and_how_many_are_best(
+    tmp_path: Path,
+    more: str,
+    other: dict[str, str],
+    gain: tuple[str, str, str],
+    best: tuple[str, str],
+) -> None:
+    ten, hundred, rate = gain
+    times = f"{ten} times the rows per second of one on 10 Gbit/s, {hundred} times on 100 Gbit/s"
+    study = planned_gang(tmp_path, more, other)
+    assert gang_lines(study, {"north": TABLE})[1:] == [
+        f"  gangs    north: 4 ranks train {times}, {rate}",
+        f"  gangs    north: on 10 Gbit/s {best[0]}; on 100 Gbit/s {best[1]}",
+    ]
+    (told,) = gangs_summary(study, {"north": TABLE})
+    assert (told["region"], told["ranks"]) == ("north", 4)
+    assert [(each["gbits"], f"{each['speedup']:.2g}") for each in told["speeds"]] == [
+        (10, ten),
+        (100, hundred),
+    ]
+
+
+def test_of_a_network_that_one_machine_cannot_hold_there_is_nothing_to_compare(
+    tmp_path: Path,
+) -> None:
+    study = planned_gang(tmp_path, "  parallel: sharded\n", {})
+    assert len(gang_lines(study, {"north": TABLE})) == 1
+    assert gangs_summary(study, {"north": TABLE})[0]["speeds"] is None
+    assert gangs_summary(study, {}) == []
+
+
+def test_the_pages_example_of_a_plan_is_a_plans(tmp_path: Path) -> None:
+    other = {"high: 100": "high: 1024", "layers: 1": "layers: 4", "accelerator: cpu\n": ""}
+    study = planned_gang(tmp_path, "  batch_size: 8192\naccelerator: gpu\n", other)
+    assert "```text\n" + "\n".join(gang_lines(study, {"north": TABLE})[1:]) + "\n```\n" in PAGE

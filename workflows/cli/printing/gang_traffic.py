@@ -1,4 +1,4 @@
-"""What a plan tells of gangs of the reference trainer: what ranks hold, and send each other."""
+"""What a plan tells of gangs of the reference trainer: what ranks hold, send and gain."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.nodes.tabular.settings import STATE_BYTES, STATE_SHARE, Settings
+from trialfleet.workflows.cli.printing.gang_speed import speed_lines, speeds, step_of
 from trialfleet.workflows.gang.traffic import (
     ETHERNET_10,
     gradient_bytes,
@@ -18,26 +19,20 @@ from trialfleet.workflows.gang.traffic import (
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.parameters import Scalar
+    from trialfleet.workflows.gang.scaling import Step
     from trialfleet.workflows.study.spec import Study
 
 _PAGE = "docs/large-models.md"
 
 
 def gang_lines(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a line of the region whose ranks send most; none where nothing is known of it.
+    """Return some lines of the region whose ranks send most; none where nothing is known of it.
 
     Args:
         study: the run's.
         tables: what was found in each region's data.
     """
-    if study.trainer != "tabular":
-        return []
-    gangs = [
-        _Gang.of(study, name, table, nodes.max)
-        for name, table in tables.items()
-        if (nodes := study.nodes_of(name)) and nodes.max > 1
-    ]
-    if not gangs:
+    if not (gangs := _gangs(study, tables)):
         return []
     gang = max(gangs, key=lambda each: each.sent)
     seconds = gang.sent / ETHERNET_10.bandwidth
@@ -45,7 +40,32 @@ def gang_lines(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[st
         f"each of {gang.ranks} ranks holds {gang.held()} and sends up to {gang.sent / 1e6:.3g} MB "
         f"{gang.often()}, {1000 * seconds:.2g} ms of 10 Gbit/s; {_PAGE} says when that pays"
     )
-    return [f"  gangs    {gang.region}: {words}"]
+    step = gang.step(study)
+    speed = speed_lines(study, gang.region, gang.ranks, step) if step else []
+    return [f"  gangs    {gang.region}: {words}", *speed]
+
+
+def gangs_summary(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the same of each region, as plain data; arguments as above."""
+    return [
+        {
+            "region": gang.region,
+            "ranks": gang.ranks,
+            "sent_bytes": gang.sent,
+            "speeds": speeds(step, gang.ranks) if (step := gang.step(study)) else None,
+        }
+        for gang in _gangs(study, tables)
+    ]
+
+
+def _gangs(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[_Gang]:
+    if study.trainer != "tabular":
+        return []
+    return [
+        _Gang.of(study, name, table, nodes.max)
+        for name, table in tables.items()
+        if (nodes := study.nodes_of(name)) and nodes.max > 1
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +115,15 @@ class _Gang:
         if self.is_sharded:  # what travels of the embeddings is the batch's
             return sharded_bytes(self.weights - self.embeddings, wire, self.ranks)
         return sent_bytes(gradient_bytes(self.weights, wire), self.ranks)
+
+    def step(self, study: Study) -> Step | None:
+        """What the model of compute and link takes; None of a shared-out network.
+
+        That is shared out because one machine couldn't hold it, so there is nothing to compare.
+        """
+        if self.is_sharded:
+            return None
+        return step_of(study, self.settings, self.weights, self.embeddings)
 
     def often(self) -> str:
         """How often they meet."""

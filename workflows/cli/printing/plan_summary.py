@@ -13,7 +13,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.stopping import FLOOR
-from trialfleet.workflows.cli.printing.gang_traffic import gang_lines
+from trialfleet.workflows.cli.printing.gang_traffic import gang_lines, gangs_summary
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
@@ -87,6 +87,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
         "at_once": graph.concurrency,
         "expected": asdict(expected) if expected else None,
         "cost": _cost(run.study),
+        "gangs": gangs_summary(run.study, tables),
         "dag_nodes": graph.node_count,
         "learns_from": _learns_from(former),
         "accelerator": run.study.accelerator,
