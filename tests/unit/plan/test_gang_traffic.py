@@ -94,12 +94,28 @@ TABLE = {"numeric": ["a", "b"], "categorical": {"c": 9}, "classes": {"no": 5, "y
         ("resources: {memory: 40KB}\n", "up to 0.00512 of 0.0205 MB"),  # 20.5 of 41 is over half
         ("resources: {memory: 41KB}\n", "all of the model"),
         ("  parallel: data\nresources: {memory: 40KB}\n", "all of the model"),
+        (
+            "accelerator: gpu\n",
+            (
+                "(or its part, on GPUs with less than 0.041 MB; with less than 0.0102 MB the embeddings "
+                "lie in main memory) and sends"
+            ),
+        ),
+        (
+            "  parallel: sharded\naccelerator: gpu\nresources: {gpus: 2}\n",
+            (
+                "each of 8 ranks holds its part of the model, up to 0.00256 of 0.0205 MB (with less "
+                "than 0.00512 MB the embeddings lie in main memory) and sends"
+            ),
+        ),
+        ("  offload: all\naccelerator: gpu\n", "of 0.0205 MB, all of it in main memory, and sends"),
     ],
 )
 def test_a_plan_tells_what_the_largest_network_sends(tmp_path: Path, more: str, words: str) -> None:
     for region in ("north", "south"):
         make_table(tmp_path / f"{region}.npz")
-    (tmp_path / "study.yaml").write_text(STUDY + more)
+    text = STUDY.replace("accelerator: cpu\n", "") if "accelerator" in more else STUDY
+    (tmp_path / "study.yaml").write_text(text + more)
     study = load_study(tmp_path / "study.yaml")
     line, *_ = gang_lines(study, {"north": TABLE, "south": TABLE})
     assert line.startswith("  gangs    north: ")
@@ -108,7 +124,7 @@ def test_a_plan_tells_what_the_largest_network_sends(tmp_path: Path, more: str, 
 
 
 CPU, GPU = "at an assumed 30 Gflop/s a core", "at an assumed 10 Tflop/s a GPU"
-ALONE = "one machine is fastest"
+ALONE = "one rank is fastest"
 
 
 def planned_gang(place: Path, more: str, other: dict[str, str]) -> Study:

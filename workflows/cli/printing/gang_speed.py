@@ -54,7 +54,7 @@ def step_of(study: Study, settings: Settings, weights: int, embeddings: int) -> 
         embeddings: how many of them are of categorical values, which need no product.
     """
     one, resources = _processor(study), study.resources
-    many = resources.gpus if study.accelerator == "gpu" else resources.cpus
+    many = 1 if study.accelerator == "gpu" else resources.cpus  # each GPU has a rank
     products = _FLOPS * (weights - embeddings) * settings.batch_size
     return Step(
         rows=settings.batch_size,
@@ -92,7 +92,7 @@ def speeds(step: Step, ranks: int) -> list[dict[str, Any]]:
 
 def _best(speed: dict[str, Any]) -> str:
     if (ranks := speed["best_ranks"]) == 1:
-        return f"{_on(speed)} one machine is fastest"
+        return f"{_on(speed)} one rank is fastest"
     return f"{_on(speed)} {ranks} ranks are best, {speed['best_speedup']:.2g} times"
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
 
 _PAGE = "docs/large-models.md"
+_OFFLOADED = {"embeddings": "the embeddings", "all": "all of it"}
 
 
 def gang_lines(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -61,8 +62,9 @@ def gangs_summary(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list
 def _gangs(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[_Gang]:
     if study.trainer != "tabular":
         return []
+    per_node = study.resources.whole_gpus if study.accelerator == "gpu" else 1
     return [
-        _Gang.of(study, name, table, nodes.max)
+        _Gang.of(study, name, table, nodes.max * per_node)
         for name, table in tables.items()
         if (nodes := study.nodes_of(name)) and nodes.max > 1
     ]
@@ -138,10 +140,17 @@ class _Gang:
             part = f"its part of the model, up to {state / self.ranks:.3g} of {state:.3g} MB"
         else:
             part = f"all of the model, up to {state:.3g} MB"
-        is_open = self.settings.parallel == "auto" and self.settings.local_steps == 1
-        if is_open and self.memory is None:
-            part += f" (or its part, on GPUs with less than {state / STATE_SHARE:.3g} MB)"
-        return part
+        if self.settings.offload in _OFFLOADED:
+            return f"{part}, {_OFFLOADED[self.settings.offload]} in main memory,"
+        if self.memory is not None:
+            return part
+        choices, chosen = [], self.settings  # of GPUs that nobody has seen yet
+        if chosen.parallel == "auto" and chosen.local_steps == 1 and not self.is_sharded:
+            choices += [f"or its part, on GPUs with less than {state / STATE_SHARE:.3g} MB"]
+        if (choices or self.is_sharded) and chosen.offload == "auto":
+            least = state / STATE_SHARE / self.ranks
+            choices += [f"with less than {least:.3g} MB the embeddings lie in main memory"]
+        return f"{part} ({'; '.join(choices)})" if choices else part
 
 
 def largest(study: Study, region: str) -> Settings:
