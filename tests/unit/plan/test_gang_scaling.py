@@ -174,10 +174,12 @@ def test_the_best_number_of_ranks_comes_near_the_most_and_one_less_does_not(link
 # The page
 
 LARGE = Step(rows=8192, compute=0.04, traffic=summed(4e7))
+MEASURED = Step(rows=1024, compute=97.07e-3, overhead=5.0e-3, traffic=summed(4 * 1_084_417))
 ROWS = {
     "GoogLeNet as GeePS had it": (geeps(), ETHERNET_40),
     "the same over 10 Gbit/s": (geeps(), ETHERNET_10),
     "COTS HPC's network": (cots(), QUARTER),
+    "two layers of 1,024, one batch of 1,024, a core as below, 10 Gbit/s": (MEASURED, ETHERNET_10),
     "a network of 10 million, one batch of 8,192": (LARGE, ETHERNET_10),
     "the same over 100 Gbit/s": (LARGE, ETHERNET_100),
     "the same over EFA's 400 Gbit/s": (LARGE, EFA_400),
@@ -206,3 +208,6 @@ def test_the_pages_images_per_second_are_the_models() -> None:
     (one, many) = re.findall(r"from (\d+) images a second .* to ([\d,]+) on 64", PAGE)[0]
     assert int(one) == round(geeps().rows_per_second(1, ETHERNET_40))
     assert int(many.replace(",", "")) == round(geeps().rows_per_second(64, ETHERNET_40), -1)
+    (one, many) = re.findall(r"fourth from ([\d,]+) rows\s+a second to ([\d,]+) on 16", PAGE)[0]
+    for told, ranks in ((one, 1), (many, 16)):
+        assert int(told.replace(",", "")) == round(MEASURED.rows_per_second(ranks, ETHERNET_10), -2)

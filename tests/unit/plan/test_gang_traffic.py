@@ -194,7 +194,7 @@ def test_a_plan_tells_what_ranks_gain_and_how_many_are_best(
     ]
 
 
-def test_of_a_network_that_one_machine_cannot_hold_there_is_nothing_to_compare(
+def test_of_a_network_that_is_shared_out_no_gain_is_told(
     tmp_path: Path,
 ) -> None:
     study = planned_gang(tmp_path, "  parallel: sharded\n", {})

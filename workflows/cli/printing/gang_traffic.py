@@ -121,7 +121,7 @@ class _Gang:
     def step(self, study: Study) -> Step | None:
         """What the model of compute and link takes; None of a shared-out network.
 
-        That is shared out because one machine couldn't hold it, so there is nothing to compare.
+        That is done for memory, and what else it takes than sending isn't known well enough.
         """
         if self.is_sharded:
             return None
