@@ -97,15 +97,15 @@ TABLE = {"numeric": ["a", "b"], "categorical": {"c": 9}, "classes": {"no": 5, "y
         (
             "accelerator: gpu\n",
             (
-                "(or its part, on GPUs with less than 0.041 MB; with less than 0.0102 MB the embeddings "
-                "lie in main memory) and sends"
+                "(or its part, on GPUs with less than 0.041 MB; with less than 0.0102 MB the "
+                "embeddings lie in main memory) and sends"
             ),
         ),
         (
             "  parallel: sharded\naccelerator: gpu\nresources: {gpus: 2}\n",
             (
-                "each of 8 ranks holds its part of the model, up to 0.00256 of 0.0205 MB (with less "
-                "than 0.00512 MB the embeddings lie in main memory) and sends"
+                "each of 8 ranks holds its part of the model, up to 0.00256 of 0.0205 MB (with "
+                "less than 0.00512 MB the embeddings lie in main memory) and sends"
             ),
         ),
         ("  offload: all\naccelerator: gpu\n", "of 0.0205 MB, all of it in main memory, and sends"),
