@@ -24,6 +24,7 @@
 # make bench-peers      the same tuning by trialfleet, Ray Tune, Celery and Optuna, with kills; an hour on two cores
 # make bench-ranks      what several ranks send, and what that does to the model; twenty minutes, ARGS="--seeds 1" for less
 # make bench-ranks-memory  what a rank's model takes of memory, whole and shared out; two minutes
+# make bench-host-rows  what embeddings in main memory cost, by how many rows of them the GPU has; a minute
 # make bench-ranks-scaling  what the model of compute and link predicts, beside what ranks take; three minutes
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
@@ -44,7 +45,7 @@ NPM := https://registry.npmjs.org
 DEMO ?= demo
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
-	bench bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-ranks-scaling bench-kernels bench-train
+	bench bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -124,6 +125,9 @@ bench-ranks: $(VENV)/ready
 
 bench-ranks-memory: $(VENV)/ready
 	$(BIN)/python -m tests.bench.ranks.memory $(ARGS)
+
+bench-host-rows: $(VENV)/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench.ranks.host_rows $(ARGS)
 
 bench-ranks-scaling: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench.ranks.scaling $(ARGS)

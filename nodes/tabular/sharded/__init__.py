@@ -3,7 +3,7 @@
     steps       an epoch's steps, checkpoints of the whole
     embedding   the table of embeddings, its rows shared out
     host_rows   rows that lie in main memory, those in use on a GPU
-    coasting    what the optimiser does to rows meanwhile
+    missed_steps  what the optimiser does to rows meanwhile
     layers      the hidden layers, their rows shared out
 
 A folder that goes with trials for GPUs and with gangs, beside the trainer's files.

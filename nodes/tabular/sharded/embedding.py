@@ -56,6 +56,9 @@ class Rows(Protocol):
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:
         """Take over the optimiser's means [R, e] after so many steps."""
 
+    def close(self) -> None:
+        """End what works beside."""
+
 
 class DeviceRows:
     """Rows that all lie where the network works."""
@@ -94,6 +97,9 @@ class DeviceRows:
         """See `Rows`."""
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
+
+    def close(self) -> None:
+        """See `Rows`."""
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,17 @@
-"""Rows of a table in main memory, those in use on a GPU: for a table larger than the GPU.
+"""Rows of a table in main memory, those in use on a device: for a table larger than a GPU.
 
-The GPU has slots. While it takes a step, a thread collects the rows that the next batch wants and
-the slots don't have, catches them up for the steps that they missed (`coasting.py`), and sends them
-by a stream of their own. Between the steps they change places with the rows that were wanted
-longest ago. What is in a slot the optimiser moves in every step, so it is up to date always; a row
-that is on its way is in no slot, so no step can move it meanwhile. (As GeePS does with the layers
-of a network: Cui et al., EuroSys 2016.)
+The device has slots. While it takes a step, a thread collects the rows that the next batch wants
+and no slot has, catches them up for the steps that they missed, and sends them. Between the steps
+they change places with the rows that were wanted longest ago. What is in a slot the optimiser moves
+in every step, so it is up to date; what is on its way is in no slot, so no step moves it meanwhile.
+(As GeePS does with a network's layers: Cui et al., EuroSys 2016.)
 
-Shapes: R rows of e numbers, C slots, w rows that a batch wants, some of them more than once.
+Shapes: R rows of e numbers, C slots, w rows that a batch wants, a of them that arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,29 +21,33 @@ import torch
 from torch import Tensor, nn
 
 if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular import settings
-    from trialfleet.nodes.tabular.sharded.coasting import Coasting
+    from trialfleet.nodes.tabular.settings import SettingError, Settings
+    from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
-    from sharded.coasting import Coasting
+    from settings import SettingError, Settings
+    from sharded.missed_steps import MissedSteps
 
-_PIECE = 1 << 22  # numbers that are caught up at once where all are
 _FREE = -1
+_PIECE = 1 << 20  # numbers that are caught up at once where all rows are
 
 
 @dataclass(frozen=True)
 class _Arrival:
-    """Rows that come to slots.
+    """Rows on their way to slots.
 
     Attributes:
-        slots: [a] to which they come.
         rows: [a] of the table.
-        numbers: weights, means and means of squares, [a, e] each, on the device.
+        slots: [a] to which they come.
+        used: [u] slots of all rows that the batch wants, theirs included.
+        numbers: weights and means, [a, e] each, on the device.
+        done: steps for which they are caught up.
     """
 
-    slots: Tensor
     rows: Tensor
-    numbers: tuple[Tensor, Tensor, Tensor]
+    slots: Tensor
+    used: Tensor
+    numbers: list[Tensor]
+    done: int
 
 
 class HostRows:
@@ -54,182 +57,259 @@ class HostRows:
         table: [R, e] float32 in main memory; it is taken over, not copied.
         slots: C.
         chosen: the optimiser's settings.
-        rate_at: the learning rate of a step, numbered from 1.
-        device: where the network works.
+        rate_at: the learning rate of step t, from 1; always the same of a step.
+        device: where the slots are.
 
     Attributes:
         moved: [C, e] on the device; the caller's optimiser moves all of it in each step.
-        table, m, v: [R, e]; those of rows in slots, and of rows that missed steps, are old.
-        wanted, brought: how many different rows batches wanted, and how many of them came from main
-            memory.
+        table, m, v: [R, e]; only after `settle` are they those of the whole table. SGD has no v.
+        caught_up: [R] int32, the step up to which a row of `table` is current; without meaning
+            while the row is in a slot.
+        wanted_rows, brought_rows: how many different rows batches wanted, and how many of them
+            came from main memory.
     """
 
     def __init__(
         self,
         table: Tensor,
         slots: int,
-        chosen: settings.Settings,
+        chosen: Settings,
         rate_at: Callable[[int], float],
         device: torch.device,
     ) -> None:
-        self.table, self._device = table, device
+        self.table = table
         self.m, self.v = torch.zeros_like(table), torch.zeros_like(table)
+        kinds = 3 if chosen.optimizer == "adamw" else 2
+        self._host = (self.table, self.m, self.v)[:kinds]
         self.moved = nn.Parameter(torch.zeros(slots, table.shape[1], device=device))
-        self._means = torch.zeros_like(self.moved), torch.zeros_like(self.moved)
-        self.wanted = self.brought = 0
-        self._coasting = Coasting(chosen, rate_at)
+        self._arena: tuple[Tensor, ...] = ()
+        self.caught_up = torch.zeros(len(table), dtype=torch.int32)
+        self.wanted_rows = self.brought_rows = 0
+        self._missed = MissedSteps(chosen, rate_at)
+        self._way = _CudaWay(device) if device.type == "cuda" else _Way()
         self._thread = ThreadPoolExecutor(1)
         self._coming: Future[_Arrival] | None
-        self._side = _Side(device)
-        self._since = torch.zeros(len(table), dtype=torch.int32)  # steps that each row has had
-        self._settled = 0  # how many steps all rows had when they were last brought together
         self._forget_slots()
+        self._settled = 0  # steps that the table had, as a whole, when it was last settled
 
     def bind(self, m: Tensor, v: Tensor) -> None:
-        """Take note of the optimiser's means of `moved`."""
-        self._means = m, v
+        """Take note of the optimiser's means [C, e] of `moved`; before the first `swap_in`."""
+        self._arena = (self.moved, m, v)[: len(self._host)]
 
     # A step
 
     def fetch_ahead(self, wanted: Tensor, done: int) -> None:
-        """Begin to bring rows [w] for the step after so many; `swap_in` raises what goes wrong."""
+        """Begin to bring the rows of the next step; `swap_in` raises what goes wrong.
+
+        Args:
+            wanted: [w], some perhaps more than once. Best in main memory: of what lies on a
+                GPU the caller waits for the copy.
+            done: how many steps will have been taken when `swap_in` is called.
+        """
+        self._wait()  # of two that were begun the later one counts
         self._coming = self._thread.submit(self._bring, wanted.cpu().long(), done)
 
+    @torch.no_grad()
     def swap_in(self) -> None:
-        """Have the rows in their slots. The steps before are taken, none since they were asked for.
+        """Have the rows in slots. Without a fetch before, nothing happens.
 
         Raises:
-            SettingError: a batch wants more different rows than there are slots.
+            SettingError: the batch wants more different rows than there are slots.
+            IndexError: the table has no such row.
         """
         if self._coming is None:
             return
         coming, self._coming = self._coming, None
         arrival = coming.result()
-        self._side.end(arrival.numbers)
-        held = self._row_in[arrival.slots]
-        self._write_back(arrival.slots[held != _FREE])
-        self._slot_of[held[held != _FREE]] = _FREE
+        self._turn += 1
+        self._last_used[arrival.used] = self._turn
+        self.wanted_rows += len(arrival.used)
+        self.brought_rows += len(arrival.rows)
+        if not len(arrival.rows):
+            return
+        leaving = self._row_in[arrival.slots]
+        self._write_back(arrival.slots[leaving != _FREE], arrival.done)
+        self._slot_of[leaving[leaving != _FREE]] = _FREE
         self._slot_of[arrival.rows] = arrival.slots.int()
         self._row_in[arrival.slots] = arrival.rows
-        slots = arrival.slots.to(self._device)
-        with torch.no_grad():
-            for mine, came in zip(self._numbers, arrival.numbers, strict=True):
-                mine.index_copy_(0, slots, came)
+        self._way.arrived(arrival.numbers)
+        slots = arrival.slots.to(self.moved.device)
+        for mine, came in zip(self._arena, arrival.numbers, strict=True):
+            mine.index_copy_(0, slots, came)  # no slot twice
 
     def places(self, wanted: Tensor) -> Tensor:
-        """Return the slots [w] of rows that have been swapped in."""
-        return self._slot_of[wanted.cpu().long()].long().to(wanted.device)
+        """Return the slots [w] of rows, on the device.
 
+        Raises:
+            ValueError: a row is in no slot, for it was not among those last fetched.
+        """
+        slots = self._slot_of[wanted.cpu().long()].long()
+        if bool((slots == _FREE).any()):
+            raise ValueError("a row is in no slot; fetch_ahead and swap_in have to bring it first")
+        return slots.to(self.moved.device)
+
+    @torch.no_grad()
     def _bring(self, wanted: Tensor, done: int) -> _Arrival:
-        """Choose slots for what has none of the rows, and send it off. In the thread."""
+        """Choose slots for the rows that have none, and send these off. In the thread."""
         rows = torch.unique(wanted)
-        if len(rows) > len(self.moved):
-            raise settings.SettingError(
+        slots = len(self.moved)
+        if len(rows) > slots:
+            raise SettingError(
                 "hot_rows",
-                f"hot_rows is {len(self.moved)}, and a batch has {len(rows)} different values of "
-                "categorical columns; raise it, or lower batch_size",
+                f"hot_rows is {slots}, and a batch has {len(rows)} different values of categorical "
+                "columns; raise it, or lower batch_size",
             )
+        if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < len(self.table):
+            raise IndexError(
+                f"rows {int(rows[0])} … {int(rows[-1])} are wanted; "
+                f"the table has 0 … {len(self.table) - 1}"
+            )
+        self._missed.advance(done)
         there = self._slot_of[rows].long()
-        missing = rows[there == _FREE]
-        self._turn += 1
-        self._last_wanted[there[there != _FREE]] = self._turn
-        slots = self._last_wanted.topk(len(missing), largest=False).indices
-        self._last_wanted[slots] = self._turn
-        self.wanted, self.brought = self.wanted + len(rows), self.brought + len(missing)
-        self._coasting.advance(done)
-        with self._side.working():
-            numbers = [self._side.send(each[missing]) for each in (self.table, self.m, self.v)]
-            w, m, v = numbers
-            self._coasting.catch_up(w, m, v, self._since[missing].long())
-        return _Arrival(slots, missing, (w, m, v))
+        missing, kept = rows[there == _FREE], there[there != _FREE]
+        # Free slots were last used in turn 0. Those of this batch come last: there are enough.
+        age = self._last_used.index_fill(0, kept, self._turn + 1)
+        chosen = age.topk(len(missing), largest=False).indices
+        # They are caught up where they arrive: on a GPU that is a dozen short kernels beside the
+        # step's, and the thread's core is left to the gathering, which only it can do.
+        with self._way.working():
+            numbers = self._way.send(self._host, missing)
+            self._missed.catch_up(numbers, self.caught_up[missing].long())
+            self._way.sent()
+        return _Arrival(missing, chosen, torch.cat([kept, chosen]), numbers, done)
 
     # All rows
 
+    @torch.no_grad()
     def settle(self, done: int) -> Tensor:
-        """Have all of `table`, `m` and `v` as so many steps have left them; return the table."""
-        if self._coming is not None:
-            self._coming.result()  # it reads what is written now
+        """Have `table`, `m` and `v` as so many steps have left them; return the table.
+
+        What is in slots stays there.
+
+        Raises:
+            ValueError: rows have been caught up for later steps already.
+        """
         if self._settled == done:
             return self.table
-        self._coasting.advance(done)
-        self._write_back((self._row_in != _FREE).nonzero().flatten())
-        step = max(1, _PIECE // self.table.shape[1])
-        for begin in range(0, len(self.table), step):
-            piece = slice(begin, begin + step)
-            numbers = self.table[piece], self.m[piece], self.v[piece]
-            self._coasting.catch_up(*numbers, self._since[piece].long())
+        self._wait()  # it reads what is written here
+        self._missed.advance(done)
+        self._write_back((self._row_in != _FREE).nonzero().flatten(), done)
+        size = max(1, _PIECE // self.table.shape[1])
+        for begin in range(0, len(self.table), size):
+            end = begin + size
+            numbers = [each[begin:end] for each in self._host]
+            self._missed.catch_up(numbers, self.caught_up[begin:end].long())
         self._all_are_at(done)
         return self.table
 
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Return the optimiser's means and means of squares [R, e] of the settled table."""
+        return self.m, self.v
+
     def load(self, table: Tensor) -> None:
-        """Take over other rows [R, e], to go on from where these are; the slots are empty then."""
-        self.settle(self._coasting.done)
+        """Go on from another table [R, e], with the means of this one; slots are empty."""
+        self.settle(self._missed.done)
         self.table.copy_(table)
         self._forget_slots()
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:
-        """Take over the optimiser's means [R, e] after so many steps."""
-        self.m.copy_(m)
-        self.v.copy_(v)
+        """Go on from other means [R, e], after so many steps; slots are empty."""
+        self._wait()
+        for mine, loaded in zip(self._host[1:], (m, v), strict=False):
+            mine.copy_(loaded)
+        self._forget_slots()
         self._all_are_at(done)
 
-    def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's means and means of squares [R, e], once all rows are settled."""
-        return self.m, self.v
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    def _wait(self) -> None:
+        """Wait for the thread; what it brought, or what went wrong, stays for `swap_in`."""
+        if self._coming is not None:
+            self._coming.exception()
+
+    def _write_back(self, slots: Tensor, done: int) -> None:
+        """Bring slots' rows to main memory, as so many steps have left them."""
+        if not len(slots):
+            return
+        rows, places = self._row_in[slots], slots.to(self.moved.device)
+        for mine, theirs in zip(self._host, self._arena, strict=True):
+            mine[rows] = theirs[places].cpu()
+        self.caught_up[rows] = done
 
     def _all_are_at(self, done: int) -> None:
-        self._since.fill_(done)
-        self._coasting.begin(done)
+        self.caught_up.fill_(done)
+        self._missed.begin(done)
         self._settled = done
-
-    @property
-    def _numbers(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.moved, *self._means
-
-    def _write_back(self, slots: Tensor) -> None:
-        """Bring what is in slots to main memory, as the steps so far have left it."""
-        rows, places = self._row_in[slots], slots.to(self._device)
-        for mine, theirs in zip((self.table, self.m, self.v), self._numbers, strict=True):
-            mine[rows] = theirs.detach()[places].cpu()
-        self._since[rows] = self._coasting.done
 
     def _forget_slots(self) -> None:
         slots = len(self.moved)
         self._slot_of = torch.full((len(self.table),), _FREE, dtype=torch.int32)
         self._row_in = torch.full((slots,), _FREE)
-        self._last_wanted = torch.full((slots,), _FREE)
+        self._last_used = torch.zeros(slots, dtype=torch.int64)
         self._turn = 0
         self._coming = None
 
 
-class _Side:
-    """The way to the device beside the stream that trains; on a CPU rows are there already."""
+class _Way:
+    """From main memory to the device; on a CPU there is none, and rows are only gathered."""
+
+    def working(self) -> ExitStack:
+        """Return what the thread's work goes by."""
+        return ExitStack()
+
+    def send(self, host: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
+        """Return rows [a] of each tensor, on the device."""
+        return [each[rows] for each in host]
+
+    def sent(self) -> None:
+        """Say that all work on what was sent is queued."""
+
+    def arrived(self, numbers: list[Tensor]) -> None:
+        """Let the device's next work wait until they are there."""
+
+
+class _CudaWay(_Way):
+    """By pinned memory of a batch's size, on a stream beside the one that trains."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._staging: list[Tensor] = []
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._copied, self._ready = (
+            torch.cuda.Event()  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
 
     def working(self) -> ExitStack:
-        """Return what has the thread's work go by that stream."""
+        """See `_Way`."""
         stack = ExitStack()
-        if self._stream is not None:
-            # A thread begins on GPU 0, and would go back there to take memory for nothing.
-            stack.enter_context(torch.cuda.device(self._device))
-            stack.enter_context(torch.cuda.stream(self._stream))
+        # A thread begins on GPU 0, and would go back there to take memory for nothing.
+        stack.enter_context(torch.cuda.device(self._device))
+        stack.enter_context(torch.cuda.stream(self._stream))
         return stack
 
-    def send(self, values: Tensor) -> Tensor:
-        """Return the values on the device, where they may arrive later."""
-        if self._stream is None:
-            return values
-        return values.pin_memory().to(self._device, non_blocking=True)
+    def send(self, host: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
+        """See `_Way`."""
+        self._copied.synchronize()  # the former copy has been read out of the staging
+        if not self._staging or len(self._staging[0]) < len(rows):
+            shape = max(1, len(rows)), host[0].shape[1]
+            self._staging = [torch.empty(shape, pin_memory=True) for _ in host]
+        numbers = []
+        for each, staging in zip(host, self._staging, strict=True):
+            part = torch.index_select(each, 0, rows, out=staging[: len(rows)])
+            numbers.append(part.to(self._device, non_blocking=True))
+        self._copied.record(self._stream)
+        return numbers
 
-    def end(self, values: tuple[Tensor, ...]) -> None:
-        """Let the stream that trains wait for what has been sent."""
-        if self._stream is not None:
-            training = torch.cuda.current_stream(self._device)
-            training.wait_stream(self._stream)
-            for each in values:
-                each.record_stream(training)
+    def sent(self) -> None:
+        """See `_Way`."""
+        self._ready.record(self._stream)
+
+    def arrived(self, numbers: list[Tensor]) -> None:
+        """See `_Way`."""
+        training = torch.cuda.current_stream(self._device)
+        training.wait_event(self._ready)
+        for each in numbers:  # taken on the other stream: not free before this one has read them
+            each.record_stream(training)

@@ -229,6 +229,10 @@ class ShardedSteps(PlainSteps):
         self._rows.load_means(m, v, self._optimizer.steps)
         self._embedding.done = self._optimizer.steps
 
+    def close(self) -> None:
+        """See `Steps`."""
+        self._rows.close()
+
     def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Steps`."""
         return self._wholes(weights.items())

@@ -291,7 +291,7 @@ def test_rows_that_come_from_main_memory_and_go_back_are_those_that_stayed(
     rows = moving._rows
     assert isinstance(rows, HostRows)
     assert len(rows.moved) == 12
-    assert 0.5 * rows.wanted < rows.brought < rows.wanted
+    assert 0.5 * rows.wanted_rows < rows.brought_rows < rows.wanted_rows
 
 
 def test_a_batch_with_more_codes_than_hot_rows_is_rejected(sandbox: Path, tmp_path: Path) -> None:

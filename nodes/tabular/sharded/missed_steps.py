@@ -1,0 +1,244 @@
+"""What the optimiser does to rows of a table that have no gradient for some steps.
+
+Means decay in every step, a weight follows its mean, and decays itself. A row that lies in main
+memory meanwhile is caught up when it is wanted: `host_rows.py`. Notation as in optimizers.py.
+
+Shapes: n rows of e numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if __package__ == "trialfleet.nodes.tabular.sharded":
+    from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON
+    from trialfleet.nodes.tabular.settings import Settings
+elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
+    from optimizers import BETA_1, BETA_2, EPSILON
+    from settings import Settings
+
+_ADAMW_STEPS = 216  # J of `MissedSteps`
+_TERMS = 7  # of AdamW's series
+_LATE = 1000  # a row that was last moved in this step or later is caught up by the series
+_LOST = 1e-10  # the share of momentum's way that is left out
+
+
+class MissedSteps:
+    """The optimiser's steps, for rows that had no gradient in them.
+
+    Means fall by a factor in each step, a weight follows its mean, and decays. With Q(s) for
+    Π (1 - lr decay) over the steps after s, a row that was last moved in step s, k steps ago:
+
+    SGD is linear: w ← Q(s) w - B(s) m, m ← momentumᵏ m, with
+        B(s) = Σ lr Q(u) momentumᵘ⁻ˢ over the steps u after s.
+    It ends where momentumʰ is 1e-10: of B, that share is left out.
+
+    AdamW's mean over its root falls by r = β₁ / √β₂ a step, and |m| / √v is at most 7.3 (Cauchy and
+    Schwarz). So the steps after the J-th together move w by less than 7.3 rᴶ r / (1 - r) of the
+    largest lr. That is 1e-8 of it with J = 216, less than float32 tells of a weight of 0.1 with
+    lr = 0.1: they are left out. J counts from the means that a row has, so it may leave and come
+    back amid them. The step u divides by
+        √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
+    and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence
+        w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
+        S(s, p) = Σ lr Q(u) β₁ᵘ⁻ˢ / (1 - β₁ᵘ) (1 - d)ᵖ over the steps u after s
+    whatever v is. From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms leave out less
+    than 1e-9 of lr. Rows of the first 1000 steps take their missed steps one by one, at most J.
+
+    Q, B and S are kept for each s in float64. A new step changes only those of the last h or J.
+
+    Args:
+        chosen: the optimiser's settings.
+        rate_at: the learning rate of step t, from 1.
+    """
+
+    def __init__(self, chosen: Settings, rate_at: Callable[[int], float]) -> None:
+        self._rate_at = rate_at
+        self._is_adamw = chosen.optimizer == "adamw"
+        self._decay = chosen.weight_decay
+        # The dense optimiser multiplies by float32's factors: what these are off by adds up.
+        self._fall = 1 - _rounded(1 - BETA_1) if self._is_adamw else _rounded(chosen.momentum)
+        self._fall_2 = _rounded(BETA_2)
+        self._terms = _TERMS if self._is_adamw else 1
+        self._window = _window_of(chosen)
+        missed = torch.arange(self._window, 0, -1, dtype=torch.float64)
+        self._falls, self._falls_2 = self._fall**missed, self._fall_2**missed
+        self.begin(0)
+
+    def begin(self, done: int) -> None:
+        """Start anew after so many steps: no row was last moved before."""
+        self._base = self.done = done
+        self._room(1024)
+
+    def _room(self, size: int) -> None:
+        """Begin with room for so many steps."""
+        self._rates = torch.zeros(size, dtype=torch.float64)
+        self._logs = torch.zeros(size, dtype=torch.float64)  # of |1 - lr decay|, summed up
+        self._flips = torch.zeros(size, dtype=torch.float64)  # how many of them are negative
+        self._ways = torch.zeros(size, self._terms, dtype=torch.float64)  # B or S
+
+    def _grow(self) -> None:
+        old = self._rates, self._logs, self._flips, self._ways
+        self._room(2 * len(self._rates))
+        for new, former in zip(
+            (self._rates, self._logs, self._flips, self._ways), old, strict=True
+        ):
+            new[: len(former)] = former
+
+    def advance(self, done: int) -> None:
+        """Count the steps up to so many.
+
+        Raises:
+            ValueError: more have been counted.
+        """
+        if done < self.done:
+            raise ValueError(f"steps up to {self.done} have been counted, not just {done}")
+        for step in range(self.done + 1, done + 1):
+            self._count(step)
+        self.done = done
+
+    def _count(self, step: int) -> None:
+        now = step - self._base
+        if now == len(self._rates):
+            self._grow()
+        rate = self._rate_at(step)
+        kept = _rounded(1 - rate * self._decay)
+        self._rates[now] = rate
+        if self._decay:
+            self._logs[now] = self._logs[now - 1] + math.log(max(abs(kept), 1e-300))
+            self._flips[now] = self._flips[now - 1] + (kept < 0)
+        if not self._window:
+            return
+        first = max(0, now - self._window)
+        falls = self._falls[first - now :]
+        ways = self._ways[first:now]
+        if self._is_adamw:
+            since = torch.arange(first, now, dtype=torch.float64) + self._base
+            falls = falls / (1 - BETA_1**step)
+            share = self._falls_2[first - now :] * (1 - BETA_2**since) / (1 - BETA_2**step)
+            powers = (1 - share.sqrt())[:, None] ** torch.arange(self._terms, dtype=torch.float64)
+            ways.mul_(kept).add_(powers * (rate * falls)[:, None])
+        else:
+            ways.mul_(kept).add_((rate * falls)[:, None])
+
+    def catch_up(self, numbers: Sequence[Tensor], since: Tensor) -> None:
+        """Take the missed steps of rows, in place.
+
+        Args:
+            numbers: weights, means and (AdamW) means of squares, [n, e] each, on any device.
+            since: [n] int64 in main memory, the step in which each row was last moved.
+        """
+        places = since - self._base
+        if bool((places == self.done - self._base).all()):
+            return
+        if not self._is_adamw:
+            self._sgd(numbers, places)
+            return
+        early = since < _LATE
+        for chosen, move in ((early, self._replay), (~early, self._series)):
+            rows = chosen.nonzero().flatten()
+            if len(rows) == len(since):
+                move(numbers, places)
+            elif len(rows):
+                there = rows.to(numbers[0].device)
+                parts = [each[there] for each in numbers]
+                move(parts, places[rows])
+                for each, part in zip(numbers, parts, strict=True):
+                    each.index_copy_(0, there, part)
+
+    def _sgd(self, numbers: Sequence[Tensor], places: Tensor) -> None:
+        w, m = numbers
+        self._let_decay(w, places)
+        if self._window:
+            w.sub_(m * _column(self._ways_of(places)[:, 0], m))
+        m.mul_(_column(self._fall ** self._count_of(places), m))
+
+    def _series(self, numbers: Sequence[Tensor], places: Tensor) -> None:
+        w, m, v = numbers
+        since = (places + self._base).double()
+        root = v.sqrt() * _column((1 - BETA_2**since).rsqrt(), v)
+        bottom = root + EPSILON
+        y = root / bottom
+        ways = self._ways_of(places).to(w)
+        total = ways[:, -1:]
+        for term in range(self._terms - 2, -1, -1):
+            total = total * y + ways[:, term : term + 1]
+        self._let_decay(w, places)
+        w.sub_(m / bottom * total)
+        self._let_fall(m, v, places)
+
+    def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
+        """Take the missed steps one by one, all rows together; those that go on come first."""
+        w, m, v = numbers
+        moved = (m != 0).any(1).cpu()
+        steps = self._count_of(places).long().clamp(max=self._window).where(moved, 0)
+        order = steps.argsort(descending=True)
+        order = order[: int((steps > 0).sum())]
+        walking = order.to(w.device)
+        parts = [each[walking] for each in (w, m, v)]
+        going = torch.bincount(steps[order]).flip(0).cumsum(0).flip(0)  # take so many or more
+        for step, count in enumerate(going.tolist()[1:], 1):
+            self._step([part[:count] for part in parts], places[order[:count]] + step)
+        for each, part in zip((w, m, v), parts, strict=True):
+            each.index_copy_(0, walking, part)
+        self._let_decay(w, places + steps)
+        self._let_fall(m, v, places + steps)
+
+    def _step(self, numbers: Sequence[Tensor], places: Tensor) -> None:
+        """Take one step of each row, which is not the same step of all."""
+        w, m, v = numbers
+        t, rates = (places + self._base).double(), self._rates[places]
+        m.mul_(BETA_1)
+        v.mul_(BETA_2)
+        if self._decay:
+            w.mul_(_column(1 - rates * self._decay, w))
+        root = (v * _column(1 / (1 - BETA_2**t), v)).sqrt_().add_(EPSILON)
+        w.sub_(m / root * _column(rates / (1 - BETA_1**t), w))
+
+    def _let_fall(self, m: Tensor, v: Tensor, places: Tensor) -> None:
+        missed = self._count_of(places)
+        m.mul_(_column(self._fall**missed, m))
+        v.mul_(_column(self._fall_2**missed, v))
+
+    def _let_decay(self, w: Tensor, places: Tensor) -> None:
+        if self._decay:
+            w.mul_(_column(self._kept(places), w))
+
+    def _ways_of(self, places: Tensor) -> Tensor:
+        """Return B or S [n, terms]: decays go on where a way has ended."""
+        ways = self._ways[places]
+        if not self._decay:
+            return ways
+        return ways * self._kept((places + self._window).clamp(max=self.done - self._base))[:, None]
+
+    def _kept(self, places: Tensor) -> Tensor:
+        """Return Q [n]. Sums of logarithms don't underflow, as products of many steps would."""
+        now = self.done - self._base
+        signs = 1 - 2 * ((self._flips[now] - self._flips[places]) % 2)
+        return signs * (self._logs[now] - self._logs[places]).exp()
+
+    def _count_of(self, places: Tensor) -> Tensor:
+        """Return how many steps were missed, [n] float64."""
+        return (self.done - self._base - places).double()
+
+
+def _window_of(chosen: Settings) -> int:
+    """Return J, or h of SGD: for how many steps a weight without a gradient follows its mean."""
+    if chosen.optimizer == "adamw":
+        return _ADAMW_STEPS
+    return math.ceil(math.log(_LOST) / math.log(chosen.momentum)) if chosen.momentum else 0
+
+
+def _rounded(factor: float) -> float:
+    """Return the number of float32 that is nearest."""
+    return float(torch.tensor(factor, dtype=torch.float32))
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    """Return values [n] as [n, 1], of the type and on the device of what they multiply."""
+    return values.to(like)[:, None]
