@@ -349,13 +349,17 @@ def test_a_gang_that_runs_too_long_has_failed_for_good(make_gang: MakeGang) -> N
     assert "over its time: ran for more than 0.15 min" in (record.error or "")
 
 
+SHARED_OUT = {"tensor_parallel": 2, "offload": "embeddings", "hot_rows": 50}
+
+
+@pytest.mark.parametrize("way", [{}, SHARED_OUT], ids=["each step", "shared out"])
 def test_the_reference_trainer_trains_one_region_over_several_slots(
-    make_run: MakeRun, work: Path, tmp_path: Path
+    make_run: MakeRun, work: Path, tmp_path: Path, way: dict[str, Any]
 ) -> None:
     for region in ("north", "south"):
-        make_table(work / f"{region}.npz")
+        make_table(work / f"{region}.npz", kinds=90)
     run = make_run(
-        {"epochs": 4, "hidden": 16, "dropout": 0.2, "batch_size": 50},
+        {"epochs": 4, "hidden": 16, "dropout": 0.2, "batch_size": 50, **way},
         regions={"north": {"nodes": {"min": 2, "max": 2}}, "south": {}},
         data="{region}.npz",
         objective={"metric": "val_loss", "direction": "minimize"},
@@ -376,9 +380,11 @@ def test_the_reference_trainer_trains_one_region_over_several_slots(
 
 
 def alone_in_its_gang(place: TrialFolder, table: Path, tmp_path: Path) -> dict[str, float]:
-    """What a trial of the reference trainer comes to with one rank."""
+    """What a trial of the reference trainer comes to with one rank that holds all of the model."""
     folder = make_sandbox(tmp_path / "alone", kernels=True)
-    shutil.copy(place.trial_json, folder)
+    order = json.loads(place.trial_json.read_text())
+    order["params"] = {n: v for n, v in order["params"].items() if n not in SHARED_OUT}
+    (folder / "trial.json").write_text(json.dumps(order))
     shutil.copy(table, folder)
     (rank,) = gang_rank.start([folder])
     rank.join(60)
