@@ -56,7 +56,7 @@ class Settings:
             "none"; "embeddings", whose rows in use are on the GPU; "all" that the optimiser moves,
             and what the way forward leaves to the way back. "auto": what a GPU has no room for.
         hot_rows: with the embeddings in main memory, how many rows of them the GPU has at once; 0:
-            as many as a quarter of its memory takes.
+            as many as a quarter of its memory takes, on a CPU as many as a batch may want.
         wire: the type in which gradients, or weights, travel between ranks: "float32" or
             "bfloat16", which halves what is sent.
     """

@@ -141,8 +141,10 @@ class ShardedSteps(PlainSteps):
             return DeviceRows(mine, self._device)
         per_epoch = math.ceil(len(data.train) / chosen.batch_size)
         in_batch = chosen.batch_size * data.train.categorical.shape[1]
-        room = memory * HOT_SHARE / (STATE_BYTES * chosen.embedding)
-        slots = chosen.hot_rows or max(in_batch, min(room, len(mine)))
+        room = 0.0  # a CPU has no faster memory than that where all rows are
+        if self._device.type != "cpu":
+            room = memory * HOT_SHARE / (STATE_BYTES * chosen.embedding)
+        slots = chosen.hot_rows or max(in_batch, room)
         return HostRows(
             mine.clone(),
             int(min(slots, max(1, len(mine)))),
