@@ -265,11 +265,12 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) 
         network: Network,
         data: dataset.Dataset,
         team: Ranks,
+        device: torch.device,
     ) -> Steps:
         orders = loader.Orders(t.seed, len(data.train), chosen.batch_size, team)
         source: loader.Loader = loader.Resident(data.train, orders)
         if chunk:
-            source = loader.Streamed(data.train, orders, torch.device("cpu"), chunk)
+            source = loader.Streamed(data.train, orders, device, chunk)
         return GraphSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
 
     monkeypatch.setattr(train, "steps_of", steps_of)

@@ -32,7 +32,7 @@ import loader, graph_steps, ranks, train
 CPU = torch.device("cpu")
 
 
-def steps_of(t, chosen, network, data, team):
+def steps_of(t, chosen, network, data, team, device):
     orders = loader.Orders(t.seed, len(data.train), chosen.batch_size, team)
     source = loader.Resident(data.train, orders)
     return graph_steps.GraphSteps(network, chosen, data.kind, source, seed=t.seed, team=team)
