@@ -127,8 +127,10 @@ class Settings:
             weights: how many numbers the network has.
             memory: bytes, of the rank that has least.
         """
-        if self.parallel != "auto" or self.local_steps > 1 or self._sharing():
-            return bool(self._sharing())
+        if self._sharing():
+            return True
+        if self.parallel != "auto" or self.local_steps > 1:
+            return False
         return weights * STATE_BYTES > memory * STATE_SHARE
 
     def offloads(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
@@ -145,7 +147,7 @@ class Settings:
         room = memory * STATE_SHARE * ranks / STATE_BYTES
         if weights <= room:
             return "none"
-        # Half of the memory is for the hot rows: a quarter of all, of which each has three numbers.
+        # Of the half that a model may take, hot rows have one half (HOT_SHARE), layers the other.
         return "embeddings" if weights - embeddings <= room / 2 else "all"
 
     @classmethod

@@ -177,7 +177,7 @@ def steps_of(
     if device.type == "cpu":  # to compile kernels for it would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
     memory = team.least(loader.memory_of(device, t.gpu_share))
-    if chosen.shards(sum(w.numel() for w in network.parameters()), memory):
+    if chosen.shards(numbers_of(network), memory):
         return sharded_steps(t, chosen, network, data, team, device, memory)
     network.to(device)
     if __package__:  # the kernels travel with trials for GPUs, and with gangs
@@ -219,16 +219,20 @@ def sharded_steps(
         from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
     elif not TYPE_CHECKING:
         from sharded.steps import ShardedSteps
-    embeddings = sum(w.numel() for w in network.embedding.parameters())
     offload = chosen.offloads(
-        sum(w.numel() for w in network.parameters()),
-        embeddings,
+        numbers_of(network),
+        numbers_of(network.embedding),
         math.inf if device.type == "cpu" else memory,
         team.count,
     )
     return ShardedSteps(
         network, data, chosen, t.seed, team, device=device, memory=memory, offload=offload
     )
+
+
+def numbers_of(module: torch.nn.Module) -> int:
+    """Return how many numbers the weights of a whole network, or of its part, are."""
+    return sum(weight.numel() for weight in module.parameters())
 
 
 def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype:

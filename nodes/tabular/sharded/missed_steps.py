@@ -73,22 +73,18 @@ class MissedSteps:
     def begin(self, done: int) -> None:
         """Start anew after so many steps: no row was last moved before."""
         self._base = self.done = done
-        self._room(1024)
-
-    def _room(self, size: int) -> None:
-        """Begin with room for so many steps."""
+        size = 1024  # steps, for now
         self._rates = torch.zeros(size, dtype=torch.float64)
         self._logs = torch.zeros(size, dtype=torch.float64)  # of |1 - lr decay|, summed up
         self._flips = torch.zeros(size, dtype=torch.float64)  # how many of them are negative
         self._ways = torch.zeros(size, self._terms, dtype=torch.float64)  # B or S
 
     def _grow(self) -> None:
-        old = self._rates, self._logs, self._flips, self._ways
-        self._room(2 * len(self._rates))
-        for new, former in zip(
-            (self._rates, self._logs, self._flips, self._ways), old, strict=True
-        ):
-            new[: len(former)] = former
+        """Make room for twice as many steps."""
+        self._rates, self._logs, self._flips, self._ways = (
+            torch.cat([each, torch.zeros_like(each)])
+            for each in (self._rates, self._logs, self._flips, self._ways)
+        )
 
     def advance(self, done: int) -> None:
         """Count the steps up to so many.

@@ -221,13 +221,14 @@ class ShardedSteps(PlainSteps):
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `Steps`."""
-        place, mine = self._place_of_moved, {"steps": state["steps"]}
+        own: dict[str, Any] = {"steps": state["steps"]}
         for name, present in (("m", self._optimizer.m), ("v", self._optimizer.v)):
-            pairs = zip(self._parts(), state[name], strict=True)
-            mine[name] = [self._own(part, whole) for part, whole in pairs]
-            mine[name][place] = present[place]  # what the rows have of it is their own
-        self._optimizer.restore(mine)
-        m, v = (self._own(_MOVED, state[name][place]) for name in ("m", "v"))
+            own[name] = [  # what the rows have of it is their own
+                now if part == _MOVED else self._own(part, whole)
+                for part, now, whole in zip(self._parts(), present, state[name], strict=True)
+            ]
+        self._optimizer.restore(own)
+        m, v = (self._own(_MOVED, state[name][self._place_of_moved]) for name in ("m", "v"))
         self._rows.load_means(m, v, self._optimizer.steps)
         self._embedding.done = self._optimizer.steps
 

@@ -12,13 +12,12 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.ranks.sandboxes import trained_in
+from tests.bench.ranks.sandboxes import row, trained
 
 FLIGHTS = Path(__file__).parents[3] / "workflows" / "examples" / "flights"
 PROGRAM = Path(__file__).with_name("counted.py")
@@ -81,7 +80,7 @@ def main() -> None:
     for ranks in [1, *given.ranks]:
         for way in given.ways if ranks > 1 else ["each step"]:
             params = {**SETTINGS, "epochs": given.epochs, "patience": given.epochs, **WAYS[way]}
-            found = [trained(way, ranks, table, params, seed) for seed in range(given.seeds)]
+            found = [outcome_of(way, ranks, table, params, seed) for seed in range(given.seeds)]
             outcomes += found
             print(_row(*_means(found)), flush=True)
     if given.out:
@@ -89,8 +88,7 @@ def main() -> None:
 
 
 def _row(*cells: str) -> str:
-    way, *numbers = cells
-    return f"{way:<24}" + "".join(f"{number:>12}" for number in numbers)
+    return row(*cells, width=12, first=24)
 
 
 def _means(found: list[Outcome]) -> list[str]:
@@ -102,12 +100,11 @@ def _means(found: list[Outcome]) -> list[str]:
     return [first.way, str(first.ranks), *figures, str(first.sums), f"{mean('waiting'):.0%}"]
 
 
-def trained(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: int) -> Outcome:
+def outcome_of(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: int) -> Outcome:
     """Train by so many processes, in folders that are removed."""
-    with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
-        folders = trained_in(Path(place), ranks, table, params, PROGRAM, seed)
-        metrics = json.loads((folders[0] / "result.json").read_text())["metrics"]
-        counted = json.loads((folders[0] / "counted.json").read_text())
+    with trained(ranks, table, params, PROGRAM, seed) as (first, *_):
+        metrics = json.loads((first / "result.json").read_text())["metrics"]
+        counted = json.loads((first / "counted.json").read_text())
     return Outcome(
         way,
         ranks,

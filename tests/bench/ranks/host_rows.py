@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.bench.ranks.sandboxes import row
 from trialfleet.nodes.tabular.optimizers import Optimizer
 from trialfleet.nodes.tabular.settings import Settings
 from trialfleet.nodes.tabular.sharded.host_rows import HostRows
@@ -149,7 +150,7 @@ def timed(step: Callable[[Tensor], None], batches: list[Tensor]) -> float:
 
 
 def _row(*cells: str) -> str:
-    return "".join(f"{cell:>12}" for cell in cells)
+    return row(*cells, width=12)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench.ranks.sandboxes import trained_in
+from tests.bench.ranks.sandboxes import row, trained
 from trialfleet.nodes.tabular import table
 from trialfleet.nodes.tabular.settings import STATE_BYTES
 
@@ -75,13 +75,12 @@ def counted(path: Path, ranks: int, way: Mapping[str, Any], *, saves: bool) -> l
     """Return the bytes of each rank, in order: "resident" and "held"."""
     params = {**SETTINGS, **way, "epochs": 1}
     params["checkpoint_seconds"] = 1.0 if saves else 1e9
-    with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
-        folders = trained_in(Path(place), ranks, path, params, PROGRAM)
+    with trained(ranks, path, params, PROGRAM) as folders:
         return [json.loads((folder / "resident.json").read_text()) for folder in folders]
 
 
 def _row(*cells: str) -> str:
-    return "".join(f"{cell:>16}" for cell in cells)
+    return row(*cells, width=16)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,26 @@ from tests import gang_rank
 from tests.unit.tabular.small_trials import copy_trainer
 
 
-def trained_in(
-    place: Path, ranks: int, table: Path, params: Mapping[str, Any], program: Path, seed: int = 0
-) -> list[Path]:
-    """Train by so many processes; return their sandboxes, or leave with what they said.
+@contextmanager
+def trained(
+    ranks: int, table: Path, params: Mapping[str, Any], program: Path, seed: int = 0
+) -> Iterator[list[Path]]:
+    """Train by so many processes; give their sandboxes, or leave with what they said.
 
     Args:
-        place: an empty folder, for the sandboxes.
         ranks: how many.
         table: the region's.
         params: the trainer's settings.
         program: that runs the trainer.
         seed: of the trial.
     """
+    with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
+        yield _trained_in(Path(place), ranks, table, params, program, seed)
+
+
+def _trained_in(
+    place: Path, ranks: int, table: Path, params: Mapping[str, Any], program: Path, seed: int
+) -> list[Path]:
     order = {
         "mode": "tune",
         "seed": seed,
@@ -47,3 +56,10 @@ def trained_in(
     if any(process.exitcode for process in processes):
         sys.exit("\n".join((folder / "err").read_text() for folder in folders))
     return folders
+
+
+def row(*cells: str, width: int, first: int | None = None) -> str:
+    """Return cells in columns to the right; the first one to the left, where it has a width."""
+    if first is None:
+        return "".join(f"{cell:>{width}}" for cell in cells)
+    return f"{cells[0]:<{first}}" + row(*cells[1:], width=width)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench.ranks.sandboxes import trained_in
+from tests.bench.ranks.sandboxes import row, trained
 from trialfleet.nodes.tabular import table
 from trialfleet.workflows.gang.scaling import Step, summed
 from trialfleet.workflows.gang.traffic import Link, gradient_bytes, weights_of
@@ -100,8 +100,7 @@ def write_rows(path: Path) -> None:
 
 def measure_sums(path: Path) -> dict[int, float]:
     """Return the seconds that two ranks take to add up arrays of so many bytes."""
-    with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
-        folder = trained_in(Path(place), 2, path, {}, LINKED)[0]
+    with trained(2, path, {}, LINKED) as (folder, _):
         told = json.loads((folder / "linked.json").read_text())
     return {int(size): quartile(times) for size, times in told.items()}
 
@@ -115,8 +114,7 @@ def link_of(sums: dict[int, float]) -> Link:
 def step_of(path: Path, hidden: int, batch: int, ranks: int) -> float:
     """Return the seconds of a step of a gang's first rank."""
     params = {"hidden": hidden, "layers": LAYERS, "batch_size": batch, "epochs": 1}
-    with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
-        folder = trained_in(Path(place), ranks, path, params, TIMED)[0]
+    with trained(ranks, path, params, TIMED) as (folder, *_):
         return quartile(json.loads((folder / "timed.json").read_text())[WARM_UP:])
 
 
@@ -126,8 +124,7 @@ def quartile(times: Sequence[float]) -> float:
 
 
 def _row(*cells: str) -> str:
-    first, *numbers = cells
-    return f"{first:<18}" + "".join(f"{number:>14}" for number in numbers)
+    return row(*cells, width=14, first=18)
 
 
 if __name__ == "__main__":
