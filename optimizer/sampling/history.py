@@ -1,22 +1,25 @@
-"""What a model is told of trials: results, smaller being better; the worst for failed ones."""
+"""Results as a model takes them: smaller is better, and every value is finite."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from optuna.trial import FrozenTrial
 
 
 def losses(trials: Sequence[FrozenTrial], *, maximize: bool) -> list[float]:
-    """Return each trial's value, turned round where a large one is good.
+    """Return each trial's loss: its value, negated where a large value is good.
 
-    A trial without a value failed: it has the worst of the others, or a model would propose its
-    point again.
+    A failed trial has no value. It gets the worst loss, or a model would propose its point again.
+    An infinite value becomes the nearest finite one, as in Optuna's GPSampler; 0 if there is none.
 
     Args:
-        trials: complete and failed ones, at least one of them complete.
+        trials: complete and failed ones.
         maximize: whether a large value is good.
     """
     sign = -1.0 if maximize else 1.0
-    worst = max(sign * trial.value for trial in trials if trial.value is not None)
-    return [worst if trial.value is None else sign * trial.value for trial in trials]
+    values = [math.inf if trial.value is None else sign * trial.value for trial in trials]
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    best, worst = min(finite), max(finite)
+    return [min(max(value, best), worst) for value in values]

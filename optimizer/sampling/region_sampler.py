@@ -94,7 +94,12 @@ class RegionSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a random value."""
+        """Return a random value.
+
+        Raises:
+            ValueError: the study has several objectives.
+        """
+        self._raise_error_if_multi_objective(study)
         seed = stable_seed(self._seed, trial.number, param_name)
         return RandomSampler(seed=seed).sample_independent(
             study, trial, param_name, param_distribution

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import optuna
@@ -66,6 +67,33 @@ def test_a_range_that_changes_counts_from_then_on() -> None:
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=5)
     study.optimize(lambda trial: (trial.suggest_float("x", 2, 3) - 2.5) ** 2, n_trials=6)
     assert all(2 <= trial.params["x"] <= 3 for trial in study.trials[5:])
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize(
+    "extremes", [[math.inf], [-math.inf], [math.inf, -math.inf], [1e308, -1e308], [1e-320]]
+)
+@pytest.mark.parametrize("others", [[], [1.0, 2.0]])
+def test_infinite_and_huge_values_are_taken(
+    extremes: list[float], others: list[float], direction: str
+) -> None:
+    values = itertools.cycle([*others, *extremes])
+    study = optuna.create_study(
+        direction=direction, sampler=RegionSampler(seed=0, n_startup_trials=3)
+    )
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1) * 0 + next(values), n_trials=7)
+    assert len({trial.params["x"] for trial in study.trials}) == 7
+
+
+def test_an_infinite_loss_counts_as_the_worst_finite_one() -> None:
+    study = optuna.create_study(sampler=RegionSampler(seed=0))
+
+    def objective(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        return math.inf if x > 0.5 else (x - 0.2) ** 2
+
+    study.optimize(objective, n_trials=20)
+    assert study.best_params["x"] == pytest.approx(0.2, abs=0.02)
 
 
 def test_several_objectives_are_refused() -> None:
