@@ -41,7 +41,6 @@ VENDOR := templates/report/vendor
 PAGE_VENDOR := templates/serve/vendor
 # The slow files come first; in xdist's own order they come last, as they have few tests.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
-NPM := https://registry.npmjs.org
 DEMO ?= demo
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
@@ -52,7 +51,9 @@ DEMO ?= demo
 install: $(if $(wildcard $(VENV)/ready),$(VENV)/ready,$(VENV)/run)
 	@echo "trialfleet is in $(VENV); to have it at hand: . $(BIN)/activate"
 
-demo: install
+demo:
+	@PYTHONPATH=src $(PYTHON) -m trialfleet.workflows.run_place runs/flights/$(DEMO)
+	$(MAKE) --no-print-directory install
 	$(BIN)/trialfleet pool up
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/trialfleet run $(FLIGHTS)/study.yaml --run-id $(DEMO)
@@ -148,13 +149,19 @@ gpu:
 gpu-report: $(VENV)/ready
 	$(BIN)/python -m tests.gpu.report $(FILE)
 
-# The locks have a hash for every file but torch's: which build of it is right depends on the machine.
-INSTALLERS := constraints.txt infra/install_torch.py infra/pip_progress.py
+# uv loads what the locks pin, from PyPI unless UV_DEFAULT_INDEX names another index. The locks have a hash
+# for every file but torch's: which build of it is right depends on the machine. Nothing that is in the
+# environment beside (an example's framework, say) is removed.
+INSTALLERS := constraints.txt requirements-uv.lock infra/install_torch.py
+UV := $(BIN)/uv pip install --python $(BIN)/python
 define INSTALL
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trialfleet needs Python 3.11 or newer; \
+	$(PYTHON) is " + sys.version.split()[0] + ": name another, as in make PYTHON=python3.12 install")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python infra/pip_progress.py --require-hashes --requirement $<
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements-uv.lock
+	$(UV) --require-hashes --requirement $<
 	$(BIN)/python infra/install_torch.py constraints.txt
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(UV) --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 endef
 
@@ -166,33 +173,32 @@ $(VENV)/ready: requirements.lock pyproject.toml $(INSTALLERS)
 
 # For every platform and every Python that pyproject.toml allows; a version stays as long as it may.
 # requirements-run.lock has the part of requirements.lock that a user needs.
-UNIVERSAL := --universal --python-version 3.11 --generate-hashes --annotation-style line \
-	--custom-compile-command "make lock"
+COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--annotation-style line --custom-compile-command "make lock"
 lock:
 	$(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet uv==0.13.9
-	build/lock/bin/uv pip compile --quiet $(LOCK) pyproject.toml \
+	build/lock/bin/pip install --quiet --require-hashes --requirement requirements-uv.lock
+	$(COMPILE) $(LOCK) --group uv --output-file requirements-uv.lock
+	$(COMPILE) $(LOCK) pyproject.toml \
 		--extra docs --extra flights --extra postgresql --extra test --group lock --excludes constraints.txt \
-		$(UNIVERSAL) --output-file requirements.lock
-	build/lock/bin/uv pip compile --quiet pyproject.toml \
-		--extra flights --group lock --excludes constraints.txt --constraint requirements.lock \
-		$(UNIVERSAL) --output-file requirements-run.lock
+		--output-file requirements.lock
+	$(COMPILE) pyproject.toml --extra flights --group lock --excludes constraints.txt \
+		--constraint requirements.lock --output-file requirements-run.lock
 
-# A newer version: change its file's name and SHA-256 in packages.sha256. The page holds each
+# A newer version: change it and its archive's SHA-256 in packages.sha256. The page holds each
 # package's licence; those that have no script of their own are part of the two that have one.
 vendor:
 	rm -rf build/vendor && mkdir -p build/vendor
-	for vendor in $(VENDOR) $(PAGE_VENDOR); do cut -c67- $$vendor/packages.sha256 | while read -r package; do \
-		curl -fsSL --create-dirs -o build/vendor/$$package $(NPM)/$$package || exit 1; done || exit 1; done
-	cat $(VENDOR)/packages.sha256 $(PAGE_VENDOR)/packages.sha256 \
-		| (cd build/vendor && sha256sum --check --quiet)
-	for vendor in $(VENDOR) $(PAGE_VENDOR); do cut -c67- $$vendor/packages.sha256 | while read -r package; do \
-		name=$$(basename $${package%-*}); \
-		tar -xOf build/vendor/$$package package/LICENSE > $$vendor/$$name.LICENSE || exit 1; done || exit 1; done
-	tar -xOf build/vendor/d3/-/d3-*.tgz package/dist/d3.min.js > $(VENDOR)/d3.min.js
-	tar -xOf build/vendor/@observablehq/plot/-/plot-*.tgz package/dist/plot.umd.min.js \
-		> $(VENDOR)/plot.umd.min.js
-	tar -xOf build/vendor/htmx.org/-/htmx.org-*.tgz package/dist/htmx.min.js > $(PAGE_VENDOR)/htmx.min.js
+	set -e; for folder in $(VENDOR) $(PAGE_VENDOR); do while read -r hash package; do \
+		archive=build/vendor/$$(npm pack --silent --pack-destination build/vendor "$$package"); \
+		echo "$$hash  $$archive" | sha256sum --check --quiet; \
+		name=$${package##*/}; name=$${name%@*}; \
+		mv "$$archive" build/vendor/$$name.tgz; \
+		tar -xOf build/vendor/$$name.tgz package/LICENSE > $$folder/$$name.LICENSE; \
+	done < $$folder/packages.sha256; done
+	tar -xOf build/vendor/d3.tgz package/dist/d3.min.js > $(VENDOR)/d3.min.js
+	tar -xOf build/vendor/plot.tgz package/dist/plot.umd.min.js > $(VENDOR)/plot.umd.min.js
+	tar -xOf build/vendor/htmx.org.tgz package/dist/htmx.min.js > $(PAGE_VENDOR)/htmx.min.js
 
 clean:
 	rm -rf build dist .cache *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

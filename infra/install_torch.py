@@ -1,105 +1,60 @@
-"""Install torch in the version that a file pins: its CPU build unless an NVIDIA GPU is here.
+"""Install torch in the version that a file pins, in the build that suits this machine.
 
     python infra/install_torch.py constraints.txt
 
-It goes into the environment of that `python`, and needs nothing but pip, and `pip_progress.py`
-beside it. On Linux, PyPI's torch is the build for CUDA, which brings gigabytes of NVIDIA's
-libraries; PyTorch's own index has the build for CPUs. Where that index is out of reach, pip takes
-what it finds.
+It is installed into the environment of that `python`, which has uv and pip. uv chooses the build by
+the NVIDIA driver, or the one for CPUs, from PyTorch's own index. Where that index is out of reach,
+pip takes the build that it finds: on PyPI that is the one for CUDA.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import os
 import re
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-INDEX_SECONDS = 5  # for the index to answer: one out of reach must not delay the installation
-DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
+ANSWER_SECONDS = "5"  # an index that is out of reach must not delay the installation
 
 
 def main() -> None:
-    """Install torch unless it is there, saying which build and how much is loaded."""
+    """Install torch; exit as the installer does."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("constraints", type=Path, help="has a line torch==VERSION")
-    parser.add_argument("--cpu-index", default=CPU_INDEX, help="where CPU builds are")
-    arguments = parser.parse_args()
-    wanted, gpu = pinned(arguments.constraints), has_nvidia_gpu()
-    if installed(wanted) is None:
-        install(wanted, None if gpu else arguments.cpu_index)
-    found = installed(wanted)
-    say(f"torch {found} is installed")
-    if gpu and found and found.endswith("+cpu"):
-        say("this build can't use the NVIDIA GPU; pip uninstall torch, then install one for CUDA")
-
-
-def install(version: str, cpu_index: str | None) -> None:
-    """Install a version of torch: the CPU build of an index if one is given and answers."""
-    if cpu_index is None:
-        say("an NVIDIA GPU is here: torch for CUDA, 4 to 5 GB with NVIDIA's libraries")
-    elif answers(cpu_index):
-        say(f"no NVIDIA GPU: torch for CPUs, some 200 MB, from {cpu_index}")
-        pip_install(version, "--no-deps", "--index-url", cpu_index)
-    else:
-        say(
-            f"{cpu_index} can't be reached: torch comes from pip's own index (from PyPI it is the "
-            "build for CUDA, 4 to 5 GB; a mirror may have the smaller one)"
+    torch = pinned(parser.parse_args().constraints)
+    by_uv = ["uv", "pip", "install", "--python", sys.executable, "--torch-backend", "auto", torch]
+    if fault := fault_of_index(by_uv):
+        print(
+            f"PyTorch's index is out of reach ({fault}): torch comes from pip's own index (on PyPI "
+            "that is the build for CUDA, 4 to 5 GB; a mirror may have a smaller one)",
+            flush=True,
         )
-    if failed := pip_install(version):  # all of it, or what it needs beside
-        sys.exit(failed)
+    sys.exit(run(["pip", "install", torch] if fault else by_uv).returncode)
 
 
 def pinned(constraints: Path) -> str:
-    """Return torch's version in a constraints file."""
-    found = re.search(r"^torch==(\S+)$", constraints.read_text(), re.MULTILINE)
-    return found[1] if found else sys.exit(f"{constraints} has no line torch==VERSION")
+    """Return the requirement torch==VERSION of a constraints file."""
+    found = re.search(r"^torch==\S+$", constraints.read_text(), re.MULTILINE)
+    return found[0] if found else sys.exit(f"{constraints} has no line torch==VERSION")
 
 
-def installed(wanted: str) -> str | None:
-    """Return torch's version with its build; None if none is here, or another version."""
-    importlib.invalidate_caches()
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    return version if version.partition("+")[0] == wanted else None
+def fault_of_index(by_uv: list[str]) -> str:
+    """Return the reason why uv can't install this; an empty text if it can."""
+    patience = {"UV_HTTP_TIMEOUT": ANSWER_SECONDS, "UV_HTTP_RETRIES": "0"}
+    tried = run([*by_uv, "--dry-run", "--quiet"], stderr=subprocess.PIPE, **patience)
+    lines = tried.stderr.decode(errors="replace").strip().splitlines()
+    return "" if tried.returncode == 0 else lines[-1].strip() if lines else "no answer"
 
 
-def has_nvidia_gpu() -> bool:
-    """Tell whether NVIDIA's driver knows a GPU, by /proc or, where that is hidden, its own tool."""
-    if DRIVER_GPUS.is_dir() and any(DRIVER_GPUS.iterdir()):
-        return True
-    try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    except OSError:
-        return False
-    return done.returncode == 0 and "GPU 0" in done.stdout
-
-
-def answers(index: str) -> bool:
-    """Tell whether an index lists torch."""
-    try:
-        with urllib.request.urlopen(f"{index}/torch/", timeout=INDEX_SECONDS):  # noqa: S310
-            return True
-    except OSError:
-        return False
-
-
-def pip_install(version: str, *options: str) -> int:
-    """Let pip install torch, its progress in sight; return its exit code."""
-    program = Path(__file__).with_name("pip_progress.py")
-    command = [sys.executable, str(program), *options, f"torch=={version}"]
-    return subprocess.run(command, check=False).returncode
-
-
-def say(text: str) -> None:
-    """Print a line before what pip prints next."""
-    print(text, flush=True)
+def run(
+    module: list[str], stderr: int | None = None, **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run one of this Python's modules to its end."""
+    command = [sys.executable, "-m", *module]
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, check=False, env=variables, stderr=stderr)
 
 
 if __name__ == "__main__":

@@ -234,16 +234,18 @@ def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
         borrowed = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
         (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n", encoding="utf-8")
     else:
-        lock, torch = ROOT / "requirements.lock", ROOT / "infra" / "install_torch.py"
-        _run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", lock)
-        _run(python, torch, ROOT / "constraints.txt")
+        by_hash: Words = ("install", "--quiet", "--require-hashes", "--requirement")
+        _run(python, "-m", "pip", *by_hash, ROOT / "requirements-uv.lock")
+        uv: Words = (python, "-m", "uv", "pip")
+        _run(*uv, *by_hash, ROOT / "requirements.lock", "--python", python)
+        _run(python, ROOT / "infra" / "install_torch.py", ROOT / "constraints.txt")
     pip: Words = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
     _run(*pip, "--no-deps", "--no-index", "--ignore-installed", wheel)
     return python
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder outside the clone and outside /tmp, where DAGMan keeps no logs."""
+    """Return a folder outside the clone."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trialfleet"
     cache.mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryDirectory(prefix="release-", dir=cache)

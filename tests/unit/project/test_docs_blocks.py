@@ -29,7 +29,7 @@ from trialfleet.workflows.study.spec import Study
 # What else a page may call; each is a word of every shell, of Debian, of git or of HTCondor.
 OTHERS = {
     ".", "apt-get", "cat", "cd", "condor_config_val", "condor_q", "condor_rm", "condor_status",
-    "condor_submit_dag", "echo", "eval", "export", "git", "loginctl", "ls", "mlflow", "tail",
+    "condor_submit_dag", "echo", "eval", "export", "git", "loginctl", "ls", "mlflow", "tail", "uv",
 }  # fmt: skip
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 SHELL = blocks("shell")

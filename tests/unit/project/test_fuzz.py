@@ -95,7 +95,7 @@ def test_what_is_generated_is_a_study_before_it_is_changed(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_some_cases_of_each_kind_end_well(kind: str, tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=place()) as folder:  # not under /tmp: runs are planned
+    with tempfile.TemporaryDirectory(dir=place()) as folder:
         done = few_cases(kind, folder, tmp_path)
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["case"] for line in records if "case" in line] == list(range(25)), done.stderr

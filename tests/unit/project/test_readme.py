@@ -63,3 +63,30 @@ def test_make_install_makes_the_environment_and_nothing_else(tmp_path: Path) -> 
     assert f"-m venv {tmp_path}" in done.stdout
     assert f"touch {tmp_path}/run" in done.stdout
     assert "pool up" not in done.stdout
+
+
+def test_no_file_names_the_host_of_a_package_registry() -> None:
+    """Packages come from where the user's pip, uv, npm and apt are set up to take them."""
+    hosts = r"registry\.npm|npmjs\.(org|com)|pypi\.org|pythonhosted\.org|download\.pytorch\.org"
+    hosts += r"|deb\.debian\.org|crates\.io|jsdelivr\.net|unpkg\.com"
+    command = ["git", "grep", "--no-index", "--exclude-standard", "-nEI", hosts]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    others = [line for line in found.stdout.splitlines() if "/vendor/" not in line]
+    assert [line for line in others if not line.startswith("tests/unit/project/test_readme")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("a,b", "a comma"), ('a"b', "a double quote"), ("a|b", "'|'")]
+)
+def test_make_demo_refuses_a_folder_before_anything_is_loaded(
+    tmp_path: Path, name: str, fault: str
+) -> None:
+    clone = tmp_path / name
+    clone.mkdir()
+    for entry in ("Makefile", "src", "workflows"):
+        (clone / entry).symlink_to(ROOT / entry)
+    command = ["make", "demo", f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    assert fault in done.stderr
+    assert done.returncode == 2
+    assert not (tmp_path / "venv").exists()

@@ -331,9 +331,7 @@ def test_the_page_is_small(fleet: Fleet, regions: int, trials: int, size: int) -
 
 def test_the_libraries_are_those_that_are_pinned_and_each_has_its_licence() -> None:
     vendor = files("trialfleet.templates") / "report" / "vendor"
-    pinned = dict(
-        re.findall(r"([\w-]+)-([\d.]+)\.tgz$", (vendor / "packages.sha256").read_text(), re.M)
-    )
+    pinned = dict(re.findall(r"([\w-]+)@([\d.]+)$", (vendor / "packages.sha256").read_text(), re.M))
     code = {name: (vendor / file).read_text() for name, file in
             [("d3", "d3.min.js"), ("plot", "plot.umd.min.js")]}  # fmt: skip
     for name, text in code.items():

@@ -352,7 +352,7 @@ def test_nodes_are_told_with_price_and_health() -> None:
 
 def test_htmx_is_the_one_that_is_pinned_with_its_licence() -> None:
     vendor = ROOT / "templates" / "serve" / "vendor"
-    (pinned,) = re.findall(r"htmx\.org-([\d.]+)\.tgz$", (vendor / "packages.sha256").read_text())
+    (pinned,) = re.findall(r"htmx\.org@([\d.]+)$", (vendor / "packages.sha256").read_text())
     assert f'version:"{pinned}"' in (vendor / "htmx.min.js").read_text()
     assert "Zero-Clause BSD" in (vendor / "htmx.org.LICENSE").read_text()
 
