@@ -72,6 +72,11 @@ def needs_escape(text: str) -> bool:
     return '"' in text or "\\" in text or has_macro(text)
 
 
+def is_transferable(path: str) -> bool:
+    """Return whether HTCondor's lists of files to transfer, which have no quoting, can hold it."""
+    return "," not in path and path == path.strip() and not needs_escape(path)
+
+
 def has_macro(text: str) -> bool:
     """Whether the submit language would expand a part of `text`: $(X), $ENV(X), $$."""
     return re.search(r"\$\$|\$\w*\(", text) is not None

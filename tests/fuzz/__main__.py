@@ -61,7 +61,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def place() -> Path:
-    """A folder for what cases write: not under /tmp, where no run may lie."""
+    """A folder for the files of the cases."""
     place = platformdirs.user_cache_path("trialfleet") / "fuzz"
     place.mkdir(parents=True, exist_ok=True)
     return place

@@ -55,7 +55,7 @@ def end_as_by_interrupt(_number: int, _frame: FrameType | None) -> None:
 
 @pytest.fixture(scope="session")
 def session_folder(pytestconfig: pytest.Config) -> Iterator[Path]:
-    """A folder of this test run: not under /tmp, where DAGMan keeps no logs, and with a short path.
+    """A folder of this test run, with a short path.
 
     A guard removes it, and ends its pools, where this process is killed. What guards that were
     killed as well have left is removed first: nobody holds its lock.

@@ -109,7 +109,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mean", type=float, default=1.5, help="seconds between two events")
     parser.add_argument("--clocks", type=float, default=0.02, help="share of events that set it")
     parser.add_argument("--stopping", action="store_true", help="with early stopping")
-    parser.add_argument("--folder", type=Path, help="a new folder, not under /tmp")
+    parser.add_argument("--folder", type=Path, help="a new folder")
     parser.add_argument(
         "--matrix", action="store_true", help="kill each kind once in each phase of a region"
     )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trialfleet.infra.pool import connection
-from trialfleet.workflows.plan import planning as plan_module
 
 if TYPE_CHECKING:
     from tests.unit.report.report_browser import Browser
@@ -83,7 +82,6 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing is submitted here, so /tmp will do; and no HTCondor is asked."""
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "no-such-config"))
     monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-such-pool"))
     return tmp_path

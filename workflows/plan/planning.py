@@ -23,13 +23,13 @@ from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
-from trialfleet.render import needs_escape
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import StudyGraph, graph_of
 from trialfleet.workflows.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.plan.run_texts import texts_of
+from trialfleet.workflows.run_place import usable_place
 from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
@@ -53,7 +53,6 @@ _SANDBOX = (
 _GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
 _STOPPING_SANDBOX = (nodes.CHIRP, nodes.COURIER, nodes.STOP)  # … in one with early stopping
 _FOLDERS = (nodes.KERNELS, f"tabular/{tabular.SHARDED}")  # with trials for GPUs, and gangs
-_FORBIDDEN_PLACE = "/tmp"  # noqa: S108 - DAGMan (strict) refuses node logs there
 
 
 def write_plan(
@@ -93,7 +92,7 @@ def write_plan(
             f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
             f"digit first, and not as files of ours: {LATEST!r}, 'study.yaml', 'daily.…'"
         )
-    folder = RunFolder(_usable_place(out))
+    folder = RunFolder(_free_place(out))
     code = _trainer_files(study)
     for region in study.region_table:
         _check_sandbox(region, [*code, *map(Path, study.data_of(region))], _own_names(study))
@@ -115,20 +114,8 @@ def write_plan(
     return folder
 
 
-def _usable_place(out: Path) -> Path:
-    place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
-    # A "|" in the name of a configuration file means the output of a program.
-    if needs_escape(str(place)) or "|" in str(place) or not str(place).isprintable():
-        raise InputError(
-            f"the run's folder {str(place)!r} has what DAGMan can't take: a double quote, a "
-            "backslash, '|', '$(', '$$' or a character that does not print; choose another with "
-            "--out"
-        )
-    if place.is_relative_to(_FORBIDDEN_PLACE):
-        raise InputError(
-            f"the run's folder {str(place)!r} is under /tmp, where DAGMan refuses to "
-            "keep its logs; choose another with --out"
-        )
+def _free_place(out: Path) -> Path:
+    place = usable_place(out)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise _taken(place)
     return place

@@ -13,12 +13,14 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.attempts import resource_limits
 from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.plan import pool_choices
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import autoscale_of
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run.estimate import costs_before
 from trialfleet.workflows.run.former_runs import former_tasks
+from trialfleet.workflows.run_place import warning_about
 from trialfleet.workflows.study.daily import DATE, RunsDay
 from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
 from trialfleet.workflows.study.loading import load_dated, load_whole
@@ -107,16 +109,22 @@ def _plan(
     place = None if out is None else Path(out)
     if run is not None:
         place = place or default_folder(study, run)
-        return Run(write(study, run=run, out=place).root)
+        return _written(write(study, run=run, out=place), notice)
     try:
         claim = claim_run(study, place)
     except OSError as error:
         raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
     try:
-        return Run(write(study, run=claim.run, out=claim.place).root)
+        return _written(write(study, run=claim.run, out=claim.place), notice)
     except BaseException:
         claim.release()
         raise
+
+
+def _written(folder: RunFolder, notice: Callable[[str], None] | None) -> Run:
+    if notice and (warning := warning_about(folder.root)):
+        notice(warning)
+    return Run(folder.root)
 
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:

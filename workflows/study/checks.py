@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from trialfleet.render import has_macro, needs_escape
+from trialfleet.render import has_macro, is_transferable
 from trialfleet.sections import matches, not_empty, one_line, refusal, schema_of
 from trialfleet.workflows.names import check_region_name
 
@@ -29,7 +29,7 @@ def transferable(value: str) -> str:
     Raises:
         ValueError: the list would be read differently.
     """
-    if "," in value or value != value.strip() or needs_escape(value):
+    if not is_transferable(value):
         raise ValueError(
             f"{value!r} can't be sent by HTCondor's file transfer: no comma, double quote, "
             "backslash, macro such as $(X) or $$, or blank at an end"

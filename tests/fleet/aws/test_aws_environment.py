@@ -21,7 +21,6 @@ from trialfleet.infra.fleet.aws.account import SECRETS, AwsEnvironment
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.scaling.last_report import read_report
-from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 
 KEYS = "[default]\naws_access_key_id = testing\naws_secret_access_key = testing\n"
@@ -31,7 +30,6 @@ OTHER = "999988887777"
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing is submitted here, so /tmp will do."""
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     return tmp_path
 
 

@@ -10,7 +10,6 @@ import pytest
 from tests.fleet.mock_aws.moto_account import HOME, Account
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
-from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.study.spec import Study
@@ -21,7 +20,6 @@ ROWS = "y,n\n" + "".join(f"{'ab'[i % 2]},{i % 7}\n" for i in range(40))
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for runs. Nothing is submitted here, so /tmp will do."""
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     for name in ("id", "secret"):
         (tmp_path / name).write_text("testing\n")
     return tmp_path

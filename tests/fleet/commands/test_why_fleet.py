@@ -26,7 +26,6 @@ from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.nodes import Demand, PoolNode, PoolView
 from trialfleet.infra.fleet.scaling.loop import Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.plan.planning import write_plan
@@ -45,7 +44,6 @@ WAITS = Queued(job="7.0", seconds=90, prospects=EMPTY)
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """A run whose study has a fleet."""
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-pool"))
     fleet = {"aws_regions": [HOME], "name": "demo", "zones": [f"{HOME}a"], "ami": IMAGE}
     study = make_study(tmp_path, fleet=fleet, accelerator="gpu")

@@ -21,7 +21,6 @@ from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.costs.items import Item, Kind, add, sums
-from trialfleet.workflows.plan import planning
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.costs import read_costs
 from trialfleet.workflows.scripts.report_node import write_report
@@ -33,7 +32,6 @@ Plan = Callable[[World, str], Run]
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing is submitted here, so /tmp will do; and no HTCondor is asked."""
-    monkeypatch.setattr(planning, "_FORBIDDEN_PLACE", "/nowhere")
     monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "no-such-config"))
     monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-such-pool"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -13,7 +13,6 @@ import pytest
 from trialfleet.errors import InputError
 from trialfleet.workflows.models.folders import adopt, models_folder_of
 from trialfleet.workflows.models.latest import promote
-from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.new_run import plan
 from trialfleet.workflows.scripts.publish_node import publish_region
@@ -141,15 +140,13 @@ def test_no_models_are_put_into_a_published_model(tmp_path: Path, place: str) ->
 def test_a_plan_and_a_publication_move_them_with_a_line(
     models: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     notices: list[str] = []
     run = plan(
         study_called("ours", tmp_path), run="r3", out=tmp_path / "run", notice=notices.append
     )
-    assert notices == [adopted(4, models, "ours")]
+    assert adopted(4, models, "ours") in notices
     publish_formerly(models, "A", "ours", "r0", 1)  # by a run of the earlier release
     folder = RunFolder(run.folder)
     assert publish_region(folder, "A") != 0  # nothing was trained

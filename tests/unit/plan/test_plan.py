@@ -45,7 +45,6 @@ def make_study(folder: Path, **changes: object) -> Study:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for runs. Nothing is submitted here, so /tmp will do."""
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     return tmp_path
 
 
@@ -63,7 +62,6 @@ import sys
 from pathlib import Path
 from trialfleet.workflows.plan import planning as plan
 from trialfleet.workflows.study.frozen import load_frozen
-plan._FORBIDDEN_PLACE = "/nowhere"
 frozen = load_frozen(Path(sys.argv[1]))
 plan.write_plan(frozen.study, run="r1", out=Path(sys.argv[2]), created=frozen.created)
 """
@@ -209,9 +207,7 @@ def test_a_run_id_that_is_no_plain_name_is_refused(place: Path, run: str) -> Non
         write_plan(make_study(place), run=run, out=place / "run")
 
 
-def test_places_where_dagman_keeps_no_logs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--out"):
-        write_plan(make_study(tmp_path), run="r1", out=Path("/tmp/some-run"))
+def test_places_that_dagman_cannot_take_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="character"):
         write_plan(make_study(tmp_path), run="r1", out=Path('/var/a"b'))
 

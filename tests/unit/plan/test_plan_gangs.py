@@ -11,7 +11,6 @@ from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.planning import write_plan
@@ -25,7 +24,6 @@ NODES = {"nodes": {"min": 2, "max": 4}}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     return tmp_path
 
 

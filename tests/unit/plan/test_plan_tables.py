@@ -22,7 +22,6 @@ from trialfleet.nodes.tabular.table import read_table
 from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan import tables as planning
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
@@ -52,7 +51,6 @@ def frame(seed: int, rows: int = ROWS) -> pl.DataFrame:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for runs, with a CSV file for two regions. Nothing is submitted: /tmp will do."""
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     (tmp_path / "data").mkdir()
     for seed, region in enumerate(("north", "south")):
         frame(seed).write_csv(tmp_path / f"data/{region}.csv")

@@ -11,7 +11,6 @@ import pytest
 from tests.unit.plan.test_plan import make_study
 from trialfleet.workflows.dagman.health import IDLE
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.status.waiting import Waiting
@@ -23,7 +22,6 @@ TRIAL = {"JobStatus": IDLE, "JobUniverse": 5, "EnteredCurrentStatus": 0}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     fleet = {"aws_regions": ["eu-west-1"]}
     study = make_study(tmp_path, fleet=fleet, accelerator="gpu")
     planned = write_plan(study, run="r1", out=tmp_path / "run")

@@ -88,7 +88,6 @@ def test_the_first_trainer_leaves_a_model_and_goes_on_after_an_interruption(
 def test_the_tabular_example_brings_its_data_and_plans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan, "_FORBIDDEN_PLACE", "/nowhere")
     made = []
     for name in ("a", "b"):
         result = CliRunner().invoke(main, ["init", str(tmp_path / name), "--example", "tabular"])

@@ -15,7 +15,6 @@ from tests.unit.plan.test_plan import make_study
 from trialfleet.optimizer.sampling.startup import default_startup, first_led
 from trialfleet.optimizer.sampling.suggest import in_startup
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.run.run import Run
@@ -24,7 +23,6 @@ from trialfleet.workflows.study.frozen import load_frozen
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(plan_module, "_FORBIDDEN_PLACE", "/nowhere")
     return tmp_path
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.study.study_texts import TRAINER, error_of, with_line, write
 from trialfleet import StudyError, plan
-from trialfleet.workflows.plan import planning, pool_choices
+from trialfleet.workflows.plan import pool_choices
 from trialfleet.workflows.plan.pool_choices import PoolLook
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
@@ -134,7 +134,6 @@ def test_a_python_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
 def test_a_run_knows_where_its_study_sets_a_trials_limits(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "_FORBIDDEN_PLACE", "/nowhere")
     text = with_line(TRAINER, "trainer: {command: [python3, train.py], files: [train.py]}")
     study = write(folder, text + "resources:\n  cpus: 1\n  memory: 1GB\n")
     frozen = load_frozen(plan(study, out=folder / "run", run="r").folder / "study.yaml")

@@ -16,7 +16,6 @@ from trialfleet.nodes.tabular.settings import METRICS, Settings
 from trialfleet.nodes.tabular.table import read_table
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan import planning
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions
 from trialfleet.workflows.tables.reading import CSV, PARQUET
@@ -61,7 +60,6 @@ def test_the_error_of_a_column_that_is_not_there_is_what_plan_prints(
     [shown] = [text.removesuffix("\n") for text in blocks("text") if "there is no column" in text]
     shortest = blocks("yaml")[0].replace("target: churned", "target: churn")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(planning, "_FORBIDDEN_PLACE", "/nowhere")
     Path("study.yaml").write_text(shortest)
     Path("data").mkdir()
     for region in ("north", "south"):

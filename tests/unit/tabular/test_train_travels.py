@@ -17,7 +17,6 @@ from trialfleet.workflows.study.spec import Study
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for runs. Nothing is submitted here, so /tmp will do."""
-    monkeypatch.setattr(plan, "_FORBIDDEN_PLACE", "/nowhere")
     return tmp_path
 
 

@@ -10,6 +10,7 @@ import optuna
 import pytest
 
 from trialfleet.optimizer import RegionSampler
+from trialfleet.optimizer.sampling.suggest import Direction
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ def test_a_range_that_changes_counts_from_then_on() -> None:
 )
 @pytest.mark.parametrize("others", [[], [1.0, 2.0]])
 def test_infinite_and_huge_values_are_taken(
-    extremes: list[float], others: list[float], direction: str
+    extremes: list[float], others: list[float], direction: Direction
 ) -> None:
     values = itertools.cycle([*others, *extremes])
     study = optuna.create_study(

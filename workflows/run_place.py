@@ -1,0 +1,64 @@
+"""The place of a run's folder: a path that DAGMan takes.
+
+    python3 -m trialfleet.workflows.run_place FOLDER
+
+says what is wrong with a path, before anything is installed: the standard library is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.render import is_transferable, needs_escape
+
+_TEMPORARY = Path("/tmp")  # noqa: S108 - DAGMan's default is to refuse its log there
+
+
+def usable_place(out: Path) -> Path:
+    """Return the absolute path of a run's folder.
+
+    Raises:
+        InputError: DAGMan can't take such a path.
+    """
+    place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
+    # A "|" in the name of a configuration file means the output of a program.
+    if needs_escape(str(place)) or "|" in str(place) or not str(place).isprintable():
+        raise InputError(
+            f"the run's folder {str(place)!r} has what DAGMan can't take: a double quote, a "
+            "backslash, '|', '$(', '$$' or a character that does not print; choose another with "
+            "--out"
+        )
+    return place
+
+
+def warning_about(place: Path) -> str | None:
+    """Return what a user should know of a usable place; None where there is nothing."""
+    if not place.is_relative_to(_TEMPORARY):
+        return None
+    return (
+        f"the run's folder {str(place)!r} is under {_TEMPORARY}, which many machines empty at a "
+        "reboot: for a run that should last, choose another with --out"
+    )
+
+
+def main() -> None:
+    """Check the place of a run of the clone's own example, whose data are sent from there."""
+    place = usable_place(Path(sys.argv[1]))
+    if not is_transferable(str(place)):
+        raise InputError(
+            f"{str(place)!r} has a comma, which HTCondor's file transfer can't take: rename that "
+            "folder"
+        )
+    existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"the run's folder {str(place)!r} can't be made: {existing} is read-only")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"Error: {error}")
