@@ -2,8 +2,8 @@
 
     python -I -S client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
-prints the service's message and exits with the code that it says; without a service, with 75 if
-that may pass (EX_TEMPFAIL of sysexits.h: try again later), else with 1.
+prints the service's message and exits with the code that it says; without a service, with 75 for
+ten minutes, and as long as it may pass (EX_TEMPFAIL of sysexits.h: try again later), then with 1.
 DAGMan runs this before and after every trial, so it starts as fast as Python itself: one file of
 the standard library, without its slower modules (socket, json and contextlib take 14 ms here).
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from _socket import AF_UNIX, SOCK_STREAM  # socket's own part in C
+from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET  # socket's own part in C
 from _socket import socket as Socket  # noqa: N812
 
 TYPE_CHECKING = False  # typing and subprocess are slow to import
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 SOCKET = "service.sock"
 LOCK = "service.lock"  # held by the service, and by the client that starts it
 LOG = "service.log"
+TROUBLE = "service.trouble.json"  # why the service does not answer; absent while it does
 POLL_SECONDS = 0.02
 START_SECONDS = 120.0  # for a service to listen, its imports included
 RESTART_SECONDS = 1.0  # before another start, when the started one ended without listening
 FAILED_STARTS = 3
 REPLY_SECONDS = 600.0
+NOTE_SECONDS = 20.0  # of silence, after which a client notes it
 ATTEMPTS = 5
+PATIENCE_SECONDS = 600.0  # with a service that can't be started
 EXIT_NO_SERVICE = 75
 FULL = {errno.ENOSPC, errno.EDQUOT}  # a disk: that may pass by itself
 DYING_SECONDS = 0.1  # a killed process may accept connections for a moment
@@ -49,6 +52,10 @@ class ServiceError(Exception):
     def __init__(self, message: str, *, for_now: bool = False) -> None:
         super().__init__(message)
         self.for_now = for_now
+
+
+class NobodyWaitsError(ServiceError):
+    """The DAGMan whose script this is has ended: that says nothing of the service."""
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
@@ -69,8 +76,8 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
         connection = _connect(folder) or _start_and_connect(folder, start)
         try:
             if os.getppid() != parent:  # its successor asks for itself, and may be further on
-                raise ServiceError("the DAGMan whose script this is has ended")
-            reply = _exchange(connection, words)
+                raise NobodyWaitsError("the DAGMan whose script this is has ended")
+            reply = _exchange(connection, words, folder)
         finally:
             connection.close()
         if reply is not None:
@@ -105,17 +112,14 @@ def _connect(folder: str) -> Socket | None:
     return connection
 
 
-def _exchange(connection: Socket, words: list[str]) -> tuple[int, str] | None:
+def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, str] | None:
     """Return the reply to `words`, None if the service ended before it replied in full."""
     content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
-    connection.settimeout(REPLY_SECONDS)
     received = b""
     try:
         connection.sendall(b"%d\n%b" % (len(content), content))
-        while part := connection.recv(1 << 16):
+        while part := _receive(connection, words, folder):
             received += part
-    except TimeoutError as error:
-        raise ServiceError(f"no reply within {REPLY_SECONDS:g} s", for_now=True) from error
     except OSError:
         return None
     head, _, message = received.partition(b"\n")
@@ -125,13 +129,95 @@ def _exchange(connection: Socket, words: list[str]) -> tuple[int, str] | None:
     return None
 
 
+def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
+    """Return what the service sends next; while it is silent, note that again and again.
+
+    Raises:
+        ServiceError: the service sends nothing for too long.
+    """
+    connection.settimeout(NOTE_SECONDS)
+    silent = 0.0
+    while True:
+        try:
+            return connection.recv(1 << 16)
+        except TimeoutError:
+            silent += NOTE_SECONDS
+        who = f"the optimiser's service (process {_process_of(connection)})"
+        trouble = f"{who} has not answered {' '.join(words[:3])} for {silent:g} s"
+        if silent >= REPLY_SECONDS:
+            raise ServiceError(trouble, for_now=True)
+        if not _logs(folder):
+            _note(folder, trouble, waiting=True)
+
+
+def _process_of(connection: Socket) -> int:
+    """Return the number of the process that listens at the other end."""
+    size = 4
+    found = connection.getsockopt(SOL_SOCKET, SO_PEERCRED, 3 * size)
+    return int.from_bytes(found[:size], sys.byteorder)
+
+
+def _logs(folder: str) -> bool:
+    """Return whether the service has logged anything lately: it may have others to answer."""
+    import time
+
+    try:
+        last = os.stat(os.path.join(folder, LOG)).st_mtime  # noqa: PTH116, PTH118
+    except OSError:
+        return False
+    return time.time() - last < NOTE_SECONDS
+
+
+def _note(folder: str, error: str, *, waiting: bool = False) -> float:
+    """Note why the service does not answer; return for how many seconds it hasn't.
+
+    Args:
+        folder: the run's folder; where nothing can be noted there, infinity is returned.
+        error: why.
+        waiting: whether a client waits at this moment.
+    """
+    import json
+    import time
+
+    path, now = os.path.join(folder, TROUBLE), time.time()  # noqa: PTH118
+    beside = f"{path}.{os.getpid()}"
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            since = min(float(json.load(file)["since"]), now)
+    except (OSError, ValueError, TypeError, KeyError):
+        since = now
+    noted = {"error": error, "waiting": waiting, "time": now, "since": since}
+    try:
+        with open(beside, "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(noted, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)  # noqa: PTH105
+    except OSError:
+        _remove(beside)
+        return float("inf")
+    return now - since
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108
+    except OSError:  # contextlib is slow to import
+        return
+
+
 def _start_and_connect(folder: str, start: list[str]) -> Socket:
     """Start a service, or let another client do so, and return a connection to it."""
     import time
 
-    deadline = time.monotonic() + START_SECONDS
+    begin = time.monotonic()
+    deadline, next_note = begin + START_SECONDS, begin + NOTE_SECONDS
     next_start, failed, service = 0.0, 0, None
     while time.monotonic() < deadline:
+        if time.monotonic() >= next_note:
+            next_note += NOTE_SECONDS
+            waited = time.monotonic() - begin
+            _note(folder, f"no optimiser's service has listened for {waited:.0f} s", waiting=True)
         if service is None and time.monotonic() >= next_start:
             service = _start(folder, start)
         elif service is not None and service.poll() is not None:
@@ -203,7 +289,11 @@ def main(arguments: list[str]) -> int:
     try:
         code, message = request(folder, words, start)
     except ServiceError as error:
-        code, message = EXIT_NO_SERVICE if error.for_now else 1, f"trialfleet: {error}"
+        is_asked = not isinstance(error, NobodyWaitsError)
+        may_pass = is_asked and _note(folder, str(error)) < PATIENCE_SECONDS
+        code, message = EXIT_NO_SERVICE if error.for_now or may_pass else 1, f"trialfleet: {error}"
+    else:
+        _remove(os.path.join(folder, TROUBLE))  # noqa: PTH118
     if message:  # in whatever locale DAGMan runs scripts
         (sys.stderr if code else sys.stdout).buffer.write(
             message.encode("utf-8", "backslashreplace") + b"\n"

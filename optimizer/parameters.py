@@ -8,10 +8,11 @@ domain where `log` is set), and `resolve(x)` is the parameter's own value that e
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, LiteralString, Self
 
 from pydantic import (
     BeforeValidator,
@@ -39,9 +40,20 @@ def _scalar(given: object) -> Scalar:
     """Return `given` unchanged: a pydantic union would report one error per member."""
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
-    if isinstance(given, float) and not math.isfinite(given):
-        raise PydanticCustomError("scalar", "must be finite")
+    if problem := scalar_problem(given):
+        raise PydanticCustomError("scalar", problem)
     return given
+
+
+def scalar_problem(given: Scalar) -> LiteralString | None:
+    """Return why storages and samplers can't keep a value; None: they can."""
+    if isinstance(given, str):
+        is_text = not any("\ud800" <= letter <= "\udfff" for letter in given)
+        return None if is_text else "must be Unicode text: half of a surrogate pair is none"
+    try:
+        return None if math.isfinite(given) else "must be finite"
+    except OverflowError:
+        return "must be finite: there is no double as large as this integer"
 
 
 GivenScalar = Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]
@@ -63,6 +75,8 @@ Condition = Annotated[
 ]
 
 LARGEST_INT = 2**53  # beyond it a double, which is what storages and samplers keep, skips integers
+FINEST_STEP = 1e-7  # of the larger bound: doubles round finer steps to others
+NARROWEST = 1e-12  # of the larger bound: a narrower range holds a few doubles only
 ON_GRID = 1e-6  # of a step: 0.1 + 0.2 counts as 0.3
 
 
@@ -198,9 +212,22 @@ class FloatParameter(Parameter):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong: the field and a sentence."""
-        yield from _range_problems(self, self.step is not None)
+        yield from _range_problems(self, self.step is not None, self._double_problems())
         if self.log and self.low <= 0:
             yield "low", f"must be above 0 with log: true, not {self.low}"
+
+    def _double_problems(self) -> Iterator[tuple[str, str]]:
+        """A sampler computes with the range's width, and with the places of values in it."""
+        largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
+        if not math.isfinite(self.high - self.low + step):
+            most = f"{sys.float_info.max:.2g}"
+            yield "high", f"{self.high} is too far from low, {self.low}: less than {most} apart"
+        elif self.high - self.low < max(NARROWEST * largest, sys.float_info.min):
+            least = f"{max(NARROWEST * largest, sys.float_info.min):.2g}"
+            yield "high", f"{self.high} is too close to low, {self.low}: {least} or more apart"
+        elif 0 < step < FINEST_STEP * largest:
+            least = f"{FINEST_STEP * largest:.2g}"
+            yield "step", f"{step} is too fine for this range: {least} or more, or no step at all"
 
     def _clip(self, value: float) -> float:
         return min(max(value, self.low), self.high)
@@ -267,9 +294,16 @@ class IntParameter(Parameter):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong: the field and a sentence."""
-        yield from _range_problems(self, self.step not in {None, 1})
+        yield from _range_problems(self, self.step not in {None, 1}, self._width_problems())
         if self.log and self.low < 1:
             yield "low", f"must be at least 1 with log: true, not {self.low}"
+
+    def _width_problems(self) -> Iterator[tuple[str, str]]:
+        if self.high - self.low > LARGEST_INT:
+            yield (
+                "high",
+                f"{self.high} is too far from low, {self.low}: at most {LARGEST_INT} apart",
+            )
 
     @property
     def _stride(self) -> int:
@@ -341,7 +375,7 @@ def _exact(number: float) -> Decimal:
 
 
 def _range_problems(
-    given: FloatParameter | IntParameter, stepped: bool
+    given: FloatParameter | IntParameter, stepped: bool, of_width: Iterator[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with bounds, step or default."""
     if given.low >= given.high:
@@ -352,6 +386,9 @@ def _range_problems(
         return
     if given.log and stepped:
         yield "step", "can't be combined with log: true"
+        return
+    if problem := next(of_width, None):
+        yield problem
         return
     if given.step is not None and (_exact(given.high) - _exact(given.low)) % _exact(given.step):
         steps = (given.count or 1) - 1

@@ -25,6 +25,7 @@ from trialfleet.optimizer.parameters import (
     Parameter,
     Scalar,
     same,
+    scalar_problem,
 )
 from trialfleet.sections import refuse
 from trialfleet.spelling import did_you_mean
@@ -63,8 +64,8 @@ def _parse(given: Any) -> Any:
     if not isinstance(given, str | int | float):
         text = "must be a parameter (with a type) or a constant: text, a number, true or false"
         refuse("Parameter", [((), text, given)])
-    if isinstance(given, float) and not math.isfinite(given):
-        refuse("Parameter", [((), "a constant must be finite", given)])
+    if problem := scalar_problem(given):
+        refuse("Parameter", [((), f"a constant {problem}", given)])
     return given
 
 

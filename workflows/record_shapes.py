@@ -5,6 +5,7 @@ A key that isn't named here may hold anything: other releases may note more.
 
 from __future__ import annotations
 
+from datetime import datetime  # pydantic reads it
 from typing import (
     Literal,
     NotRequired,  # pydantic wants that one before Python 3.12
@@ -75,6 +76,31 @@ class Stopped(TypedDict):
 
     reason: NotRequired[str]
     removed: NotRequired[bool]
+    script: NotRequired[str]  # that failed again and again
+
+
+class StoppedRun(TypedDict):
+    """stopped.json of a run: who stopped it, and when."""
+
+    by: str
+    time: datetime
+
+
+class FailingNotes(TypedDict):
+    """One script of failing.json; see `failing.FailingScript`."""
+
+    node: str
+    script: str
+    error: str
+    cause: Literal["error", "storage", "space"]
+    times: int
+    since: datetime
+
+
+class FailingScripts(TypedDict):
+    """failing.json."""
+
+    scripts: list[FailingNotes]
 
 
 class _Model(TypedDict):

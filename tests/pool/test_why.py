@@ -13,8 +13,10 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor
 from trialfleet import Run, RunState
+from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.failing import TRIES
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.why.answer import Answer
 from trialfleet.workflows.why.explain import why
@@ -89,10 +91,56 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
     too_large.stop()
 
 
-def test_a_trainer_that_crashes_is_named_with_its_last_words(make_run: MakeRun) -> None:
-    run = make_run({"mood": "fails"}, budget={"trials": 1, "lanes": 1}, retries=0)
+def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
+    make_run: MakeRun, work: Path, wait_for: WaitFor
+) -> None:
+    """Three regions: a trainer that crashes; data that go before the full training; no trial."""
+    for name in ("gate", "data"):
+        (work / name).mkdir()
+    data = {name: work / "data" / name for name in ("A", "gone", "shut")}
+    for file in data.values():
+        file.write_text("1")
+    heard, tell = work / "heard", f"cat >> '{work}/heard'; echo >> '{work}/heard'"
+    run = make_run(
+        {"gate": str(work / "gate")},
+        regions={"A": {"search_space": {"mood": "fails"}}, "gone": {}, "shut": {}},
+        data="data/{region}",
+        budget={"trials": 1, "lanes": 1},
+        retries=0,
+        notify=[{"command": ["sh", "-c", tell]}],
+    )
+    folder = RunFolder(run.folder)
+    order = folder.region("shut").trial("shut.l1.t01").trial_json
+    order.mkdir(parents=True)  # so that the trial's order can't be written
     run.submit()
-    assert run.wait().state is RunState.FAILED
+    wait_for(lambda: run.status().regions[1].running)
+    assert asked(run, "gone").kind == "well"
+    data["gone"].unlink()
+    (work / "gate" / "gone.l1.t01").touch()
+
+    wait_for(lambda: len(run.status().failing) == 2)
+    lacks = f"the data can't be read: {data['gone']}: No such file or directory"
+    again = "; it will be tried again"
+    shut = f"shut: ask of shut.l1.t01 fails: {order}: Is a directory{again}"
+    assert run.status().failing == (f"gone: ask-best of gone.best fails: {lacks}{again}", shut)
+    assert run.status().state is RunState.RUNNING
+    assert (asked(run, "gone").kind, asked(run, "shut").kind) == ("data-missing", "script")
+    assert asked(run, "shut.l1.t01").kind == "script"
+    wait_for(lambda: heard.exists() and all(each in heard.read_text() for each in (lacks, shut)))
+
+    for name in ("gone", "shut"):  # as if they had failed for two minutes
+        failing = folder.region(name).failing
+        content = json.loads(failing.read_text())
+        content["scripts"][0]["times"] = TRIES - 1
+        write_json(failing, content)
+    ended = run.wait()
+    assert (ended.state, ended.troubles) == (RunState.FAILED, ())
+    assert [each.reason for each in ended.regions[1:]] == [lacks, f"{order}: Is a directory"]
+    answers = [asked(run, name) for name in ("gone", "shut")]
+    assert [answer.kind for answer in answers] == ["data-missing", "script"]
+    assert [answer.command for answer in answers] == [f"trialfleet resume {run.folder}"] * 2
+    assert "person" not in {answer.blame for answer in [*answers, asked(run, None)]}
+
     answer = asked(run, "A")
     assert (answer.kind, answer.blame) == ("crash", "user")
     assert "exit code 1: I always fail" in answer.why

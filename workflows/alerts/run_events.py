@@ -51,6 +51,7 @@ class RunEvents:
         status = self._reader.read()
         self.is_over = status.ended
         found = [*self._of_regions(status), *self._of_money(status)]
+        found += [self._attention(trouble) for trouble in status.failing]
         found += self._lasting("attention", _troubles(status))
         if not self.is_over:
             found += self._lasting("fleet-short", self._shortages(status))
@@ -173,8 +174,11 @@ class RunEvents:
         for key in keys:
             self._since.setdefault(key, now)
             if now - self._since[key] >= LASTING:
-                text = f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}"
-                yield self._of_run(kind, kinds[key[1]], text, same=key[1])
+                yield self._attention(kinds[key[1]], kind)
+
+    def _attention(self, trouble: str, kind: EventKind = "attention") -> Event:
+        text = f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}"
+        return self._of_run(kind, trouble, text, same=kind_of(trouble))
 
     def _end(self, status: RunStatus) -> Event:
         good = sum(region.stage.is_good for region in status.regions)

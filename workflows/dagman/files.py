@@ -56,19 +56,16 @@ def ended_by_error(files: DagFiles) -> bool:
     return _metric(files, "DagStatus") == _ENDED_BY_ERROR
 
 
-def was_removed(files: DagFiles) -> bool:
-    """Whether the last that happened to the DAGMan job is that somebody removed it.
+def removal(files: DagFiles) -> str | None:
+    """Return the reason with which the DAGMan job was removed; None if it wasn't, or began anew.
 
     From the log's end: htcondor2's reader would read all of it at each look at a run.
     """
-    events = re.findall(rb"^(\d{3}) \(", _end_of_log(files), re.MULTILINE)
-    return bool(events) and events[-1] == _JOB_ABORTED
-
-
-def was_stopped(files: DagFiles) -> bool:
-    """Whether the last that happened to the DAGMan job is that `trialfleet stop` removed it."""
-    last = re.split(rb"^\.\.\.\n(?=\d{3} \()", _end_of_log(files), flags=re.MULTILINE)[-1]
-    return last.startswith(_JOB_ABORTED) and STOP_REASON.encode() in last
+    last = re.split(rb"^(?=\d{3} \()", _end_of_log(files), flags=re.MULTILINE)[-1]
+    if not last.startswith(_JOB_ABORTED):
+        return None
+    lines = [line.strip() for line in last.decode(errors="replace").splitlines()[1:]]
+    return next((line for line in lines if line not in {"", "..."}), "no reason given")
 
 
 def _end_of_log(files: DagFiles) -> bytes:

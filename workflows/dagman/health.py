@@ -19,7 +19,7 @@ from trialfleet.workflows.dagman.files import (
     ended_by_error,
     passed_over,
     read_node_status,
-    was_removed,
+    removal,
 )
 from trialfleet.workflows.dagman.recovery import is_locked
 from trialfleet.workflows.plan.dag_files import DagFiles
@@ -276,7 +276,7 @@ def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
 def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
     """A DAGMan that came to no end of its own: it removes its lock then."""
     for files, region in graphs:
-        if files.lock.exists() and not is_locked(files) and not was_removed(files):
+        if files.lock.exists() and not is_locked(files) and removal(files) is None:
             return region, "HTCondor's queue has lost its DAGMan"
     return None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -103,6 +105,7 @@ def submit(folder: RunFolder, region: str | None = None) -> str:
     """
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
+    folder.stopped.unlink(missing_ok=True)
     _remove_all(folder)
     _clear(folder.all_dags() if region is None else [own])
     job = job_queue.submit(own)
@@ -137,7 +140,15 @@ def stop(folder: RunFolder) -> None:
     own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
     job_queue.act("Remove", own, STOP_REASON)
     _wait_until_gone(folder)
+    write_json(folder.stopped, {"by": _user(), "time": datetime.now(UTC).isoformat()})
     _clear(folder.all_dags())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        return f"user {os.getuid()}"
 
 
 def _remove_all(folder: RunFolder) -> None:

@@ -13,6 +13,9 @@ RUN/client                        what the nodes' scripts call
 RUN/start                         what starts the trainer in a trial's sandbox
 RUN/code/                         the trainer's files, as they were when the run was planned
 RUN/service.{lock,sock,log}       the optimiser's service
+RUN/service.trouble.json          why it does not answer, if it doesn't
+RUN/stopped.json                  who stopped the run, if a person did
+RUN/failing.json                  why its report can't be written, if it can't
 RUN/gang.{sub,lock,log}           the keeper of its gangs, in a study whose trials are gangs
 RUN/mends.json                    what the supervisor mended
 RUN/checksums.jsonl               the checksums of the data files that were read
@@ -26,6 +29,7 @@ RUN/no-model.json                 that a full training left no model, and whose
 RUN/check/                        the trainer's dry start, if it failed: a trial
 RUN/regions/SLUG/region.dag       a region's graph, submittable alone
 RUN/regions/SLUG/scripts.log      what its nodes' scripts printed
+RUN/regions/SLUG/failing.json     which of its scripts fail at this moment, and why
 RUN/regions/SLUG/stopped.json     why the region stopped early, if it did
 RUN/regions/SLUG/spent.json       which budget pays for no more of its trials
 RUN/regions/SLUG/published.json   where its model was published, once it was
@@ -50,6 +54,7 @@ from trialfleet.optimizer.client import LOG
 from trialfleet.workflows.plan.dag_files import DagFiles
 
 TRIALS = "trials"
+FAILING = "failing.json"
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,11 @@ class RegionFolder:
     def scripts_log(self) -> Path:
         """What the PRE and POST scripts printed."""
         return self.root / "scripts.log"
+
+    @cached_property
+    def failing(self) -> Path:
+        """The last error of each script that fails; absent until one has."""
+        return self.root / FAILING
 
     @cached_property
     def stopped(self) -> Path:
@@ -325,6 +335,16 @@ class RunFolder:
     def fleet_state(self) -> Path:
         """What the fleet's autoscaler did last and what the fleet has cost so far."""
         return self.root / "fleet.json"
+
+    @cached_property
+    def stopped(self) -> Path:
+        """Who stopped the run; absent unless a person did, and once it goes on."""
+        return self.root / "stopped.json"
+
+    @cached_property
+    def failing(self) -> Path:
+        """Why the report can't be written; absent until it couldn't be."""
+        return self.root / FAILING
 
     @cached_property
     def hand(self) -> Path:

@@ -25,6 +25,7 @@ EXITS = {
 }
 RESTARTS = 10  # so often a region's DAGMan is replaced by another before the region is given up
 NODE_FAULTS = 10  # so many further attempts a node of the graph gets that a machine is to blame for
+PUBLISH_RETRIES = 3  # of the job that publishes a model, after an error that nothing foresaw
 SLACK = 1.25  # nodes of a lane / its share of the trials
 
 

@@ -15,6 +15,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import (
     EXITS,
     NODE_FAULTS,
+    PUBLISH_RETRIES,
     RESTARTS,
     RegionGraph,
     StudyGraph,
@@ -120,6 +121,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         best={"name": region.best, "folder": files.best.root},
         gate={"name": region.gate, "folder": files.gate.root} if region.gated else None,
         publish=region.publish,
+        publish_retries=PUBLISH_RETRIES,
         tuned=region.tuned,
         publishes=region.publishes,
         gang=region.gangs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.region_types import Assignment
 from trialfleet.optimizer.service import Reply
@@ -9,6 +10,7 @@ from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.outcome import Complete, Unpaid
 from trialfleet.workflows.attempts.retries import Attempts
+from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
 from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.table_findings import source_of_table
@@ -44,7 +46,7 @@ class FinalScripts:
                 self._study.data_of(self._studies.regions[slug].name)
             )
         except OSError as error:
-            return Reply(EXITS["retry"], f"{node}: the data can't be read: {error}")
+            raise InputError(f"{DATA_UNREADABLE}: {words_of(error)}") from error
         if data is None:
             return Reply(EXITS["defer"], f"{node}: waits for the checksums of the region's data")
         self._studies.go_on(slug)

@@ -16,6 +16,7 @@ conclude REGION NODE                     end a region whose study publishes noth
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,16 +28,26 @@ from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED
+from trialfleet.workflows.dagman.failing import (
+    TRIES,
+    Cause,
+    failing_scripts,
+    note_failure,
+    note_success,
+    words_of,
+)
+from trialfleet.workflows.dagman.files import read_node_status, removal
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.latest import why_not_latest
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
-from trialfleet.workflows.scripts.region_studies import RegionStudies
+from trialfleet.workflows.scripts.region_studies import NotTaken, RegionStudies
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts
+from trialfleet.workflows.status.causes import see
 from trialfleet.workflows.status.states import RunState, stage_of
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.status.storage import not_ours, ownership_of
@@ -47,6 +58,44 @@ IDLE_SECONDS = 900.0
 # What begins something new waits while the disk is nearly full: HTCondor must be able to write its
 # logs to the end of what runs.
 _BEGINNINGS = {"begin", "ask", "ask-best", "ask-gate"}
+_OF_REGION = {"begin", "end"}  # their node is the region's, in the whole run's graph
+
+log = logging.getLogger(__name__)
+
+
+class _Script:
+    """A script that was asked for, and the record of those that fail."""
+
+    def __init__(self, folder: RunFolder, slug: str, node: str, operation: str) -> None:
+        self._files, self._node, self._operation = folder.region(slug), node, operation
+
+    def succeeded(self, reply: Reply) -> None:
+        """Forget its former errors; keep in mind a job that HTCondor did not take."""
+        if isinstance(reply, NotTaken):
+            self._note(reply.message)
+        elif reply.exit_code != EXITS["defer"]:
+            note_success(self._files.failing, self._node)
+
+    def waits(self, error: str, cause: Cause) -> Reply:
+        """Have it run again until what it needs is back."""
+        self._note(error, cause)
+        return Reply(EXITS["defer"], error)
+
+    def failed(self, error: Exception) -> Reply:
+        """Have it run again; after `TRIES` errors in a row its region has failed."""
+        log.error("%s of %s", self._operation, self._node, exc_info=error)
+        words = words_of(error)
+        if self._note(words) < TRIES:
+            return Reply(EXITS["defer"], f"{self._node}: {words}; it will be tried again")
+        try:
+            write_json(self._files.stopped, {"reason": words, "script": self._operation})
+        except OSError as full:
+            return Reply(EXITS["defer"], f"{self._node}: {words}; {words_of(full)}")
+        code = EXITS["done" if self._operation == "end" else "stop"]
+        return Reply(code, f"{self._node}: failed: {words}")
+
+    def _note(self, error: str, cause: Cause = "error") -> int:
+        return note_failure(self._files.failing, self._node, self._operation, error, cause)
 
 
 class NodeScripts:
@@ -81,25 +130,36 @@ class NodeScripts:
 
     def handle(self, words: list[str]) -> Reply:
         """Answer one script."""
-        operation, *arguments = words or [""]
+        operation, slug, *more = [*words, "", ""]
+        arguments, node = words[1:], more[0] or slug
         if operation not in self._operations:
             known = ", ".join(self._operations)
             return Reply(EXITS["retry"], f"unknown operation {operation!r}; there are: {known}")
+        if slug not in self._studies.regions:
+            return Reply(EXITS["retry"], f"the run has no region {slug!r}")
+        script = _Script(self._folder, slug, slug if operation in _OF_REGION else node, operation)
+        try:
+            reply = self._reply(operation, arguments)
+        except OptimizerError as error:  # the storage is away for the moment
+            return script.waits(str(error), "storage")
+        except OSError as error:
+            if error.errno in FULL:
+                return script.waits(f"waits for room on the disk: {error}", "space")
+            return script.failed(error)
+        except Exception as error:  # noqa: BLE001 - `failed` logs it
+            return script.failed(error)
+        script.succeeded(reply)
+        return reply
+
+    def _reply(self, operation: str, arguments: list[str]) -> Reply:
         if operation in _BEGINNINGS and (free := free_bytes(self._folder.root)) < RESERVE:
             space = (
                 f"{free >> 20} MB are free, less than the {RESERVE >> 20} MB for HTCondor's logs"
             )
             return Reply(EXITS["defer"], f"no space for {' '.join(arguments)}: {space}")
-        try:
-            if owner := self._other_owner():
-                return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
-            return self._operations[operation](*arguments)
-        except OptimizerError as error:  # the storage is away for the moment
-            return Reply(EXITS["defer"], str(error))
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            return Reply(EXITS["defer"], f"waits for room on the disk: {error}")
+        if owner := self._other_owner():
+            return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
+        return self._operations[operation](*arguments)
 
     def idle(self) -> bool:
         """Get ready for the next ask, then look at the reports of trials, a region at a time.
@@ -138,13 +198,18 @@ class NodeScripts:
             return Reply(EXITS["defer"], f"{slug}: another DAGMan runs this region")
         aside = set_aside(files.dag_files)
         files.restart.unlink(missing_ok=True)
-        files.stopped.unlink(missing_ok=True)  # whether it stops again is for its nodes to say
+        for left in (
+            files.stopped,
+            files.failing,
+        ):  # whether it fails again is for its nodes to say
+            left.unlink(missing_ok=True)
+        self._folder.stopped.unlink(missing_ok=True)  # a person had it go on by hand
         if self._final.without_model() == slug:  # a person has it tried again
             self._folder.no_model.unlink()
         what = f", what the last left is in {aside}" if aside else ""
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
-    def _end(self, slug: str, return_code: str) -> Reply:
+    def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
         """Whatever ended the region's DAGMan: another one goes on, unless the region is over."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
@@ -158,9 +223,23 @@ class NodeScripts:
         if files.stopped.exists():
             return Reply(EXITS["done"], f"{slug}: {how}: the region has failed")
         if int(return_code) == JOB_REMOVED and not files.restart.exists():
-            write_json(files.stopped, {"reason": "its jobs were removed", "removed": True})
-            return Reply(EXITS["done"], f"{slug}: {how}: removed by a person")
-        return Reply(EXITS["retry"], f"{slug}: {how}: starting another")
+            by = removal(files.dag_files)  # HTCondor's words, which name the account
+            reason = f"its jobs were removed: {by}" if by else "its jobs were removed"
+            write_json(files.stopped, {"reason": reason, "removed": True})
+            return Reply(EXITS["done"], f"{slug}: {how}: {reason}")
+        if int(retry) < int(most):
+            return Reply(EXITS["retry"], f"{slug}: {how}: starting another")
+        reason = f"{how}, as {most} before it: {self._last_error(files)}"
+        write_json(files.stopped, {"reason": reason})
+        return Reply(EXITS["done"], f"{slug}: failed: {reason}")
+
+    def _last_error(self, files: RegionFolder) -> str:
+        """Why a region's DAGMan did not come to its end, as far as anything says so."""
+        errors = [each.error for each in failing_scripts(files.failing)]
+        nodes = read_node_status(files.dag_files.node_status).items()
+        details = [f"{name}: {node.details}" for name, node in nodes if node.failed]
+        said = next(iter([*errors, *details]), "it says nothing")
+        return f"{said}{see(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
         """Return who else owns the run, if so; forget what was read if another has owned it."""

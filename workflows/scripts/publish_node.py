@@ -13,12 +13,13 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.dagman.failing import note_failure, note_success, words_of
 from trialfleet.workflows.disk_space import when_there_is_space
 from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.models.listing import drift_of
 from trialfleet.workflows.output import say
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
+from trialfleet.workflows.plan.graph import EXITS, PUBLISH_RETRIES
 from trialfleet.workflows.scripts import gate
 from trialfleet.workflows.scripts.publish import publish
 from trialfleet.workflows.status.status import open_run
@@ -44,10 +45,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
-        reason = f"the model can't be published: {error}"
-        write_json(files.stopped, {"reason": reason})
-        print(f"{slug}: failed: {reason}")
-        return EXITS["stop"]
+        return _stopped(files, slug, str(error))
     record = {"path": str(published.path), "not_latest": published.not_latest}
     if drifted := found and drift_of(published.path.parent, found.champion):
         record["drift"] = drifted
@@ -59,14 +57,31 @@ def publish_region(folder: RunFolder, slug: str) -> int:
     return EXITS["done"]
 
 
+def _stopped(files: RegionFolder, slug: str, why: str) -> int:
+    """Note that a region has failed."""
+    reason = f"the model can't be published: {why}"
+    write_json(files.stopped, {"reason": reason})
+    print(f"{slug}: failed: {reason}")
+    return EXITS["stop"]
+
+
 def main() -> None:
     """Publish a region's model."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
     parser.add_argument("slug", help="the region's name in its folder")
     arguments = parser.parse_args()
-    folder = open_run(arguments.run)
-    sys.exit(when_there_is_space(lambda: publish_region(folder, arguments.slug), say))
+    folder, slug = open_run(arguments.run), arguments.slug
+    files, node = folder.region(slug), f"{slug}.publish"
+    try:
+        code = when_there_is_space(lambda: publish_region(folder, slug), say)
+    except Exception as error:
+        if note_failure(files.failing, node, "publish", words_of(error)) < PUBLISH_RETRIES + 1:
+            raise
+        code = _stopped(files, slug, words_of(error))
+    else:
+        note_success(files.failing, node)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -145,6 +145,10 @@ class RegionStudies:
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
 
 
+class NotTaken(Reply):
+    """The answer for a job that HTCondor refused: it is submitted again."""
+
+
 def without_job(node: str, return_code: int, asked: int) -> Reply | None:
     """The answer for a node that had no job; None for one that had.
 
@@ -154,7 +158,7 @@ def without_job(node: str, return_code: int, asked: int) -> Reply | None:
     parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
     """
     if return_code == JOB_UNSUBMITTED:
-        return Reply(EXITS["retry"], f"{node}: HTCondor did not take its job")
+        return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")
     if return_code != NO_JOB:
         return None
     if asked == EXITS["skip"]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import write_atomic, write_json
 from trialfleet.workflows.billing.bill import overhead
+from trialfleet.workflows.dagman.failing import noting
 from trialfleet.workflows.disk_space import when_there_is_space
 from trialfleet.workflows.models.earlier import better_before
 from trialfleet.workflows.models.latest import model_in_force
@@ -157,7 +158,8 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         folder = open_run(arguments.run)
-        report = when_there_is_space(lambda: write_report(folder, datetime.now(UTC)), say)
+        with noting(folder.failing, "report", "report"):
+            report = when_there_is_space(lambda: write_report(folder, datetime.now(UTC)), say)
     except TrialfleetError as error:
         sys.exit(str(error))
     undone = [region.name for region in report.regions if not Stage(region.status).is_good]

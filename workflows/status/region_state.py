@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.files import read_record
-from trialfleet.workflows.dagman.files import NodeStatus, was_stopped
+from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
+from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
-from trialfleet.workflows.plan.dag_files import DagFiles
-from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.record_shapes import GateVerdict, Result, Stopped
 from trialfleet.workflows.status.causes import see
@@ -66,7 +66,7 @@ def state_of(
     if files.stopped.exists():
         return RunState.FAILED if gave_up(files) else RunState.STOPPED
     if node and node.failed:
-        return RunState.STOPPED
+        return RunState.STOPPED if _was_removed(node) else RunState.FAILED
     return RunState.WAITING if run_state is RunState.RUNNING else run_state
 
 
@@ -107,26 +107,42 @@ def gave_up(files: RegionFolder) -> bool:
     return files.stopped.exists() and not read_record(files.stopped, shape=Stopped).get("removed")
 
 
+def _was_removed(node: NodeStatus) -> bool:
+    """Return whether a region's DAGMan failed because somebody removed it, or the run's."""
+    return node.was_cut_off or _REMOVED in node.details
+
+
 def reason_of(
-    files: RegionFolder, node: NodeStatus | None, state: RunState, run: DagFiles
+    files: RegionFolder, node: NodeStatus | None, state: RunState, run: RunFolder
 ) -> str | None:
-    """Return why a region ended early: its own words, else DAGMan's.
+    """Return why a region ended early: its own words, else the last error of its scripts.
 
     Args:
         files: the region's.
         node: of the region in the whole run's graph.
         state: where the region stands.
-        run: the files of the whole run's DAGMan.
+        run: the run's files.
     """
-    if files.stopped.exists() and state in {RunState.FAILED, RunState.STOPPED}:
+    if state not in {RunState.FAILED, RunState.STOPPED}:
+        return None
+    if files.stopped.exists():
         return noted(files.stopped, "reason")
-    if state is RunState.STOPPED and node and node.failed:
-        if node.was_cut_off:
-            return BY_STOP if was_stopped(run) else "the run's jobs were removed"
-        if _REMOVED in node.details:
-            return "its jobs were removed"
-        return f"its DAGMan ended: {node.details or 'no details'}{see(str(files.scripts_log))}"
+    if state is RunState.FAILED:
+        return _last_error(files, node, run)
+    if run.stopped.exists():
+        return BY_STOP
+    if node and node.failed:
+        return "the run's jobs were removed" if node.was_cut_off else "its jobs were removed"
     return None
+
+
+def _last_error(files: RegionFolder, node: NodeStatus | None, run: RunFolder) -> str:
+    """Return why a region has failed that could not note it itself."""
+    if trouble := service_trouble(run):
+        return f"{trouble}{see(str(run.service_log))}"
+    errors = [each.error for each in failing_scripts(files.failing)]
+    details = f"its DAGMan ended: {(node and node.details) or 'no details'}"
+    return f"{next(iter(errors), details)}{see(str(files.scripts_log))}"
 
 
 def phase_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.job_queue import HeldJob
 from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.status.causes import Cause
@@ -48,6 +49,7 @@ class RegionStatus:
             latest.
         cut_off: trials of a region that failed which had failed attempts and were to be tried
             again: none of them failed for good.
+        failing: its scripts that fail at this moment, or did when it ended.
         over: why it gets no further trial, however often the run is resumed; None while one may
             come, and once it is published.
     """
@@ -81,6 +83,7 @@ class RegionStatus:
     cause: Cause | None = None
     cut_off: int = 0
     over: str | None = None
+    failing: tuple[FailingScript, ...] = ()
 
     @property
     def finished(self) -> int:
@@ -97,6 +100,7 @@ class RunStatus:
         notice: what a reader should know first, e.g. that HTCondor is out of reach.
         held: jobs on hold, with their reasons.
         troubles: what keeps a part of it from going on at this moment.
+        failing: those of the troubles that are errors of its scripts, or of its service.
         mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
         money: what the run's fleet costs; None without a fleet that an autoscaler scales.
         again: what starts another run of its study, of the same day.
@@ -113,6 +117,7 @@ class RunStatus:
     regions: tuple[RegionStatus, ...]
     held: tuple[HeldJob, ...] = ()
     troubles: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
     mends: tuple[dict[str, Any], ...] = ()
     notice: str | None = None
     seconds_left: float | None = None

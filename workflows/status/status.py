@@ -20,7 +20,8 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
 from trialfleet.optimizer.stored_trials import StoredTrial, count_cut_off, is_stopped_early
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
-from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status
+from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
+from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status, removal
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
@@ -46,7 +47,7 @@ from trialfleet.workflows.status.region_state import (
     unfinished_of,
     why_over,
 )
-from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.running import running_trials
 from trialfleet.workflows.status.spending import read_spending
@@ -124,6 +125,7 @@ class StatusReader:
             )
             for region in self._graph.regions
         )
+        errors, awaited = self._failing(regions)
         objective = self._frozen.study.objective
         status = RunStatus(
             run=self._frozen.run,
@@ -141,11 +143,14 @@ class StatusReader:
             or None,
             troubles=(
                 *(self._of(each.region, each.what) for each in found if each.is_sure),
+                *errors,
+                *awaited,
                 *self._restarts(),
                 *undelivered(self._folder.alerts),
                 *unexported(self._frozen.study),
                 *(self._waiting.why(queued) if queued else ()),
             ),
+            failing=tuple(errors),
             mends=tuple(self._mends()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running
@@ -176,6 +181,19 @@ class StatusReader:
             for slug, region in files.items()
             if region.restart.exists()
         )
+
+    def _failing(self, regions: Iterable[RegionStatus]) -> tuple[list[str], list[str]]:
+        """Return the errors of scripts and of their service, and what other scripts wait for."""
+        errors = [str(each) for each in failing_scripts(self._folder.failing)]
+        under_way = [region for region in regions if region.state in {*UNDER_WAY, RunState.WAITING}]
+        if trouble := service_trouble(self._folder) if under_way else "":
+            errors.append(f"{trouble}; it will be tried again")
+        awaited: list[str] = []
+        for region in under_way:
+            for script in region.failing:
+                found = errors if script.cause == "error" else awaited
+                found.append(f"{region.name}: {script}")
+        return errors, awaited
 
     def _mends(self) -> Iterator[dict[str, Any]]:
         for mend in mends(self._folder):
@@ -213,8 +231,14 @@ class StatusReader:
             return RunState.DONE
         if queued is None and not self._ended_by_itself():
             return RunState.UNKNOWN
-        given_up = all(gave_up(files) or files.is_done for files in regions)
-        return RunState.FAILED if given_up else RunState.STOPPED
+        is_removed = any(files.stopped.exists() and not gave_up(files) for files in regions)
+        return RunState.STOPPED if is_removed or self._was_stopped() else RunState.FAILED
+
+    def _was_stopped(self) -> bool:
+        """Return whether a person ended the run: it is recorded, or HTCondor says so."""
+        whole, *regions = self._folder.all_dags()
+        dags = [whole] if whole.submit.exists() else regions
+        return self._folder.stopped.exists() or any(removal(files) is not None for files in dags)
 
     def _ended_by_itself(self) -> bool:
         """Whether the last DAGMan came to its end: it removes its lock then."""
@@ -245,7 +269,7 @@ class StatusReader:
         is_tuning = state is RunState.RUNNING and phase == "trials"
         budget = self._frozen.study.budget_of(region.name)
         stage = stage_of(state, phase, published=published is not None, kept=not_latest is not None)
-        reason = reason_of(files, node, state, self._folder.dag_files)
+        reason = reason_of(files, node, state, self._folder)
         return RegionStatus(
             name=region.name,
             slug=region.slug,
@@ -277,6 +301,7 @@ class StatusReader:
             usd=region_usd(files, trials, queued, self._frozen.study),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
+            failing=failing_scripts(files.failing),
             over=None
             if stage.is_good
             else why_over(

@@ -45,6 +45,7 @@ class Kind(StrEnum):
     DAGMAN_GONE = "dagman-gone"
     DAGMAN_HELD = "dagman-held"
     SERVICE = "service"
+    SCRIPT = "script"
     STORAGE = "storage"
     OTHER_MANAGER = "other-manager"
     DISK_FULL = "disk-full"

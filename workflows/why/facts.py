@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trialfleet.files import shell_quoted
+from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault
 from trialfleet.workflows.journal.journal import Outcome
 from trialfleet.workflows.models.history import Change
@@ -60,21 +61,6 @@ class Scaling:
         return at if now - at > STALE else None
 
 
-@dataclass(frozen=True)
-class Script:
-    """What a node's script said last.
-
-    Attributes:
-        node: the DAG node.
-        code: what it exited with.
-        words: what it printed.
-    """
-
-    node: str
-    code: int
-    words: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
     """A run.
@@ -90,6 +76,8 @@ class RunFacts:
         faults: what is wrong with its DAGMans.
         is_supervised: whether a supervisor of this machine mends such faults; None: nobody knows.
         storage_away: why its study can't be read.
+        service_away: why the optimiser's service does not answer.
+        stopped_by: who ended the run before its time, and how.
         owner: the other machine that owns the run, if one does.
         no_space: what room the disk has, where that is too little.
         closed: why the access point starts none of its own jobs.
@@ -114,6 +102,8 @@ class RunFacts:
     faults: tuple[Fault, ...] = ()
     is_supervised: bool | None = None
     storage_away: str = ""
+    service_away: str = ""
+    stopped_by: str = ""
     owner: str = ""
     no_space: str = ""
     closed: tuple[str, ...] = ()
@@ -188,7 +178,7 @@ class RegionFacts:
         holdout: how far its losses are apart, where rows don't explain that.
         moved: the change of `latest` that brought its model into force, or took it out of that,
             whichever was last; None: it never was in force, or nothing of that is known.
-        script: what the last script of its nodes said, if that was no success.
+        failing: the scripts of its nodes that fail at this moment.
         queued: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
         mending: what installs the modules that its trainer misses.
@@ -216,7 +206,7 @@ class RegionFacts:
     holdout: str = ""
     published: str = ""
     moved: Change | None = None
-    script: Script | None = None
+    failing: tuple[FailingScript, ...] = ()
     queued: Queued | None = None
     day: Outcome | None = None
     scripts_log: str = ""

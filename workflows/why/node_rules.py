@@ -125,8 +125,7 @@ def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer 
 
 
 def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
-    own = region.script if region.script and region.script.node == node.node else None
-    found = blocked(run, own)
+    found = blocked(run, [script for script in region.failing if script.node == node.node])
     return found.of(node.node) if found else None
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.workflows.dagman.failing import DATA_UNREADABLE
 from trialfleet.workflows.journal.journal import Ending
 from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import Change
@@ -234,6 +235,15 @@ def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
         return _answer(
             region, Kind.DEADLINE, Blame.PERSON, reason, advice=advice, command=run.again
         )
+    if reason.startswith(DATA_UNREADABLE):
+        advice = "put the data back, then"
+        return _answer(
+            region, Kind.DATA_MISSING, Blame.USER, reason, advice=advice, command=run.resume
+        )
+    if script := region.ended.get("script"):
+        why = f"{script} failed again and again: {reason}"
+        advice = "remove the cause (service.log in the run's folder has more), then"
+        return _answer(region, Kind.SCRIPT, Blame.POOL, why, advice=advice, command=run.resume)
     if "the full training left nothing in model/" in reason:
         advice = advice_for(Kind.NO_MODEL, run.places)
         return _answer(region, Kind.NO_MODEL, Blame.USER, reason, advice=advice, command=again)
@@ -280,7 +290,7 @@ def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 def _blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = tuple(fault for fault in run.faults if fault.region in {None, region.slug})
-    answer = blocked(replace(run, faults=own), region.script)
+    answer = blocked(replace(run, faults=own), region.failing)
     return answer.of(region.name) if answer else None
 
 

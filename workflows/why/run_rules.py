@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
+from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, FailingScript
 from trialfleet.workflows.dagman.health import Remedy
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.why.facts import RunFacts, Script
-
-_DEFER, _FAILED = 75, 1  # exit codes of a node's script: come back later; it could not be asked
-_NO_SPACE = "no space for"
-_FOR_ROOM = "waits for room on the disk"
-_OTHER_DAGMAN = "another DAGMan runs this region"
-_CHECKSUMS = "waits for the checksums"
+from trialfleet.workflows.why.facts import RunFacts
 
 
-def blocked(run: RunFacts, script: Script | None = None) -> Answer | None:
+def blocked(run: RunFacts, failing: Sequence[FailingScript] = ()) -> Answer | None:
     """Return what keeps a run, or one of its regions, from going on; None if nothing does.
 
     Args:
         run: the run.
-        script: the last word of a region's scripts, if that was no success.
+        failing: the region's scripts that fail.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _planned(run),
@@ -30,7 +26,8 @@ def blocked(run: RunFacts, script: Script | None = None) -> Answer | None:
         lambda: _no_space(run),
         lambda: _dagman(run),
         lambda: _storage(run),
-        lambda: _scripts(run, script) if script else None,
+        lambda: _scripts(run, failing),
+        lambda: _service(run),
         lambda: _closed(run),
     )
     return next((answer for rule in rules if (answer := rule())), None)
@@ -60,7 +57,7 @@ def _planned(run: RunFacts) -> Answer | None:
 def _stopped(run: RunFacts) -> Answer | None:
     if run.state is not RunState.STOPPED:
         return None
-    why = "a person stopped its run"
+    why = run.stopped_by or "a person stopped it"
     return _answer(run, Kind.STOPPED, Blame.PERSON, why, command=run.resume)
 
 
@@ -114,25 +111,33 @@ def _storage(run: RunFacts) -> Answer | None:
     return _answer(run, Kind.STORAGE, Blame.POOL, why, advice=advice)
 
 
-def _scripts(run: RunFacts, script: Script) -> Answer | None:
-    """What a node's script couldn't do: it waits for the service, its storage, or room."""
-    words, sentence = script.words, f"{script.node}: {script.words}"
-    if script.code not in {_DEFER, _FAILED} or _OTHER_DAGMAN in words or _CHECKSUMS in words:
+def _service(run: RunFacts) -> Answer | None:
+    if not run.service_away:
         return None
-    if _NO_SPACE in words or _FOR_ROOM in words:
-        advice = "make room there; the run then goes on by itself"
-        see = f"df -h {run.name}"
-        return _answer(run, Kind.DISK_FULL, Blame.POOL, sentence, advice=advice, command=see)
-    if "owned by" in words or "another manager" in words:
-        take = f"trialfleet takeover {run.name}"
-        return _answer(run, Kind.OTHER_MANAGER, Blame.PERSON, words, command=take)
-    if "storage" in words:
-        advice = "bring it back; the run then goes on by itself"
-        return _answer(run, Kind.STORAGE, Blame.POOL, words, advice=advice)
-    if "service" in words or "folder of a run" in words:
-        why = f"the optimiser's service can't be reached: {words}"
+    log = f"tail {run.name}/service.log"
+    advice = "it is asked again by itself; if this stays, end its process: another is started; see"
+    return _answer(run, Kind.SERVICE, Blame.POOL, run.service_away, advice=advice, command=log)
+
+
+def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
+    """What a script of a node can't do, errors before what is waited for."""
+    for script in sorted(failing, key=lambda script: script.cause != "error"):
+        since = datetime.fromisoformat(script.since).astimezone()
+        sentence = f"{script} (failures in a row: {script.times}, since {since:%H:%M:%S})"
+        by_itself = "the run then continues by itself"
+        if script.cause == "space":
+            see = f"df -h {run.name}"
+            advice = f"make room there; {by_itself}"
+            return _answer(run, Kind.DISK_FULL, Blame.POOL, sentence, advice=advice, command=see)
+        if script.cause == "storage":
+            advice = f"bring the storage back; {by_itself}"
+            return _answer(run, Kind.STORAGE, Blame.POOL, sentence, advice=advice)
+        if script.error.startswith(DATA_UNREADABLE):
+            advice = f"put the data back; {by_itself}"
+            return _answer(run, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice)
         log = f"tail {run.name}/service.log"
-        return _answer(run, Kind.SERVICE, Blame.POOL, why, advice="see why", command=log)
+        advice = f"remove the cause; {by_itself}; see"
+        return _answer(run, Kind.SCRIPT, Blame.POOL, sentence, advice=advice, command=log)
     return None
 
 

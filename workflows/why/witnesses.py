@@ -20,6 +20,8 @@ from trialfleet.infra.fleet.scaling.last_report import default_report, read_repo
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
 from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.failing import service_trouble
+from trialfleet.workflows.dagman.files import removal
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
@@ -30,8 +32,8 @@ from trialfleet.workflows.models.history import Change, last_move
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import EXITS, RegionGraph, autoscale_of
-from trialfleet.workflows.record_shapes import Reasons
+from trialfleet.workflows.plan.graph import RegionGraph, autoscale_of
+from trialfleet.workflows.record_shapes import Reasons, StoppedRun
 from trialfleet.workflows.status.job_log import last_life
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -46,11 +48,9 @@ from trialfleet.workflows.why.facts import (
     RegionFacts,
     RunFacts,
     Scaling,
-    Script,
 )
 from trialfleet.workflows.why.slots import queued_job
 
-_SCRIPT = re.compile(r"\*\*\* Node=(\S+) Type=(\S+) ExitCode=(-?\d+) ")
 _TAIL = 60_000  # bytes of a region's scripts' log that are looked at
 _LONG_IDLE = 10.0  # seconds that a job of the access point waits for its turn anyway
 
@@ -89,6 +89,8 @@ class RunWitnesses:
             faults=tuple(faults(self.files, queued.ads, time.time())) if queued else (),
             is_supervised=_is_supervised(),
             storage_away=self._notice or "",
+            service_away=service_trouble(self.files),
+            stopped_by=_stopped_by(self.files),
             no_space=_no_space(self.files),
             closed=tuple(_closed(queued)) if queued else (),
             unpaid=read_record(self.files.unpaid, shape=Reasons)
@@ -130,7 +132,7 @@ class RunWitnesses:
             holdout=status.holdout or "",
             published=status.published or "",
             moved=_moved(status.published),
-            script=last_script(files.scripts_log),
+            failing=status.failing,
             queued=self._waiting(graph, status),
             scripts_log=str(files.scripts_log),
             mending=how_to_install(status.cause.error, self.frozen.study) if status.cause else "",
@@ -253,6 +255,17 @@ def _look_up(files: RunFolder) -> tuple[QueuedRun | None, str, Htcondor]:
         return None, str(error), "schedd-down"
 
 
+def _stopped_by(files: RunFolder) -> str:
+    """Who ended the run before its time, and how; empty where nobody did."""
+    if files.stopped.exists():
+        noted = read_record(files.stopped, shape=StoppedRun)
+        when = datetime.fromisoformat(noted["time"]).astimezone()
+        return f"{noted['by']} stopped its run with trialfleet stop at {when:%Y-%m-%d %H:%M}"
+    reason = removal(files.dag_files) or ""
+    who = "trialfleet" if reason.startswith("trialfleet") else "a person"
+    return f"{who} removed its run's DAGMan: {reason}" if reason else ""
+
+
 def _is_supervised() -> bool | None:
     """Whether somebody holds the supervisor's lock, of the embedded pool or of this user."""
     config = os.environ.get("CONDOR_CONFIG", "")
@@ -310,20 +323,6 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
 
 
 # -- files -------------------------------------------------------------------------------------
-
-
-def last_script(log: Path) -> Script | None:
-    """Return the last word of a region's scripts, where it was no success and nothing else."""
-    text = _tail(log)
-    found = list(_SCRIPT.finditer(text))
-    if not found:
-        return None
-    last = found[-1]
-    code = int(last[3])
-    if code in {EXITS["done"], EXITS["skip"]}:
-        return None
-    words = " ".join(text[last.end() :].partition("\n")[2].split())
-    return Script(node=last[1], code=code, words=words)
 
 
 def _skipped(log: Path, node: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -301,12 +303,12 @@ def test_a_missing_folder_and_a_missing_program_are_named(run: Run, tmp_path: Pa
     assert result.returncode == 1
     assert f"{tmp_path}/nosuch" in result.stderr
     result = run.ask("hello", start=["/nosuch/program"])
-    assert result.returncode == 1
+    assert result.returncode == client.EXIT_NO_SERVICE
     assert "/nosuch/program: No such file" in result.stderr
     (run.folder / "service.log").unlink()
     (run.folder / "service.log").symlink_to("/nosuch/log")
     result = run.ask("hello")
-    assert result.returncode == 1
+    assert result.returncode == client.EXIT_NO_SERVICE
     assert result.stderr.endswith("service.log: No such file or directory\n")
 
 
@@ -348,7 +350,7 @@ def test_a_service_that_dies_once_costs_one_more_start(run: Run) -> None:
 
 def test_a_request_that_kills_every_service_ends_with_a_clear_error(run: Run) -> None:
     result = run.ask("die")
-    assert result.returncode == 1
+    assert result.returncode == client.EXIT_NO_SERVICE
     assert "died 5 times" in result.stderr
     assert "service.log" in result.stderr
     assert len(run.pids()) == client.ATTEMPTS
@@ -364,7 +366,7 @@ def test_a_service_whose_storage_is_away_is_worth_coming_back_to(run: Run) -> No
 def test_a_service_that_cant_start_ends_with_its_own_words(run: Run) -> None:
     (run.folder / "broken").touch()
     result = run.ask("hello")
-    assert result.returncode == 1
+    assert result.returncode == client.EXIT_NO_SERVICE, "no trial is trained again for that"
     assert "ends with exit code 1" in result.stderr
     assert "the study is broken" in result.stderr
     assert len(run.pids()) == client.FAILED_STARTS
@@ -522,7 +524,7 @@ def test_half_a_reply_is_none(half: bytes) -> None:
     with ours, theirs:
         theirs.sendall(half)
         theirs.shutdown(socket.SHUT_WR)
-        assert client._exchange(ours, ["hi"]) is None
+        assert client._exchange(ours, ["hi"], "/nosuch") is None
         assert theirs.recv(100) == b"3\nhi\0"
 
 
@@ -543,3 +545,61 @@ def test_the_client_needs_nothing_but_the_standard_librarys_fastest_part() -> No
         check=True,
     )
     assert result.stdout == "set()\n"
+
+
+# ---------------------------------------------------------------- a service that does not answer
+
+
+def asks(run: Run, *words: str) -> threading.Thread:
+    """Ask in a thread of this process, where a test may shorten the client's patience."""
+    arguments = ["--folder", str(run.folder), "--start", *run.start(), "--", *words]
+    asking = threading.Thread(target=client.main, args=[arguments], daemon=True)
+    asking.start()
+    return asking
+
+
+def trouble_of(run: Run) -> str:
+    try:
+        return str(json.loads((run.folder / client.TROUBLE).read_text())["error"])
+    except FileNotFoundError:
+        return ""
+
+
+def test_a_frozen_service_is_noted_while_a_client_waits_and_no_longer(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "NOTE_SECONDS", 0.3)
+    run.ok("hello")
+    (pid,) = run.pids()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        asking = asks(run, "hello")
+        expected = f"the optimiser's service (process {pid}) has not answered hello for "
+        wait_until(lambda: trouble_of(run).startswith(expected))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    asking.join(30)
+    assert trouble_of(run) == ""
+
+
+def test_a_service_that_has_logged_anything_lately_is_not_silent(run: Run) -> None:
+    assert not client._logs(str(run.folder))
+    log = run.folder / "service.log"
+    log.touch()
+    assert client._logs(str(run.folder)), "it may have others to answer"
+    os.utime(log, (1, 1))
+    assert not client._logs(str(run.folder))
+
+
+def test_a_service_that_cant_start_is_noted_until_one_answers(run: Run) -> None:
+    (run.folder / "broken").touch()
+    run.ask("hello")
+    assert "ends with exit code 1" in trouble_of(run)
+    assert "the study is broken" in trouble_of(run)
+    note = run.folder / client.TROUBLE
+    long_ago = {**json.loads(note.read_text()), "since": time.time() - client.PATIENCE_SECONDS}
+    note.write_text(json.dumps(long_ago))
+    assert run.ask("hello").returncode == 1
+    (run.folder / "broken").unlink()
+    run.ok("hello")
+    assert trouble_of(run) == ""

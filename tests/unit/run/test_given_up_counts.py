@@ -37,6 +37,8 @@ def test_trials_that_a_given_up_region_cut_off_after_failed_attempts_count(
     files.region("A").dag_files.submit.touch()
     if is_given_up:
         write_json(files.region("A").stopped, {"reason": "no trial can succeed: no module x"})
+    else:
+        write_json(files.stopped, {"by": "me", "time": "2026-11-22T08:00:00+00:00"})
     (region,) = StatusReader(files).read().regions
     assert (region.stage is Stage.FAILED) == is_given_up
     assert (region.failed, region.cut_off) == (0, 2 if is_given_up else 0)

@@ -643,10 +643,11 @@ def test_data_that_cant_be_read_is_named_and_tried_again(
     assert two.call("ask-best", "A", "A.best").exit_code == EXITS["defer"]
     (work / "A.csv").rename(work / "elsewhere")
     reads.gate.set()
-    while (reply := two.call("ask-best", "A", "A.best")).exit_code == EXITS["defer"]:
+    while "checksums" in (reply := two.call("ask-best", "A", "A.best")).message:
         pass
-    assert reply.exit_code == EXITS["retry"]
-    assert str(work / "A.csv") in reply.message
+    assert reply.exit_code == EXITS["defer"]
+    gone = f"the data can't be read: {work / 'A.csv'}: No such file or directory"
+    assert reply.message == f"A.best: {gone}; it will be tried again"
     (work / "elsewhere").rename(work / "A.csv")
     ask_best_until_it_is_known(two)
 
@@ -950,6 +951,17 @@ def test_a_region_gets_another_dagman_unless_it_is_over(
     if left:
         (scripts.folder.region("A").root / f"{left}.json").write_text('{"path": "", "reason": ""}')
     assert scripts.call("end", "A", return_code).exit_code == EXITS[answer]
+
+
+def test_a_region_whose_dagman_was_removed_names_who_did_it(scripts: Scripts) -> None:
+    files = scripts.folder.region("A")
+    by = "via condor_rm (by user me)"
+    files.dag_files.log.write_text(
+        f"009 (7.0.0) 2026-11-20 10:00:01 Job was aborted.\n\t{by}\n...\n"
+    )
+    assert scripts.call("end", "A", "-1002").exit_code == EXITS["done"]
+    noted = json.loads(files.stopped.read_text())
+    assert noted == {"reason": f"its jobs were removed: {by}", "removed": True}
 
 
 def test_a_region_begins_without_what_the_last_dagman_left(scripts: Scripts) -> None:

@@ -1,4 +1,4 @@
-"""What a run says that a person stops, to somebody who watches it at that moment."""
+"""Who ended a run, as it is recorded, and what its regions say of it."""
 
 from __future__ import annotations
 
@@ -6,37 +6,91 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeRun
+from trialfleet.optimizer.client import TROUBLE
+from trialfleet.workflows.dagman.failing import note_failure
 from trialfleet.workflows.dagman.files import NodeStatus
+from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.status.region_state import reason_of
-from trialfleet.workflows.status.states import RunState
+from trialfleet.workflows.plan.graph import RegionGraph
+from trialfleet.workflows.status import status
+from trialfleet.workflows.status.region_state import reason_of, state_of
+from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.status import StatusReader
 
+REGION = RegionGraph(name="A", slug="A", lanes=(), trials=1, priority=0, publishes=True)
 STARTED = "001 (001.000.000) 2026-11-23 06:03:02.120 Job executing on host: <127.0.0.1:1>\n...\n"
+ENDED = "005 (001.000.000) 2026-11-23 06:03:17.346 Job terminated.\n\t(1) Normal termination\n...\n"
 REMOVED = "009 (001.000.000) 2026-11-23 06:03:17.346 Job was aborted.\n\t{}\n...\n"
-BY_STOP = REMOVED.format("trialfleet stop (by user me)")
+BY_RM = REMOVED.format("via condor_rm (by user me)")
+NOBODY = QueuedRun(
+    root=None, root_held=None, held=(), ads=(), idle=frozenset(), running=frozenset(),
+    regions=frozenset(),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("log", "expected"),
-    [
-        (STARTED + BY_STOP, "stopped by trialfleet stop"),
-        (STARTED + REMOVED.format("via condor_rm (by user me)"), "the run's jobs were removed"),
-        (BY_STOP + STARTED, "the run's jobs were removed"),  # that was before a resume
-        ("", "the run's jobs were removed"),
-    ],
+    ("is_recorded", "expected"),
+    [(True, "stopped by trialfleet stop"), (False, "the run's jobs were removed")],
 )
 def test_a_region_of_a_run_that_is_stopped_names_no_state_of_dagmans(
-    log: str, expected: str, tmp_path: Path
+    is_recorded: bool, expected: str, tmp_path: Path
 ) -> None:
     run = RunFolder(tmp_path)
-    run.dag_files.log.write_text(log)
+    if is_recorded:
+        run.stopped.write_text('{"by": "me", "time": "2026-11-23T06:03:17+00:00"}')
     node = NodeStatus(submitted=False, failed=True, details="Was STATUS_SUBMITTED")
-    assert reason_of(run.region("A"), node, RunState.STOPPED, run.dag_files) == expected
+    assert reason_of(run.region("A"), node, RunState.STOPPED, run) == expected
 
 
 def test_what_else_ends_a_region_is_told_in_dagmans_words(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     node = NodeStatus(submitted=False, failed=True, details="POST script failed with status 3")
-    said = reason_of(run.region("A"), node, RunState.STOPPED, run.dag_files)
+    assert state_of(run.region("A"), REGION, None, node, RunState.FAILED) is RunState.FAILED
+    said = reason_of(run.region("A"), node, RunState.FAILED, run)
     assert said
     assert "POST script failed with status 3" in said
+
+
+@pytest.mark.parametrize(
+    ("log", "is_recorded", "state"),
+    [
+        (STARTED + BY_RM, False, RunState.STOPPED),
+        (STARTED + ENDED, True, RunState.STOPPED),
+        (STARTED + ENDED, False, RunState.FAILED),
+        (BY_RM + STARTED + ENDED, False, RunState.FAILED),  # it was resumed since
+        ("", False, RunState.FAILED),  # whoever wrote no record did not stop it
+    ],
+)
+def test_a_run_is_stopped_only_where_it_is_recorded_who_did_it(
+    make_run: MakeRun,
+    monkeypatch: pytest.MonkeyPatch,
+    log: str,
+    is_recorded: bool,
+    state: RunState,
+) -> None:
+    folder = RunFolder(make_run().folder)
+    folder.dag_files.submit.touch()
+    folder.dag_files.log.write_text(log)
+    if is_recorded:
+        folder.stopped.write_text('{"by": "me", "time": "2026-11-23T06:03:17+00:00"}')
+    monkeypatch.setattr(status, "look_up", lambda _: NOBODY)
+    found = StatusReader(folder).read()
+    assert (found.state, found.regions[0].state) == (state, state)
+
+
+def test_a_region_that_could_not_note_its_end_tells_what_failed_last(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(make_run().folder)
+    folder.dag_files.submit.touch()
+    note_failure(folder.region("A").failing, "A.best", "ask-best", "the data can't be read: /d/a")
+    monkeypatch.setattr(status, "look_up", lambda _: NOBODY)
+    region = StatusReader(folder).read().regions[0]
+    assert region.stage is Stage.FAILED
+    assert (region.reason or "").startswith("the data can't be read: /d/a; see ")
+    (folder.root / TROUBLE).write_text(
+        '{"error": "the service ends with exit code 1", "waiting": false, "time": 1}'
+    )
+    region = StatusReader(folder).read().regions[0]
+    assert (region.reason or "").startswith("the service ends with exit code 1; see ")

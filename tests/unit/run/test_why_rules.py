@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
+from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.journal.journal import Ending, Outcome
 from trialfleet.workflows.models.history import Change
@@ -27,13 +28,11 @@ from trialfleet.workflows.why.facts import (
     RegionFacts,
     RunFacts,
     Scaling,
-    Script,
 )
 from trialfleet.workflows.why.instance_rules import kind_of_leaving, why_instance
 from trialfleet.workflows.why.node_rules import why_node
 from trialfleet.workflows.why.region_rules import what_else, why_region
 from trialfleet.workflows.why.waiting_rules import kind_of_refusal, waits
-from trialfleet.workflows.why.witnesses import last_script
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 RUN = RunFacts(
@@ -44,7 +43,16 @@ REGION = RegionFacts(name="A", slug="A", state=RunState.RUNNING, stage=Stage.TUN
 NODE = NodeFacts(node="A.l1.t01", region="A")
 FITS = Prospects(slots=2, fit=2, willing=2, concurrency=2, lacking=(), has_fleet=False)
 QUEUED = Queued(job="7.0", seconds=60, prospects=FITS)
-DEFER = Script("A.l1.t02", 75, "the storage of study 'demo' can't be used: locked")
+FAILS = FailingScript(
+    node="A.l1.t02",
+    script="ask",
+    error="KeyError: 'x'",
+    cause="error",
+    times=3,
+    since="2026-11-20T02:10:00+00:00",
+)
+AWAITED = replace(FAILS, error="the storage of study 'demo' can't be used", cause="storage")
+GONE = replace(FAILS, script="ask-best", error="the data can't be read: /d/a.csv: No such file")
 ALL_THE_SAME = "to have the new model in force all the same"
 LACK, NEEDS = "today's data lack", "which the model in force needs"
 LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
@@ -52,6 +60,12 @@ LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBM
 
 def region(run: RunFacts = RUN, **changes: Any) -> Answer:
     return why_region(run, replace(REGION, **changes))
+
+
+def test_a_script_that_fails_is_told_with_its_error_and_how_often_it_has() -> None:
+    answer = region(failing=(FAILS,))
+    assert answer.why.startswith("ask of A.l1.t02 fails: KeyError: 'x'; it will be tried again")
+    assert "failures in a row: 3, since " in answer.why
 
 
 def cause(error: str, blame: str = "") -> Cause:
@@ -66,8 +80,15 @@ def cause(error: str, blame: str = "") -> Cause:
         ({"htcondor": "pool-down"}, {}, Kind.POOL_DOWN),
         ({"faults": (LOST,)}, {}, Kind.DAGMAN_GONE),
         ({"root_held": "by me"}, {}, Kind.DAGMAN_HELD),
-        ({"no_space": "the disk is full"}, {"script": DEFER}, Kind.DISK_FULL),
-        ({}, {"script": DEFER}, Kind.STORAGE),
+        ({"no_space": "the disk is full"}, {"failing": (AWAITED,)}, Kind.DISK_FULL),
+        ({}, {"failing": (AWAITED,)}, Kind.STORAGE),
+        ({}, {"failing": (replace(AWAITED, cause="space"),)}, Kind.DISK_FULL),
+        ({}, {"failing": (AWAITED, FAILS), "running": 2}, Kind.SCRIPT),
+        ({"service_away": "no answer"}, {"failing": (FAILS,)}, Kind.SCRIPT),
+        ({"service_away": "no answer for 40 s"}, {"running": 2}, Kind.SERVICE),
+        ({}, {"failing": (GONE,)}, Kind.DATA_MISSING),
+        ({}, {"stage": Stage.FAILED, "reason": GONE.error}, Kind.DATA_MISSING),
+        ({}, {"stage": Stage.FAILED, "reason": "x", "ended": {"script": "ask"}}, Kind.SCRIPT),
         ({"closed": ("no local jobs",)}, {}, Kind.CLOSED),
         ({"storage_away": "gone"}, {}, Kind.STORAGE),
         ({}, {"held": (("A.l1.t01", "7.0", "via condor_hold"),)}, Kind.HELD),
@@ -386,14 +407,3 @@ def test_each_outcome_of_an_attempt_is_read_as_what_it_was(
     assert isinstance(outcome, Failed)
     assert kind_of_attempt(outcome.error) is kind
     assert not isinstance(outcome, Complete)
-
-
-def test_the_last_word_of_a_regions_scripts(tmp_path: Path) -> None:
-    log = tmp_path / "scripts.log"
-    assert last_script(log) is None
-    begin = "*** Node=A Type=PRE ExitCode={code} Completion=1 Cmd='../client begin A'\n{words}\n"
-    log.write_text(begin.format(code=0, words="A: begins"))
-    assert last_script(log) is None
-    with log.open("a") as file:
-        file.write(begin.format(code=75, words="the storage\nis locked"))
-    assert last_script(log) == Script("A", 75, "the storage is locked")

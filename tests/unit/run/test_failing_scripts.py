@@ -1,0 +1,209 @@
+"""Scripts of a run's nodes that fail: noted at once, tried again, and why the region has failed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeRun
+from trialfleet import Run
+from trialfleet.errors import OptimizerError
+from trialfleet.optimizer.client import TROUBLE
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.dagman.failing import (
+    TRIES,
+    failing_scripts,
+    note_failure,
+    service_trouble,
+)
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
+from trialfleet.workflows.plan.graph import EXITS, PUBLISH_RETRIES
+from trialfleet.workflows.scripts import publish_node, report_node
+from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.status.status import StatusReader
+
+pytestmark = pytest.mark.slow
+
+OPERATIONS = {
+    "begin": ("A",),
+    "end": ("A", "1"),
+    "ask": ("A", "A.l1.t01"),
+    "tell": ("A", "A.l1.t01", "0", "0", "1", "0"),
+    "ask-best": ("A", "A.best"),
+    "tell-best": ("A", "A.best", "0", "0", "1", "0"),
+    "ask-gate": ("A", "A.gate"),
+    "tell-gate": ("A", "A.gate", "0", "0", "1", "0"),
+    "conclude": ("A", "A.tuned"),
+}
+
+
+@pytest.fixture
+def folder(make_run: MakeRun) -> RunFolder:
+    return RunFolder(make_run(budget={"trials": 2, "lanes": 1}).folder)
+
+
+def troubles(folder: RunFolder) -> tuple[str, ...]:
+    """What `status` says of a run under way; HTCondor is out of reach here."""
+    folder.dag_files.submit.touch()
+    return StatusReader(folder).read().troubles
+
+
+def stopped(files: RegionFolder) -> Any:
+    return json.loads(files.stopped.read_text()) if files.stopped.exists() else None
+
+
+def test_any_error_of_a_script_is_noted_at_once_and_fails_the_region_in_the_end(
+    folder: RunFolder,
+) -> None:
+    def fails(*_: str) -> Reply:
+        raise PermissionError(13, "Permission denied", "/d/x")
+
+    files, handler = folder.region("A"), NodeScripts(folder)
+    assert set(OPERATIONS) == set(handler._operations)
+    handler._operations = dict.fromkeys(OPERATIONS, fails)
+    for operation, words in OPERATIONS.items():
+        assert handler.handle([operation, *words]).exit_code == EXITS["defer"]
+        (noted,) = failing_scripts(files.failing)
+        assert (noted.script, noted.times) == (operation, 1)
+        said = f"{operation} of {noted.node} fails: /d/x: Permission denied"
+        assert troubles(folder) == (f"A: {said}; it will be tried again",)
+        for _ in range(TRIES - 2):
+            assert handler.handle([operation, *words]).exit_code == EXITS["defer"]
+        assert stopped(files) is None
+        ended = handler.handle([operation, *words])
+        assert ended.exit_code == EXITS["done" if operation == "end" else "stop"]
+        assert stopped(files) == {"reason": "/d/x: Permission denied", "script": operation}
+        files.stopped.unlink()
+        files.failing.unlink()
+
+
+def test_errors_are_counted_on_by_another_service_and_anew_once_the_region_begins_anew(
+    folder: RunFolder,
+) -> None:
+    files = folder.region("A")
+    for _ in range(TRIES - 1):
+        note_failure(files.failing, "A.best", "ask-best", "an error")
+        note_failure(files.failing, "A", "begin", "an error")
+    handler = NodeScripts(folder)
+    assert handler.handle(["begin", "A"]).exit_code == EXITS["done"]
+    assert failing_scripts(files.failing) == ()
+    assert troubles(folder) == ()
+
+
+def test_a_script_that_succeeds_is_no_trouble_any_more(folder: RunFolder) -> None:
+    files, handler = folder.region("A"), NodeScripts(folder)
+    files.trials.mkdir(parents=True, exist_ok=True)
+    place = files.trial("A.l1.t01").root
+    place.rmdir() if place.exists() else None
+    place.write_text("a file where the trial's folder is to be")
+    words = ["ask", "A", "A.l1.t01"]
+    assert handler.handle(words).exit_code == EXITS["defer"]
+    (trouble,) = troubles(folder)
+    assert trouble.startswith(f"A: ask of A.l1.t01 fails: {place}: ")
+    place.unlink()
+    assert handler.handle(words).exit_code == EXITS["done"]
+    assert troubles(folder) == ()
+
+
+def test_a_storage_that_is_away_is_waited_for_as_long_as_it_takes(folder: RunFolder) -> None:
+    handler, files = NodeScripts(folder), folder.region("A")
+
+    def away(*_: str) -> Reply:
+        raise OptimizerError("the storage is locked")
+
+    handler._operations["ask"] = away
+    for _ in range(TRIES + 2):
+        assert handler.handle(["ask", "A", "A.l1.t01"]).exit_code == EXITS["defer"]
+    assert stopped(files) is None
+    assert [each.cause for each in failing_scripts(files.failing)] == ["storage"]
+    found = StatusReader(folder).read()
+    assert found.failing == ()  # it may pass: an alert follows once it has lasted
+
+
+def test_a_job_that_htcondor_did_not_take_is_told(folder: RunFolder) -> None:
+    handler = NodeScripts(folder)
+    handler.handle(["ask", "A", "A.l1.t01"])
+    reply = handler.handle(["tell", "A", "A.l1.t01", "-1001", "0", "1", "0"])
+    assert reply.exit_code == EXITS["retry"]
+    assert "HTCondor did not take its job" in troubles(folder)[0]
+
+
+def test_the_last_dagman_of_a_region_leaves_its_reason(folder: RunFolder) -> None:
+    handler, files = NodeScripts(folder), folder.region("A")
+    assert handler.handle(["end", "A", "1", "9", "10"]).exit_code == EXITS["retry"]
+    note_failure(files.failing, "A.l1.t01", "tell", "HTCondor did not take its job")
+    assert handler.handle(["end", "A", "1", "10", "10"]).exit_code == EXITS["done"]
+    reason = stopped(files)["reason"]
+    assert reason.startswith("its DAGMan ended (1), as 10 before it: HTCondor did not take its job")
+    assert str(files.scripts_log) in reason
+
+
+def test_a_run_that_was_planned_before_restarts_were_counted_goes_on(folder: RunFolder) -> None:
+    assert NodeScripts(folder).handle(["end", "A", "1"]).exit_code == EXITS["retry"]
+
+
+def test_a_publication_that_fails_again_and_again_fails_its_region(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("weights")
+
+    monkeypatch.setattr(publish_node, "publish", fails)
+    monkeypatch.setattr(sys, "argv", ["publish", str(folder.root), "A"])
+    for _ in range(PUBLISH_RETRIES):
+        with pytest.raises(KeyError):
+            publish_node.main()
+        assert "publish of A.publish fails: KeyError: 'weights'" in troubles(folder)[0]
+    with pytest.raises(SystemExit) as end:
+        publish_node.main()
+    assert end.value.code == EXITS["stop"]
+    reason = stopped(folder.region("A"))["reason"]
+    assert reason == "the model can't be published: KeyError: 'weights'"
+
+
+def test_a_report_that_cant_be_written_is_told(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["report", str(folder.root)])
+    folder.report_page.mkdir()
+    with pytest.raises(OSError, match=r"report\.html"):
+        report_node.main()
+    assert any("report of report fails: " in trouble for trouble in troubles(folder))
+    folder.report_page.rmdir()
+    with pytest.raises(SystemExit):
+        report_node.main()
+    assert failing_scripts(folder.failing) == ()
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"scripts": [{"node": 1}]}'])
+def test_a_record_that_is_damaged_says_nothing_and_is_written_anew(
+    folder: RunFolder, damage: str
+) -> None:
+    file = folder.region("A").failing
+    file.write_text(damage)
+    (folder.root / TROUBLE).write_text(damage)
+    assert failing_scripts(file) == ()
+    assert service_trouble(folder) == ""
+    assert note_failure(file, "A.l1.t01", "ask", "an error") == 1
+
+
+def test_a_service_that_does_not_answer_is_told_until_it_says_anything(folder: RunFolder) -> None:
+    trouble = "the service (process 7) has not answered ask A for 20 s"
+    folder.service_log.touch()
+    last = folder.service_log.stat().st_mtime
+    noted = {"error": trouble, "waiting": True}
+    (folder.root / TROUBLE).write_text(json.dumps(noted | {"time": last + 20}))
+    assert troubles(folder) == (f"{trouble}; it will be tried again",)
+    (folder.root / TROUBLE).write_text(json.dumps(noted | {"time": last - 20}))
+    assert troubles(folder) == ()
+
+
+def test_the_record_of_a_region_that_goes_on_is_part_of_the_json(folder: RunFolder) -> None:
+    note_failure(folder.region("A").failing, "A.l1.t01", "ask", "an error")
+    content = Run(folder.root).status().to_json()
+    assert content["regions"][0]["failing"][0]["error"] == "an error"
+    assert Path(content["folder"]) == folder.root
