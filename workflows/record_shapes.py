@@ -25,6 +25,7 @@ class StayNotes(TypedDict):
     ended: float
     end: Literal["done", "failed", "evicted", "running"]
     usd: float | None
+    saved: NotRequired[float | None]
 
 
 class JobNotes(TypedDict):

@@ -22,7 +22,7 @@ from trialfleet.infra.pool.connection import connect
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import DAEMON_ADS
-from trialfleet.workflows.status.job_log import read_job
+from trialfleet.workflows.jobs.job_log import read_job
 
 MakePool = Callable[..., Pool]
 

@@ -52,7 +52,7 @@ class RunEvents:
         self.is_over = status.ended
         found = [*self._of_regions(status), *self._of_money(status)]
         found += [self._attention(trouble) for trouble in status.failing]
-        found += self._lasting("attention", _troubles(status))
+        found += [*self._of_jobs(status), *self._lasting("attention", _troubles(status))]
         if not self.is_over:
             found += self._lasting("fleet-short", self._shortages(status))
             found += self._sick_gpus()
@@ -103,6 +103,15 @@ class RunEvents:
             return None
         verdict = Verdict.read(read_record(files.verdict, shape=GateVerdict))
         return None if verdict.promoted else verdict.why
+
+    def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
+        """The trials that get nowhere, once for each kind; and much lost work."""
+        text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
+        for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
+            data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
+            yield self._of_run("attention", str(trouble), text, same=cause, data=data)
+        if status.work.is_much_lost:
+            yield self._of_run("attention", str(status.work), text, same="lost work")
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
         """The budgets in USD of regions and run, by what their jobs cost; and the fleet's cap."""
@@ -245,7 +254,7 @@ def _troubles(status: RunStatus) -> list[str]:
     held = [f"{job.node or job.job}: its job is on hold: {job.reason}" for job in status.held]
     notice = [status.notice] if status.notice else []
     state = [] if status.state.is_well or status.ended else [f"the run is {status.state}"]
-    return [*notice, *status.troubles, *held, *state]
+    return [*notice, *status.run_troubles, *held, *state]
 
 
 def _line(region: RegionStatus, metric: str) -> str:

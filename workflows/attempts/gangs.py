@@ -7,8 +7,8 @@ from pathlib import Path
 
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import DONE
+from trialfleet.workflows.jobs.job_log import first_failure
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.status.job_log import first_failure
 
 
 def settled(place: TrialFolder, return_code: int) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import PoolError
+from trialfleet.workflows.jobs.job_log import Job, read_job, sandbox_of
 from trialfleet.workflows.plan.matching import machines as pool_machines
 from trialfleet.workflows.status.causes import all_alike, failed_attempts, log_of, see
-from trialfleet.workflows.status.job_log import Job, read_job, sandbox_of
 
 if TYPE_CHECKING:
     from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder

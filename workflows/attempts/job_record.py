@@ -8,8 +8,8 @@ from typing import Any
 from trialfleet.files import write_json
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.gang.records import ranks_and_generation
+from trialfleet.workflows.jobs.job_log import read_job, read_stays
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.status.job_log import read_job, read_stays
 from trialfleet.workflows.status.progress import read_reports
 from trialfleet.workflows.study.spec import Study
 
@@ -50,6 +50,15 @@ def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
     stays = read_stays(place.log, study.usd_per_hour, failed=failed)
     if job is None:
         return {}
+    if not place.gang.is_dir() and not _has_checkpoint(place):  # what was saved is no use
+        stays = [replace(stay, saved=None) for stay in stays]
     own = ranks_and_generation(place)
     job = replace(job, ranks=own.get("ranks"), generations=own.get("generation"))
     return {**asdict(job), "stays": [asdict(stay) for stay in stays]}
+
+
+def _has_checkpoint(place: TrialFolder) -> bool:
+    try:
+        return any(place.checkpoint.iterdir())
+    except OSError:
+        return False

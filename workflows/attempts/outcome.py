@@ -13,6 +13,7 @@ from typing import Any
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
 from trialfleet.workflows.plan.folder import TrialFolder
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
@@ -22,6 +23,7 @@ EXITS_NO_COMMAND = frozenset({126, 127})
 # What DAGMan says for an exit code where there was none.
 JOB_UNSUBMITTED, JOB_REMOVED, NO_JOB = -1001, -1002, -1004
 
+_BY_SUBMIT_FILE = "The job attribute PeriodicRemove"  # how HTCondor begins to say so
 _BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's own words behind a removal's reason
 _TAIL = 300  # characters of an error that are worth keeping
 _LAST_BYTES = 8192  # of standard error that are looked at
@@ -48,12 +50,14 @@ class Failed:
         final: another with the same parameters would fail too.
         never_began: the trainer's command could not be run.
         by_machine: the machine is to blame, or HTCondor, by what the job left.
+        got_nowhere: its job was started in vain again and again, or stayed in a state.
     """
 
     error: str
     final: bool
     never_began: bool = False
     by_machine: bool = False
+    got_nowhere: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,9 +290,12 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
     """A removed job was held before, as the submit file removes it then; or somebody removed it."""
     import htcondor2
 
-    reason, removal, code = "", "", None
+    reason, removal, code, evictions = "", "", None, 0
     try:
         for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
+            if event.type.name == "SUBMIT":
+                evictions = 0
+            evictions += event.type == htcondor2.JobEventType.JOB_EVICTED
             if event.type.name in {"SUBMIT", "JOB_RELEASED"}:  # what was before is over
                 reason, removal, code = "", "", None
             elif event.type == htcondor2.JobEventType.JOB_HELD:
@@ -301,9 +308,20 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
         return Unpaid(error=one_line(_BY_USER.sub("", words)))
+    if words := _got_nowhere(removal, 0 if reason else evictions):
+        return Failed(error=one_line(words), final=False, got_nowhere=True)
     words = (
         one_line(resource_limits.over_limit(code, reason, places) or removal)
         or "the job was removed"
     )
     by_machine = code is not None and node_faults.in_hold(int(code), reason)
     return Failed(error=words, final=code in resource_limits.CODES, by_machine=by_machine)
+
+
+def _got_nowhere(removal: str, evictions: int) -> str:
+    """Why a job was removed that got nowhere: by the supervisor, or by its submit file's bound."""
+    for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
+        if beginning in removal:
+            return _BY_USER.sub("", removal[removal.index(beginning) :])
+    is_bound = _BY_SUBMIT_FILE in removal and evictions
+    return f"{EVICTED}: {evictions} times, each within moments" if is_bound else ""

@@ -8,9 +8,9 @@ from dataclasses import replace
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.outcome import Failed
+from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.status.job_log import read_job
 from trialfleet.workflows.study.spec import Study
 
 Noted = Mapping[str, Mapping[str, str]]  # what is kept of each attempt that failed, by its number
@@ -25,15 +25,16 @@ class Attempts:
     """
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
-        job = read_job(place.log)
-        self._machine = (job.machine if job else None) or ""
+        starts = [start for start in read_starts(place.log) if start.slot]
+        self._machines = {start.machine for start in starts}
+        self._machine = max(starts, key=lambda start: start.ended).machine if starts else ""
         self._study, self._retries = study, study.retries
 
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome with what the pool knows of the machine.
 
         A command that could not be run is not final where that was the only machine so far, and
-        others may have it: Python may be broken there.
+        others may have it: Python may be broken there. So may HTCondor, where a job got nowhere.
 
         Args:
             outcome: by what the job left.
@@ -41,8 +42,9 @@ class Attempts:
         """
         if not self._machine:
             return outcome
-        tried = {attempt.get("machine", "") for attempt in before.values()} | {self._machine}
-        if outcome.never_began and len(tried) == 1 and node_faults.others_than(self._study, tried):
+        tried = {attempt.get("machine", "") for attempt in before.values()} | self._machines
+        may_be_machine = outcome.never_began or outcome.got_nowhere
+        if may_be_machine and len(tried) == 1 and node_faults.others_than(self._study, tried):
             return replace(outcome, final=False, by_machine=True)
         is_broken = not outcome.final and node_faults.word_of(self._machine)
         return replace(outcome, by_machine=True) if is_broken else outcome

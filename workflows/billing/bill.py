@@ -16,10 +16,10 @@ from trialfleet.workflows.billing.lifetimes import reported
 from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.costs.items import Item, Kind, Sum, add
 from trialfleet.workflows.costs.nodes import settled
+from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.status.job_costs import place_stays, trial_stays
-from trialfleet.workflows.status.job_log import Stay
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, open_run

@@ -25,8 +25,9 @@ _SHOWN_RUNS = 20
 _EXIT_CODES = """\b
 Exit codes:
   0  the run is planned, running or done
-  1  it has failed, was stopped, is held or lost; or nobody knows where
-     it stands, because HTCondor is out of reach
+  1  it has failed, was stopped, is held or lost; a trial of it gets
+     nowhere; or nobody knows where it stands, because HTCondor is out of
+     reach
   2  there is no such run
 With --watch: 0 if it is done in the end, else 1.
 """
@@ -84,7 +85,7 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
             show(run_view(current))
             for line in _left_out(opened.folder):
                 say(line)
-    sys.exit(0 if current.state.is_well else 1)
+    sys.exit(0 if current.is_well else 1)
 
 
 def _left_out(folder: Path) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 from trialfleet.classads import plain
 from trialfleet.workflows.plan.dag_files import DagFiles
 
-_SUBMITTED, _POST, _FAILED = 3, 4, 6  # STATUS_SUBMITTED, _POSTRUN, _ERROR of a node status file
+# STATUS_PRERUN, _SUBMITTED, _POSTRUN, _ERROR of a node status file
+_PRE, _SUBMITTED, _POST, _FAILED = 2, 3, 4, 6
 _JOB_ABORTED = b"009"  # the number of the event in a job's log
 _SUBMIT = re.compile(rb'000 \(.*?DAGNodeName = "([^"\n]+)"', re.DOTALL)
 _POST_ENDED = re.compile(
@@ -30,12 +31,14 @@ class NodeStatus:
 
     Attributes:
         submitted: DAGMan waits for the end of its job.
+        in_pre: it waits for the end of its PRE script.
         in_post: it waits for the end of its POST script.
         failed: it failed for good.
         details: why.
     """
 
     submitted: bool
+    in_pre: bool = False
     in_post: bool = False
     failed: bool
     details: str
@@ -98,6 +101,7 @@ def read_node_status(path: Path) -> dict[str, NodeStatus]:
 def _node(ad: Any) -> NodeStatus:
     return NodeStatus(
         submitted=ad["NodeStatus"] == _SUBMITTED,
+        in_pre=ad["NodeStatus"] == _PRE,
         in_post=ad["NodeStatus"] == _POST,
         failed=ad["NodeStatus"] == _FAILED,
         details=str(ad.get("StatusDetails", "")),

@@ -22,13 +22,17 @@ from trialfleet.workflows.dagman.files import (
     removal,
 )
 from trialfleet.workflows.dagman.recovery import is_locked
+from trialfleet.workflows.jobs.facts import ATTRIBUTES
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
 
 PROJECTION = [
+    *ATTRIBUTES,
     "ClusterId",
     "DAGManJobId",
     "DAGNodeName",
+    "DAG_NodesPostrun",
+    "DAG_NodesPrerun",
     "EnteredCurrentStatus",
     "ExitCode",
     "HoldReason",

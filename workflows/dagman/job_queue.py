@@ -38,8 +38,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 
 # What `trial.py` sets in the job's ad; of that kind are the names that HTCondor lets a job set.
 STEP, VALUE = (attribute.name for attribute in TRIAL)
-_REPORT = [STEP, VALUE, "RemoteHost", "JobCurrentStartExecutingDate"]
-_REPORT += SLOT_OF_JOB.values()
+_REPORT = [STEP, VALUE, *SLOT_OF_JOB.values()]
 _TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
 VANILLA_UNIVERSE = 5
 
@@ -95,10 +94,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    ads = query(
-        of_run(folder),
-        [*PROJECTION, *_REPORT, "ProcId", "TrialfleetNode"],
-    )
+    ads = query(of_run(folder), [*PROJECTION, *_REPORT])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]

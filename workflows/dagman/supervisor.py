@@ -31,6 +31,7 @@ from trialfleet.workflows.dagman.deaf_schedd import DeafSchedd
 from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
 from trialfleet.workflows.dagman.mend import BusyError, alone, mend
 from trialfleet.workflows.dagman.set_clock import ClockWatch
+from trialfleet.workflows.dagman.vain_attempts import fail_vain_attempts
 from trialfleet.workflows.dagman.watchers import Watchers
 from trialfleet.workflows.plan.folder import RunFolder
 
@@ -180,6 +181,7 @@ def supervise(state: Path) -> None:
         else:
             folders = known.folders | {Path(ad["TrialfleetFolder"]) for ad in ads}
             runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
+            fail_vain_attempts(runs, ads, time.time())
             untold = watchers.look(runs)
             going_on = supervisor.look(runs, ads, time.time(), time.monotonic())
             known.keep(run.root for run in (*going_on, *untold))

@@ -22,6 +22,7 @@ from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
 MOST_STARTS = 1000  # a gang's job that got a slot so often, and lost it, is given up
+MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: as often, after so short executions
 AVOID_SECONDS = 120  # so long a job waits for another machine than those where it failed before
 Mode = Literal["tune", "final", "evaluate"]
 _LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, beside what all leave
@@ -180,6 +181,8 @@ def submit_text(
         avoid_seconds=AVOID_SECONDS,
         gang=_gang_of(study, order),
         most_starts=MOST_STARTS,
+        most_vacates=MOST_VACATES,
+        short_seconds=SHORT_SECONDS,
         until=math.ceil(order.until.timestamp()) if order.until else None,
         urls=[d for d in data if d.startswith(URL_PREFIXES)],
     )

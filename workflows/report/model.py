@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trialfleet.workflows.status.job_log import Job, Stay
+from trialfleet.workflows.jobs.job_log import Job, Stay
 from trialfleet.workflows.status.states import TrialState
 
 SCHEMA = 1
@@ -305,6 +305,8 @@ class Report:
         boot_usd: what its part in the fleet's nodes cost on their way into the pool, when this was
             made; None where no autoscaler has told of nodes.
         idle_usd: what its part in them cost without a job; likewise.
+        lost_share: the part of its jobs' time, from 0 to 1, that attempts took which failed, and
+            that evictions threw away; None where nobody knows.
         complete: trials completed.
         failed: trials failed for good.
         budget_trials: trials that the regions may spend.
@@ -329,6 +331,7 @@ class Report:
     usd: float | None
     boot_usd: float | None
     idle_usd: float | None
+    lost_share: float | None
     complete: int
     failed: int
     budget_trials: int

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.optimizer.stored_trials import count_cut_off, is_own, is_stopped_early
 from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.edges import edges_of
@@ -16,7 +17,6 @@ from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import RegionReport, Report, Trial
 from trialfleet.workflows.report.source import RegionSource, ReportSource
 from trialfleet.workflows.status.causes import cause_of
-from trialfleet.workflows.status.job_log import Stay
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.states import Stage, TrialState, trial_state
 
@@ -63,6 +63,7 @@ def build_report(source: ReportSource) -> Report:
         pauses=pauses,
         compute_seconds=sum(region.compute_seconds for region in regions),
         usd=_sum([region.usd for region in regions]),
+        lost_share=source.lost_share,
         boot_usd=source.boot_usd,
         idle_usd=source.idle_usd,
         complete=sum(region.complete for region in regions),

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.status.job_log import Job, Stay
+from trialfleet.workflows.jobs.job_log import Job, Stay
 from trialfleet.workflows.status.states import TrialState
 
 DIRECTIONS = ("minimize", "maximize")
@@ -86,6 +86,7 @@ class ReportSource:
         boot_usd: what its part in the fleet's nodes cost on their way into the pool; None where
             nobody knows.
         idle_usd: what it cost without a job; likewise.
+        lost_share: the part of its jobs' time that was lost; None where nobody knows.
         regions: in the study's order.
         storage_url: SQLAlchemy's URL of Optuna's storage. It appears nowhere in the report.
         created: when the run was made, with a time zone.
@@ -110,6 +111,7 @@ class ReportSource:
     stops: Sequence[float] = ()
     boot_usd: float | None = None
     idle_usd: float | None = None
+    lost_share: float | None = None
 
     def __post_init__(self) -> None:
         for direction in (self.direction, self.report_direction or self.direction):

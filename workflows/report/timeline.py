@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trialfleet.workflows.costs.cost import End
+from trialfleet.workflows.jobs.job_log import Job, Stay
 from trialfleet.workflows.report.model import RegionReport, Report
-from trialfleet.workflows.status.job_log import Job, Stay
 from trialfleet.workflows.status.pauses import Span, paused_within
 from trialfleet.workflows.status.states import TrialState
 

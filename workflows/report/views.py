@@ -69,9 +69,15 @@ def header(report: Report) -> list[tuple[str, str, str]]:
             f.duration(report.wall_seconds),
             waited if report.finished else "the run has not ended",
         ),
-        ("Compute time", f.duration(report.compute_seconds), "sum over all jobs"),
+        ("Compute time", f.duration(report.compute_seconds), f"sum over all jobs{_lost(report)}"),
         *([("Cost", f"{usd(report.usd)} USD", "of all jobs")] if report.usd is not None else []),
     ]
+
+
+def _lost(report: Report) -> str:
+    """The part of that which was lost, where it is no less than a percent."""
+    share = report.lost_share or 0.0
+    return f" · {share:.0%} lost" if share >= 0.01 else ""
 
 
 def _median_gain(report: Report) -> tuple[str, str]:

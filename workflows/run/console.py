@@ -74,6 +74,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     if status.notice:
         parts.append(Text(_anew(status.notice, status, said), "yellow"))
     parts += [Text(line, color) for line, color in _money(status)]
+    parts += [Text(line, "yellow") for line in _lost_work(status)]
     parts += [
         Text.assemble((names, color), text)
         for (text, color), names in _alike(status, _words_of).items()
@@ -138,6 +139,8 @@ def _ask_why(status: RunStatus) -> list[str]:
     """What says why the first region that isn't well stands where it stands."""
     unwell = [region.name for region in status.regions if region.stage in _UNWELL]
     stands_still = bool(status.troubles or status.held)
+    troubled = {trouble.region for trouble in status.job_troubles}
+    unwell += [region.name for region in status.regions if region.slug in troubled]
     asked = unwell or [region.name for region in status.regions if stands_still]
     run = shell_quoted(Path(status.folder))
     return [f"why: trialfleet why {shlex.quote(name)} --run {run}" for name in asked[:1]]
@@ -207,6 +210,11 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
     troubles = [f"trials ended: {money.ended}"] if money.ended else []
     troubles += [f"the fleet's autoscaler: {money.trouble}"] if money.trouble else []
     return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
+
+
+def _lost_work(status: RunStatus) -> list[str]:
+    """The share of lost work, where it is worth a line."""
+    return [str(status.work)] if status.work.is_much_lost else []
 
 
 def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
@@ -353,7 +361,7 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice
-    for trouble in status.troubles:
+    for trouble in status.run_troubles:
         yield trouble, trouble
     for mend in status.mends:
         yield str(mend), _mended(mend)
@@ -372,7 +380,9 @@ def _shortened(line: str) -> str:
 
 
 def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """What is said of the first region of which it is true: what it is, and a line."""
+    """What is said of the first region, or trial, of which it is true: what it is, and a line."""
+    for trouble in status.job_troubles:
+        yield kind_of(trouble.cause), str(trouble)
     for region in status.regions:
         for text, _ in _words_of(region):
             yield kind_of(text.partition(SEE)[0]), f"{region.name}{text}"

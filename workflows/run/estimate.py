@@ -13,11 +13,11 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import read_record
 from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.jobs.job_log import read_executions
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.run.lookup import FoundRun, runs_here
 from trialfleet.workflows.status.job_costs import noted_job
-from trialfleet.workflows.status.job_log import read_executions
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.study.frozen import CostsBefore, load_frozen
 from trialfleet.workflows.study.spec import Study

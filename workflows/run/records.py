@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.optimizer.stored_trials import is_stopped_early
+from trialfleet.workflows.jobs.job_log import Job, job_fields
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.causes import failed_attempts
-from trialfleet.workflows.status.job_log import Job, job_fields
 from trialfleet.workflows.status.region_state import final_metrics, noted
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import Stage, TrialState, trial_state

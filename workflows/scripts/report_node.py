@@ -16,6 +16,7 @@ from trialfleet.files import write_atomic, write_json
 from trialfleet.workflows.billing.bill import overhead
 from trialfleet.workflows.dagman.failing import noting
 from trialfleet.workflows.disk_space import when_there_is_space
+from trialfleet.workflows.jobs.job_log import read_executions, read_job, read_removals
 from trialfleet.workflows.models.earlier import better_before
 from trialfleet.workflows.models.latest import model_in_force
 from trialfleet.workflows.output import say
@@ -30,7 +31,6 @@ from trialfleet.workflows.report import (
 )
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.job_costs import place_stays, trial_stays
-from trialfleet.workflows.status.job_log import read_executions, read_job, read_removals
 from trialfleet.workflows.status.region_state import final_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import Stage
@@ -87,6 +87,7 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
         notice=_notice(folder, look.status.regions),
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
         stops=read_removals(folder.dag_files.log),
+        lost_share=look.status.work.lost_share,
         boot_usd=nodes.boot if nodes else None,
         idle_usd=nodes.idle if nodes else None,
     )

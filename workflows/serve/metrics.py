@@ -57,6 +57,8 @@ class _Metrics(Collector):
         state = _gauge("run_state", "1 for the state that the study's newest run is in.", "state")
         info = _gauge("run_info", "The study's newest run: 1, with its id.", "run")
         troubles = _gauge("run_troubles", "What keeps parts of the run from going on.")
+        nowhere = _gauge("run_trials_in_trouble", "Trials that get nowhere.")
+        lost = _gauge("run_lost_work_ratio", "The part of all executed time that was thrown away.")
         held = _gauge("run_held_jobs", "Jobs that wait for a person.")
         spent = _gauge("run_spent_usd", "What the run's fleet has cost.")
         cap = _gauge("run_cap_usd", "What it may cost.")
@@ -68,13 +70,15 @@ class _Metrics(Collector):
                 state.add_metric([*labels, each.value], status.state is each)
             info.add_metric([*labels, status.run], 1)
             troubles.add_metric(labels, len(status.troubles))
+            nowhere.add_metric(labels, len(status.job_troubles))
+            lost.add_metric(labels, status.work.lost_share)
             held.add_metric(labels, len(status.held))
             look.add_metric(labels, snapshot.seconds)
             if status.money:
                 spent.add_metric(labels, status.money.spent)
             if status.money and status.money.cap is not None:
                 cap.add_metric(labels, status.money.cap)
-        yield from (state, info, troubles, held, spent, cap, look)
+        yield from (state, info, troubles, nowhere, lost, held, spent, cap, look)
 
     def _of_regions(self) -> Iterator[Metric]:
         labels = ("region",)

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from trialfleet.files import read_json
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
+from trialfleet.workflows.jobs.job_log import read_executions, stays_of
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.causes import failed_attempts
-from trialfleet.workflows.status.job_log import read_executions, stays_of
 from trialfleet.workflows.status.states import TrialState, trial_state
 
 WIDTH = 1000  # units of a strip, however many pixels that is

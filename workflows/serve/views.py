@@ -244,7 +244,13 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
         found.append(
             Concern(what="", region="", why=status.money.ended or status.money.trouble or "")
         )
-    found += [Concern(what="", region="", why=trouble) for trouble in status.troubles]
+    found += [Concern(what="", region="", why=trouble) for trouble in status.run_troubles]
+    if status.work.is_much_lost:
+        found.append(Concern(what="", region="", why=str(status.work)))
+    found += [
+        Concern(what=trouble.node, region=trouble.region, why=trouble.what)
+        for trouble in status.job_troubles
+    ]
     found += [
         _explained(
             snapshot,

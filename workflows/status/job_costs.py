@@ -12,9 +12,9 @@ from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB, cost, slot_price
 from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.jobs.job_log import Stay, read_stays, stays_of, total
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.record_shapes import JobNotes
-from trialfleet.workflows.status.job_log import Stay, read_stays, stays_of, total
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:

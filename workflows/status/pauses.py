@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.status.job_log import read_executions, read_removals, stays_of
+from trialfleet.workflows.jobs.job_log import read_executions, read_removals, stays_of
 
 SHORTEST = 60.0  # seconds: a DAGMan that crashed is back within less, and that is no pause
 BLINK = 1.0  # … of a pause that somebody made: less is not worth telling

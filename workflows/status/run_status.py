@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.job_queue import HeldJob
+from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.spending import Spending
 from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.work import Work
 
 UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
 
@@ -101,6 +103,8 @@ class RunStatus:
         held: jobs on hold, with their reasons.
         troubles: what keeps a part of it from going on at this moment.
         failing: those of the troubles that are errors of its scripts, or of its service.
+        job_troubles: those of the troubles that are trials which get nowhere.
+        work: the time that its jobs have executed, and what was lost of it.
         mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
         money: what the run's fleet costs; None without a fleet that an autoscaler scales.
         again: what starts another run of its study, of the same day.
@@ -118,6 +122,8 @@ class RunStatus:
     held: tuple[HeldJob, ...] = ()
     troubles: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()
+    job_troubles: tuple[JobTrouble, ...] = ()
+    work: Work = field(default_factory=Work)
     mends: tuple[dict[str, Any], ...] = ()
     notice: str | None = None
     seconds_left: float | None = None
@@ -129,6 +135,17 @@ class RunStatus:
     def ended(self) -> bool:
         """Whether nothing more will happen unless somebody does something."""
         return self.state not in UNDER_WAY
+
+    @property
+    def run_troubles(self) -> tuple[str, ...]:
+        """The troubles but those of single trials."""
+        of_trials = set(map(str, self.job_troubles))
+        return tuple(each for each in self.troubles if each not in of_trials)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nobody has to look at it: what `trialfleet status` exits with 0 for."""
+        return self.state.is_well and not self.job_troubles
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from trialfleet.workflows.dagman.job_queue import STEP, VALUE, QueuedRun
 from trialfleet.workflows.gang.records import ranks_and_generation, read_roster
+from trialfleet.workflows.jobs.job_log import sandbox_of
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.status.job_log import sandbox_of
 from trialfleet.workflows.status.progress import last_report
 
 

@@ -25,8 +25,11 @@ from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_s
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
+from trialfleet.workflows.dagman.running_scripts import script_facts
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.export.folder import unexported
+from trialfleet.workflows.jobs.facts import read_jobs
+from trialfleet.workflows.jobs.troubles import job_troubles
 from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.notify.outbox import undelivered
@@ -54,6 +57,7 @@ from trialfleet.workflows.status.spending import read_spending
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of
 from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
+from trialfleet.workflows.status.work import WorkReader
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -86,6 +90,7 @@ class StatusReader:
         self._graph = graph_of(self._frozen.study)
         self._trials = RunTrials(folder, self._frozen)
         self._waiting = Waiting(folder, self._frozen)
+        self._work = WorkReader(folder, self._frozen.study)
         self._holdouts: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
 
@@ -127,6 +132,9 @@ class StatusReader:
         )
         errors, awaited = self._failing(regions)
         objective = self._frozen.study.objective
+        now, jobs = time.time(), read_jobs(self._folder, queued.ads) if queued else []
+        scripts = script_facts(self._folder, self._graph.regions, queued)
+        troubled = job_troubles(jobs, now, scripts) if is_running else []
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
@@ -149,8 +157,11 @@ class StatusReader:
                 *undelivered(self._folder.alerts),
                 *unexported(self._frozen.study),
                 *(self._waiting.why(queued) if queued else ()),
+                *map(str, troubled),
             ),
             failing=tuple(errors),
+            job_troubles=tuple(troubled),
+            work=self._work.read(self._graph.regions, trials, jobs, queued, now),
             mends=tuple(self._mends()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running

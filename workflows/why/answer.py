@@ -49,6 +49,8 @@ class Kind(StrEnum):
     STORAGE = "storage"
     OTHER_MANAGER = "other-manager"
     DISK_FULL = "disk-full"
+    EVICTIONS = "evictions"
+    STUCK = "stuck"
     CLOSED = "closed"
     # the trainer, its limits and its data
     MEMORY = "memory"

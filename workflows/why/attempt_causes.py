@@ -10,12 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
 from trialfleet.workflows.why.answer import Blame, Kind
 
 CHECK = "trialfleet run STUDY --check"
 
 # How each begins or what is in it, in this order.
 _WORDS: tuple[tuple[str, Kind], ...] = (
+    (rf"^{EVICTED}: ", Kind.EVICTIONS),
+    (rf"^{STUCK}: ", Kind.STUCK),
     (r"^over its memory\b", Kind.MEMORY),
     (r"^over its disk\b", Kind.DISK),
     (r"^over its time\b", Kind.TIME),
@@ -55,6 +58,10 @@ _MENDING: Mapping[Kind, _Mending] = {
     Kind.NO_MODEL: _Mending(Blame.USER, "have mode final leave its model in model/ (t.model)"),
     Kind.REMOVED: _Mending(Blame.PERSON, ""),
     Kind.NODE: _Mending(Blame.NODE, ""),
+    Kind.EVICTIONS: _Mending(
+        Blame.NODE, "look at what ends it there: its log has HTCondor's words; have it checkpoint"
+    ),
+    Kind.STUCK: _Mending(Blame.POOL, "look at the machine, and at HTCondor's logs there"),
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault
+from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.journal.journal import Outcome
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.matching import Prospects
@@ -182,6 +183,7 @@ class RegionFacts:
         queued: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
         mending: what installs the modules that its trainer misses.
+        troubles: its trials that get nowhere.
     """
 
     name: str
@@ -211,6 +213,7 @@ class RegionFacts:
     day: Outcome | None = None
     scripts_log: str = ""
     mending: str = ""
+    troubles: tuple[JobTrouble, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from trialfleet.workflows.why.facts import NodeFacts, RegionFacts, RunFacts
 from trialfleet.workflows.why.instance_rules import kind_of_leaving
 from trialfleet.workflows.why.region_rules import why_region
 from trialfleet.workflows.why.run_rules import blocked
-from trialfleet.workflows.why.waiting_rules import waits
+from trialfleet.workflows.why.waiting_rules import gets_nowhere, waits
 
 _GONE = {"SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_DISCONNECTED"}
 _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
@@ -26,6 +26,7 @@ def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _over(run, node),
         lambda: _held(node),
+        lambda: _gets_nowhere(region, node),
         lambda: _lacks_slots(run, node),
         lambda: _runs(node),
         lambda: _interrupted(run, region, node),
@@ -94,6 +95,11 @@ def _held(node: NodeFacts) -> Answer | None:
         return None
     why = f"its job {node.job} is on hold: {node.held}"
     return _answer(node, Kind.HELD, Blame.PERSON, why, command=f"condor_release {node.job}")
+
+
+def _gets_nowhere(region: RegionFacts, node: NodeFacts) -> Answer | None:
+    own = (trouble for trouble in region.troubles if trouble.node == node.node)
+    return next((gets_nowhere(node.node, trouble) for trouble in own), None)
 
 
 def _lacks_slots(run: RunFacts, node: NodeFacts) -> Answer | None:

@@ -27,7 +27,7 @@ from trialfleet.workflows.why.attempt_causes import (
 )
 from trialfleet.workflows.why.facts import RegionFacts, RunFacts
 from trialfleet.workflows.why.run_rules import blocked
-from trialfleet.workflows.why.waiting_rules import waits
+from trialfleet.workflows.why.waiting_rules import gets_nowhere, waits
 
 _NO_MONEY = re.compile(r"no money is left")
 _DEADLINE = re.compile(r"deadline\b.* (is|was) over")
@@ -51,6 +51,7 @@ def why_region(run: RunFacts, region: RegionFacts) -> Answer:
         lambda: _removed(run, region),
         lambda: _blocked(run, region),
         lambda: _held(region),
+        lambda: _gets_nowhere(region),
         lambda: _turn(run, region),
         lambda: _all_attempts_fail(run, region),
         lambda: _waits(run, region),
@@ -302,6 +303,11 @@ def _held(region: RegionFacts) -> Answer | None:
     if region.running:
         why += f"; {region.running} other trial(s) run"
     return _answer(region, Kind.HELD, Blame.PERSON, why, command=f"condor_release {job}")
+
+
+def _gets_nowhere(region: RegionFacts) -> Answer | None:
+    found = [gets_nowhere(region.name, trouble) for trouble in region.troubles]
+    return found[0].with_evidence(*map(str, region.troubles[1:])) if found else None
 
 
 def _turn(run: RunFacts, region: RegionFacts) -> Answer | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 
+from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.why.facts import Queued, RunFacts, Scaling
 
@@ -45,6 +47,29 @@ _MENDING: dict[Kind, tuple[Blame, str, str]] = {
     Kind.MAX_NODES: (Blame.PERSON, "it waits for its turn; raise fleet.nodes.max", "fleet plan"),
     Kind.AWS: (Blame.AWS, "see what it says", "fleet doctor"),
 }
+
+
+def gets_nowhere(subject: str, trouble: JobTrouble) -> Answer:
+    """Return why a trial gets nowhere: its job is started in vain, or stays in a state.
+
+    Args:
+        subject: what was asked about.
+        trouble: that trial's.
+    """
+    is_evicted = trouble.kind == "evictions"
+    where = trouble.machine or "the machines"
+    advice = {
+        True: f"look at {where} and at the trainer; HTCondor's own words are in the job's log",
+        False: "look at what its log says last",
+    }[is_evicted]
+    return Answer(
+        subject=subject,
+        kind=Kind.EVICTIONS if is_evicted else Kind.STUCK,
+        blame=Blame.NODE if is_evicted else Blame.POOL,
+        why=str(trouble),
+        advice=advice,
+        command=f"tail -n 40 {shlex.quote(trouble.log)}" if trouble.log else "",
+    ).with_evidence(trouble.reason, trouble.error)
 
 
 def waits(subject: str, run: RunFacts, queued: Queued) -> Answer:

@@ -27,14 +27,14 @@ from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.gang.records import in_words
+from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.history import Change, last_move
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import RegionGraph, autoscale_of
+from trialfleet.workflows.plan.graph import EXITS, RegionGraph, autoscale_of
 from trialfleet.workflows.record_shapes import Reasons, StoppedRun
-from trialfleet.workflows.status.job_log import last_life
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import RunState, TrialState, trial_state
@@ -136,6 +136,9 @@ class RunWitnesses:
             queued=self._waiting(graph, status),
             scripts_log=str(files.scripts_log),
             mending=how_to_install(status.cause.error, self.frozen.study) if status.cause else "",
+            troubles=tuple(
+                each for each in self.look.status.job_troubles if each.region == graph.slug
+            ),
         )
 
     def _held(self, graph: RegionGraph) -> tuple[tuple[str, str, str], ...]:
@@ -159,7 +162,7 @@ class RunWitnesses:
         failures = self._failures(trial, place)
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
         ad = self._ad(node)
-        life = last_life(place.log)
+        life = _life(place.log)
         gang, lacks_slots = self._gang(graph, node, place)
         error = str((trial and trial.user_attrs.get("error")) or last.get("error", ""))
         return NodeFacts(
@@ -176,8 +179,8 @@ class RunWitnesses:
             held=next((h[2] for h in self._held(graph) if h[0] == node), ""),
             job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
             queued=queued_job(self.files, node) if lacks_slots else self._idle(node),
-            life=Life(**life._asdict()) if life else Life(),
-            leaving=self._leaving(life.slot if life else ""),
+            life=life,
+            leaving=self._leaving(life.slot),
             log=str(place.log) if place.log.exists() else "",
             gang=gang,
             lacks_slots=lacks_slots,
@@ -346,6 +349,15 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _life(log: Path) -> Life:
+    """The last stay of a job in a slot."""
+    starts = [start for start in read_starts(log) if start.slot]
+    if not starts:
+        return Life()
+    last = starts[-1]
+    return Life(how=last.ended_by, reason=last.reason, slot=last.slot, executing=not last.is_over)
 
 
 def _moved(published: str | None) -> Change | None:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
+from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.output import keep_numbers_whole, show
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.console import (
@@ -30,6 +31,7 @@ from trialfleet.workflows.status.pauses import pauses_so_far
 from trialfleet.workflows.status.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.running import RunningTrial
+from trialfleet.workflows.status.work import Work
 
 
 def printed(view: Any, width: int) -> str:
@@ -87,6 +89,31 @@ def test_a_runs_time_left_is_by_the_pace_of_all_its_regions() -> None:
     assert time_left.seconds_left_of_run([region(10), region(4)], begun) == (
         pytest.approx(100 / 14 * 28, rel=0.05)
     )
+
+
+def test_a_trial_that_gets_nowhere_is_told_and_asked_about(make_run: MakeRun) -> None:
+    trouble = JobTrouble(
+        region="A", node="A.l1.t01", kind="evictions", what="evicted 3 times", reason="lost"
+    )
+    status = replace(
+        make_run().status(),
+        state=RunState.RUNNING,
+        troubles=(str(trouble),),
+        job_troubles=(trouble,),
+        work=Work.of([(300.0, 120.0)]),
+    )
+    assert not status.is_well
+    text = printed(run_view(status), 200)
+    assert "A.l1.t01: evicted 3 times\n" in text
+    assert "40% of all work was lost: 2 of 5 min\n" in text
+    assert "why: trialfleet why A --run " in text
+    more = replace(trouble, what="evicted 4 times")
+    shown = Console(width=200)
+    with shown.capture() as capture:
+        show = _line_printer(shown)
+        show(status)
+        show(replace(status, troubles=(str(more),), job_troubles=(more,)))
+    assert capture.get().count("evicted") == 1, "a watch says it once"
 
 
 def test_a_pause_is_no_time_in_which_trials_could_have_finished(make_run: MakeRun) -> None:

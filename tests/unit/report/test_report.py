@@ -25,6 +25,7 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.errors import OptimizerError
+from trialfleet.workflows.jobs.job_log import Job
 from trialfleet.workflows.report import RegionReport, Report, build_report, render_page
 from trialfleet.workflows.report.summary import summary_table
 from trialfleet.workflows.report.tables import (
@@ -35,7 +36,6 @@ from trialfleet.workflows.report.tables import (
 )
 from trialfleet.workflows.report.views import header
 from trialfleet.workflows.status import states as state_words
-from trialfleet.workflows.status.job_log import Job
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.workflows.costs.cost import End
+from trialfleet.workflows.jobs.job_log import Job, Stay
 from trialfleet.workflows.report import RegionReport, Report, render_page, summary_table
 from trialfleet.workflows.report import chart_data as drawing
 from trialfleet.workflows.report.chart_data import (
@@ -40,7 +41,6 @@ from trialfleet.workflows.report.scales import Scale, scale_of
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
 from trialfleet.workflows.report.timeline import timeline_of
 from trialfleet.workflows.status import states
-from trialfleet.workflows.status.job_log import Job, Stay
 
 pytestmark = pytest.mark.slow
 

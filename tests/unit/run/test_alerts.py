@@ -18,6 +18,7 @@ from trialfleet.workflows.alerts.run_events import RunEvents
 from trialfleet.workflows.dagman import watchers
 from trialfleet.workflows.dagman.job_queue import HeldJob
 from trialfleet.workflows.daily.digest import digest_table, tell_days
+from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.notify.event import Event
@@ -27,6 +28,7 @@ from trialfleet.workflows.run.new_run import plan
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.spending import Spending
 from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.work import Work
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import Channel
 
@@ -158,6 +160,40 @@ def test_a_trouble_is_told_when_it_has_lasted(scene: Scene, trouble: dict[str, A
     assert scene.kinds() == []
     scene.set(**trouble)
     assert scene.kinds(after=10) == []  # it has begun anew
+
+
+NOWHERE = JobTrouble(
+    region="A",
+    node="A.l1.t01",
+    kind="evictions",
+    what="its job 12.0 was evicted 3 times since 02:00, the last time from a: starter exited",
+    machine="a",
+    reason="starter exited",
+)
+
+
+def test_a_trial_that_gets_nowhere_is_told_at_once_and_for_each_reason_once(scene: Scene) -> None:
+    again = replace(NOWHERE, node="A.l2.t01", what=NOWHERE.what.replace("3 times", "4 times"))
+    scene.set(job_troubles=(NOWHERE,), troubles=(str(NOWHERE),))
+    [event] = scene.events.look()
+    assert (event.kind, event.data["machine"]) == ("attention", "a")
+    assert event.title == f"demo r1: {NOWHERE}"
+    scene.set(job_troubles=(NOWHERE, again), troubles=(str(NOWHERE), str(again)))
+    assert [each.id for each in scene.events.look()] == [event.id]
+    other = replace(NOWHERE, reason="Job vacated by schedd")
+    scene.set(job_troubles=(again, other), troubles=())
+    assert len({each.id for each in scene.events.look()}) == 2
+
+
+def test_lost_work_is_told_beyond_a_third(scene: Scene) -> None:
+    scene.set(work=Work.of([(200.0, 0.0), (100.0, 100.0)]))
+    assert scene.kinds() == []
+    scene.set(work=Work.of([(200.0, 1.0), (100.0, 100.0)]))
+    [event] = scene.events.look()
+    assert event.kind == "attention"
+    assert event.title == "demo r1: 34% of all work was lost: 2 of 5 min"
+    scene.set(work=Work.of([(20.0, 20.0)]))
+    assert scene.kinds() == []  # too little to tell
 
 
 def test_a_run_s_end_is_told_but_not_that_a_person_stopped_it(scene: Scene) -> None:

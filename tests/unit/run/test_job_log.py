@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.status.job_log import read_executions, read_job, read_stays, sandbox_of
+from trialfleet.workflows.jobs.job_log import read_executions, read_job, read_stays, sandbox_of
 
 SUBMITTED = """\
 000 ({job:03}.000.000) 2026-11-22 07:07:51.584 Job submitted from host: <127.0.0.1:22457>

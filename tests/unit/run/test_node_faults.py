@@ -106,11 +106,20 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return broken.append
 
 
-def fail(scripts: Scripts, node: str, retry: int, machine: str, code: int = 1) -> int:
+REMOVED = """\
+009 (00{job}.000.000) 2026-11-22 07:09:00.000 Job was aborted.
+\tevicted too often: 5 starts in a row kept no work (by user me)
+...
+"""
+
+
+def fail(
+    scripts: Scripts, node: str, retry: int, machine: str, code: int = 1, more: str = ""
+) -> int:
     """Play an attempt that fails on a machine; return what its POST script answers."""
     scripts.ask(node)
     with scripts.trial(node).log.open("a") as log:
-        log.write(RAN.format(job=retry + 1, machine=machine))
+        log.write((RAN + more).format(job=retry + 1, machine=machine))
     most = str(1 + NODE_FAULTS)
     return scripts.call("tell", "A", node, str(code), str(retry), most, "0").exit_code
 
@@ -154,6 +163,16 @@ def test_a_command_that_is_missing_on_one_machine_is_tried_on_another(
     scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=0))
     assert fail(scripts, "A.l1.t01", 0, "eater", code=127) == EXITS["retry"]
     assert fail(scripts, "A.l1.t01", 1, "other", code=127) == EXITS["done"]
+
+
+@pytest.mark.slow
+def test_a_job_that_got_nowhere_on_one_machine_is_tried_on_another(
+    make_run: MakeRun, two_machines: Callable[[str], None]
+) -> None:
+    scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=0))
+    removed = {"code": -1002, "more": REMOVED}
+    assert fail(scripts, "A.l1.t01", 0, "eater", **removed) == EXITS["retry"]
+    assert fail(scripts, "A.l1.t01", 1, "other", **removed) == EXITS["done"]
 
 
 @pytest.mark.slow

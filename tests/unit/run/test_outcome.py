@@ -12,6 +12,7 @@ import pytest
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid, last_line, outcome_of
 from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.why.attempt_causes import kind_of_attempt
 
 COMPLETE = '{"schema": 1, "status": "complete", "metrics": {"auc": 0.5, "n": 3}, "seconds": 2}'
 
@@ -181,6 +182,49 @@ def test_a_job_that_was_removed_for_want_of_money_is_told_apart(
     aborted = f"009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\t{reason} (by user me)\n"
     folder.log.write_text(f"{held}{aborted}...\n")
     assert outcome_of(folder, -1002, "auc", {}) == Unpaid(error=reason)
+
+
+STARTED_IN_VAIN = """\
+000 (007.000.000) 2026-11-20 10:00:00 Job submitted from host: <127.0.0.1:1>
+...
+004 (007.000.000) 2026-11-20 10:00:09 Job was evicted. Code 1008 Subcode 0
+\t(0) CPU times
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Remote Usage
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Local Usage
+\t0  -  Run Bytes Sent By Job
+\t15  -  Run Bytes Received By Job
+\tReason: Job not found at execution machine
+...
+009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.
+\t{removal}
+...
+"""
+
+
+@pytest.mark.parametrize(
+    ("removal", "error"),
+    [
+        (
+            "evicted too often: 5 starts in a row kept no work (by user me)",
+            "evicted too often: 5 starts in a row kept no work",
+        ),
+        (
+            "stuck: its job was suspended for 31 min on a (by user me)",
+            "stuck: its job was suspended for 31 min on a",
+        ),
+        (
+            "The job attribute PeriodicRemove expression '...' evaluated to TRUE",
+            "evicted too often: 1 times, each within moments",
+        ),
+    ],
+)
+def test_a_job_that_got_nowhere_is_a_failed_attempt_that_another_machine_may_mend(
+    folder: TrialFolder, removal: str, error: str
+) -> None:
+    folder.log.write_text(STARTED_IN_VAIN.format(removal=removal))
+    outcome = outcome_of(folder, -1002, "auc", {})
+    assert outcome == Failed(error=error, final=False, got_nowhere=True)
+    assert kind_of_attempt(error) in {"evictions", "stuck"}
 
 
 def test_the_last_line_of_a_long_file_is_found(tmp_path: Path) -> None:

@@ -6,28 +6,24 @@ The log lies in the trial's folder, holds all attempts and costs no query of a d
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from trialfleet.classads import plain
 from trialfleet.workflows.costs.cost import INSTANCE, End, cost, slot_price
+from trialfleet.workflows.jobs.executions import (
+    Execution,
+    cut_off_before,
+    events_of,
+    executions_of,
+    properties_of,
+    submissions,
+    time_of,
+)
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
-
-# Whatever ends an execution; what HTCondor writes of it after the first of them is not another.
-_ENDS = frozenset(
-    {"JOB_EVICTED", "JOB_TERMINATED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_HELD",
-     "JOB_ABORTED"}
-)  # fmt: skip
-# What ends an execution, not the attempt: the job is started again by itself.
-_CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
-_CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +78,7 @@ class Stay:
         ended: likewise; of one that goes on, the last that was heard of it, or `now`.
         end: how it ended.
         usd: what it cost; None if the node's price isn't known.
+        saved: the time, in Unix seconds, up to which its work was saved; None: none of it was.
     """
 
     machine: str
@@ -90,30 +87,20 @@ class Stay:
     ended: float
     end: End
     usd: float | None
-
-
-@dataclass(frozen=True)
-class _Execution:
-    """One stay in a slot; `ended` is the last that was heard of one that goes on."""
-
-    slot: str
-    began: float
-    ended: float
-    cpu_seconds: float = 0.0
-    proc: int = 0  # of a gang's jobs, which one
-    is_over: bool = False
-    end: End = End.RUNNING
-    properties: Mapping[str, Any] = field(default_factory=dict)
+    saved: float | None = None
 
     @property
     def seconds(self) -> float:
-        """How long it lasted: a clock that was set back must not give a negative time."""
-        return max(0.0, self.ended - self.began)
+        """How long it lasted."""
+        return self.ended - self.began
 
     @property
-    def machine(self) -> str:
-        """The host."""
-        return self.slot.rpartition("@")[2]
+    def lost_seconds(self) -> float:
+        """How much of that was thrown away: what a checkpoint saved was not."""
+        if not self.end.is_lost:
+            return 0.0
+        saved = self.saved if self.end is End.EVICTED else None
+        return max(0.0, self.ended - max(self.began, saved or self.began))
 
 
 def read_job(log: Path, price: float | None = None, *, failed: bool = False) -> Job | None:
@@ -126,8 +113,8 @@ def read_job(log: Path, price: float | None = None, *, failed: bool = False) -> 
         price: USD per hour of a node that doesn't say its price.
         failed: what the last attempt left is no result, whatever its exit code was.
     """
-    events = list(_events(log))
-    attempts = [found for part in _submissions(events) if (found := _executions(part))]
+    events = list(events_of(log))
+    attempts = [found for part in submissions(events) if (found := executions_of(part))]
     if not attempts:
         return None
     executions = [execution for attempt in attempts for execution in attempt]
@@ -170,7 +157,7 @@ def read_stays(
         now: the time, in Unix seconds, to which a job executes that may do so still; None: it is
             known that none does.
     """
-    attempts = [found for part in _submissions(_events(log)) if (found := _executions(part))]
+    attempts = [found for part in submissions(events_of(log)) if (found := executions_of(part))]
     if attempts and now is not None:
         last = _last_of_each(attempts[-1])
         attempts[-1] = [
@@ -192,7 +179,7 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
     Infinity is the end of one that goes on; None is an end that nobody saw, as where the access
     point lost its power.
     """
-    executions = [each for part in _submissions(_events(log)) for each in _executions(part)]
+    executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]
     spans = [(each.began, each.ended if each.is_over else None) for each in executions]
     if spans and spans[-1][1] is None:
         spans[-1] = (spans[-1][0], math.inf)
@@ -201,7 +188,7 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
 def read_removals(log: Path) -> list[float]:
     """Return when the job of an event log was removed, in Unix seconds, oldest first."""
-    return [_time(event) for event in _events(log) if event.type.name == "JOB_ABORTED"]
+    return [time_of(event) for event in events_of(log) if event.type.name == "JOB_ABORTED"]
 
 
 def first_failure(log: Path) -> tuple[int, int] | None:
@@ -209,41 +196,20 @@ def first_failure(log: Path) -> tuple[int, int] | None:
 
     None where none did, as where all of them were removed.
     """
-    for event in _submissions(_events(log))[-1]:
+    for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
             return int(event["ReturnValue"]), event.proc
     return None
 
 
-class LastLife(NamedTuple):
-    """The last stay of a job in a slot.
+def read_starts(log: Path) -> list[Execution]:
+    """Return the starts of a job in its last attempt, oldest first.
 
-    Attributes:
-        how: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty while it lasts.
-        reason: why, in HTCondor's words.
-        slot: as HTCondor names it: `slot1_1@host`.
-        executing: whether it lasts.
+    A start that was cut off before the job executed is one of no length, without a slot.
     """
-
-    how: str
-    reason: str
-    slot: str
-    executing: bool
-
-
-def last_life(log: Path) -> LastLife | None:
-    """Return how the last stay of a job in a slot ended; None where it never executed."""
-    events = _submissions(_events(log))[-1]
-    executions = _executions(events)
-    if not executions:
-        return None
-    slot = executions[-1].slot
-    begun = max(i for i, event in enumerate(events) if event.type.name == "EXECUTE")
-    end = next((event for event in events[begun:] if event.type.name in _ENDS), None)
-    if end is None:
-        return LastLife("", "", slot, executing=True)
-    reason = str(end.get("Reason") or end.get("HoldReason") or end.get("Message") or "")
-    return LastLife(end.type.name, " ".join(reason.split()), slot, executing=False)
+    events = submissions(events_of(log))[-1]
+    starts = [*executions_of(events), *cut_off_before(events)]
+    return sorted(starts, key=lambda start: start.began)
 
 
 def sandbox_of(log: Path, proc: int = 0) -> Path | None:
@@ -253,22 +219,23 @@ def sandbox_of(log: Path, proc: int = 0) -> Path | None:
         log: the event log.
         proc: of a gang's jobs, which one.
     """
-    attempts = _submissions(event for event in _events(log) if event.proc == proc)
-    executions = _executions(attempts[-1])
+    attempts = submissions(event for event in events_of(log) if event.proc == proc)
+    executions = executions_of(attempts[-1])
     if not executions or executions[-1].is_over:
         return None
     last = [event for event in attempts[-1] if event.type.name == "EXECUTE"][-1]
-    where = _properties(last).get("CondorScratchDir")
+    where = properties_of(last).get("CondorScratchDir")
     return Path(str(where)) if where else None
 
 
 def _stays(
-    attempts: Sequence[Sequence[_Execution]], price: float | None, *, failed: bool
+    attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
 ) -> list[Stay]:
     """The executions with their costs; only the last attempt may have led to a result."""
     stays = []
     for attempt in attempts:
         in_vain = failed or attempt is not attempts[-1]
+        is_gang = len({execution.proc for execution in attempt}) > 1  # saves by other ways
         for execution in attempt:
             was_done = execution.end in {End.DONE, End.RUNNING}
             hourly = slot_price(execution.properties, price)
@@ -280,24 +247,18 @@ def _stays(
                 ended=execution.began + execution.seconds,
                 end=End.FAILED if in_vain and was_done else execution.end,
                 usd=None if hourly is None else cost(hourly, 1.0, execution.seconds),
+                saved=execution.ended if is_gang else execution.saved,
             )
             stays.append(stay)
     return stays
 
 
-def _events(log: Path) -> Iterator[JobEvent]:
-    import htcondor2
-
-    with suppress(htcondor2.HTCondorException):
-        yield from htcondor2.JobEventLog(str(log)).events(stop_after=0)
-
-
-def _last_of_each(executions: Iterable[_Execution]) -> list[_Execution]:
+def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
     """The last execution of each of an attempt's jobs."""
     return [*{execution.proc: execution for execution in executions}.values()]
 
 
-def _wall_seconds(executions: Sequence[_Execution]) -> float:
+def _wall_seconds(executions: Sequence[Execution]) -> float:
     """How long any of them lasted; a gang's ranks train at the same time."""
     if len({execution.proc for execution in executions}) <= 1:
         return sum(execution.seconds for execution in executions)
@@ -306,73 +267,6 @@ def _wall_seconds(executions: Sequence[_Execution]) -> float:
         seconds += max(0.0, each.ended - max(each.began, until))
         until = max(until, each.ended)
     return seconds
-
-
-def _submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """The events of each attempt: of a gang, those of all its jobs."""
-    parts: list[list[JobEvent]] = [[]]
-    submitted: set[tuple[int, int]] = set()
-    for event in events:
-        if event.type.name == "SUBMIT":
-            job = (event.cluster, event.proc)
-            if job in submitted or {cluster for cluster, _ in submitted} != {event.cluster}:
-                parts.append([])
-                submitted = set()
-            submitted.add(job)
-        parts[-1].append(event)
-    return parts
-
-
-def _executions(events: Iterable[JobEvent]) -> list[_Execution]:
-    """The executions of an attempt's jobs, in the order in which they began."""
-    found: list[_Execution] = []
-    latest: dict[int, int] = {}  # of each job, its place there
-    for event in events:
-        now, kind, proc = _time(event), event.type.name, event.proc
-        if kind == "EXECUTE":
-            slot = str(event.get("SlotName") or event.get("ExecuteHost"))
-            latest[proc] = len(found)
-            properties = _properties(event)
-            found.append(_Execution(slot, now, now, proc=proc, properties=properties))
-        elif proc in latest and not (last := found[latest[proc]]).is_over:
-            cpu, end = _cpu_seconds(str(event.get("RunRemoteUsage", ""))), _end(event)
-            is_over = kind in _ENDS
-            found[latest[proc]] = replace(
-                last, ended=now, cpu_seconds=cpu, is_over=is_over, end=end
-            )
-    return found
-
-
-def _properties(event: JobEvent) -> Mapping[str, Any]:
-    """What the slot says of itself, and its node: `ulog_execute_attrs` of the submit file."""
-    found = event.get("ExecuteProps")
-    return plain(found) if isinstance(found, Mapping) else {}
-
-
-def _end(event: JobEvent) -> End:
-    """How an execution ended with this event, its last so far."""
-    kind = event.type.name
-    if kind in _CUTS:
-        return End.EVICTED
-    if kind == "JOB_TERMINATED" and event.get("ReturnValue") == 0:
-        return End.DONE
-    return End.FAILED if kind in _ENDS else End.RUNNING
-
-
-def _time(event: JobEvent) -> float:
-    """Unix seconds, with the fraction that the bindings leave out of `timestamp`."""
-    fraction = datetime.fromisoformat(str(event["EventTime"])).microsecond / 1e6
-    return float(event.timestamp) + fraction
-
-
-def _cpu_seconds(usage: str) -> float:
-    """User and system time of `Usr 0 00:01:05, Sys 0 00:00:02`."""
-    return float(
-        sum(
-            86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)
-            for days, hours, minutes, seconds in _CPU_TIME.findall(usage)
-        )
-    )
 
 
 def _memory_mb(events: Sequence[JobEvent]) -> float | None:

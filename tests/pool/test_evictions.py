@@ -1,0 +1,160 @@
+"""A trial whose every start is cut off: every view tells of it, and it fails at the bound."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.conftest import MakeRun
+from tests.pool.watching import WaitFor
+from trialfleet import Run, RunState
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.jobs.executions import Execution
+from trialfleet.workflows.jobs.job_log import read_starts
+from trialfleet.workflows.jobs.troubles import EVICTED, MOST_VAIN
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.serve.live import LiveRuns
+from trialfleet.workflows.serve.metrics import exposition
+from trialfleet.workflows.serve.views import concerns
+
+# It kills its starter, which is what its machine would do to it; the fourth start waits for a file.
+TRAINER = """\
+echo x >> {work}/starts
+echo started
+[ "$(wc -l < {work}/starts)" -ne 4 ] || while [ ! -e {work}/seen ]; do sleep 0.1; done
+starter=$PPID
+while [ "$(cat /proc/$starter/comm)" != condor_starter ]; do
+    starter=$(awk '{{ print $4 }}' /proc/$starter/stat)
+done
+kill -9 $starter
+sleep 60
+"""
+HTCONDOR_SAYS = "Job not found at execution machine"
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words), env={"COLUMNS": "400"})
+
+
+def heard(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def killing(make_run: MakeRun, work: Path) -> Run:
+    (work / "train.sh").write_text(TRAINER.format(work=work))
+    tell = ["sh", "-c", f"cat >> '{work}/heard'; echo >> '{work}/heard'"]
+    run = make_run(
+        trainer={"command": ["sh", "train.sh"], "files": [str(work / "train.sh")]},
+        budget={"trials": 1, "lanes": 1, "failures": 0},
+        retries=0,
+        notify=[{"command": tell}],
+    )
+    run.submit()
+    return run
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_trial_whose_starter_dies_at_every_start(
+    make_run: MakeRun, work: Path, wait_for: WaitFor
+) -> None:
+    run = killing(make_run, work)
+    wait_for(lambda: run.status().job_troubles)
+    assert_all_views_tell(run)
+    wait_for(lambda: heard(work / "heard"))
+    attention = heard(work / "heard")[0]
+    assert attention["event"] == "attention"
+    assert HTCONDOR_SAYS in attention["title"]
+    (work / "seen").touch()
+
+    assert run.wait().state is RunState.FAILED
+    (trial,) = run.trials()
+    assert (trial.state, trial.attempts) == ("failed", 1)
+    assert trial.error
+    assert trial.error.startswith(f"{EVICTED}: {MOST_VAIN} starts in a row kept no work")
+    assert HTCONDOR_SAYS in trial.error
+    assert len((work / "starts").read_text().split()) <= MOST_VAIN + 2
+    status = run.status()
+    assert not status.job_troubles
+    assert status.work.lost_share == 1.0
+    assert json.loads(command("why", "A", "--json", "--run", str(run.folder)).output)["kind"] == (
+        "evictions"
+    )
+
+
+def assert_all_views_tell(run: Run) -> None:
+    folder = str(run.folder)
+    shown = command("status", folder)
+    assert shown.exit_code == 1
+    assert "A.l1.t01: its job" in shown.output
+    assert HTCONDOR_SAYS in shown.output
+    plain = json.loads(command("status", folder, "--json").output)
+    (trouble,) = plain["job_troubles"]
+    assert (trouble["node"], trouble["kind"]) == ("A.l1.t01", "evictions")
+    assert plain["work"]["lost_seconds"] > 0
+    for subject in ([], ["A"], ["A.l1.t01"]):
+        answer = json.loads(command("why", *subject, "--run", folder, "--json").output)
+        assert answer["kind"] == "evictions", answer
+        assert HTCONDOR_SAYS in answer["why"]
+        assert trouble["machine"] in answer["why"]
+    snapshot = LiveRuns().of(RunFolder(run.folder)).snapshot()
+    assert any(HTCONDOR_SAYS in concern.why for concern in concerns(snapshot))
+    metrics = exposition([snapshot], snapshot.nodes, "")[0].decode()
+    assert 'trialfleet_run_trials_in_trouble{study="demo"} 1.0' in metrics
+
+
+# Both print; the one saves when it is told to end, the other leaves no checkpoint.
+LONG = """\
+echo started
+if grep -q '"region": "saves"' "$TRIALFLEET_TRIAL"; then
+    trap 'echo x >> checkpoint/steps; exit 85' TERM
+fi
+while [ ! -e {work}/done ]; do sleep 0.1; done
+echo x > model/x
+echo '{{"status": "complete", "metrics": {{"loss": 0.5}}}}' > result.json
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("pool")
+def test_interruptions_count_only_where_they_saved_no_checkpoint(
+    make_run: MakeRun, work: Path, wait_for: WaitFor
+) -> None:
+    (work / "train.sh").write_text(LONG.format(work=work))
+    run = make_run(
+        regions=["saves", "prints"],
+        trainer={"command": ["sh", "train.sh"], "files": [str(work / "train.sh")]},
+        budget={"trials": 1, "lanes": 1, "failures": 0},
+        retries=0,
+    )
+    run.submit()
+    folder = RunFolder(run.folder)
+
+    def starts(region: str) -> list[Execution]:
+        return read_starts(folder.region(region).trial(f"{region}.l1.t01").log)
+
+    def vacate(region: str) -> None:
+        jobs = job_queue.look_up(folder).running_jobs
+        ad = jobs.get(f"{region}.l1.t01")
+        if ad:
+            subprocess.run(["condor_vacate_job", str(ad["ClusterId"])], check=False)
+
+    for count in range(1, MOST_VAIN + 2):
+        for region in ("saves", "prints") if count <= MOST_VAIN else ("saves",):
+            wait_for(lambda n=count, r=region: len(starts(r)) == n and not starts(r)[-1].is_over)
+            wait_for(lambda r=region: f"{r}.l1.t01" in job_queue.look_up(folder).running_jobs)
+            vacate(region)
+    wait_for(lambda: run.status().regions[1].state is RunState.FAILED)
+    (work / "done").touch()
+    assert run.wait().state is RunState.FAILED
+    (saved,), (failed,) = run.trials("saves"), run.trials("prints")
+    assert (saved.state, saved.attempts) == ("complete", 1)
+    assert failed.error
+    assert failed.error.startswith(EVICTED)
+    status = run.status()
+    assert 0 < status.work.lost_share < 1

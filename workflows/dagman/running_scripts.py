@@ -1,0 +1,52 @@
+"""The PRE and POST scripts that have not ended: facts for the rule of `jobs/troubles.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from trialfleet.workflows.dagman.files import read_node_status
+from trialfleet.workflows.dagman.health import RUNNING, is_dagman
+from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.jobs.troubles import ScriptFacts
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.graph import RegionGraph
+
+
+def script_facts(
+    folder: RunFolder, regions: Iterable[RegionGraph], queued: QueuedRun | None
+) -> Iterator[ScriptFacts]:
+    """Yield for each region the first script of its nodes that has not ended.
+
+    One service answers all scripts, so where one hangs no other ends either.
+    """
+    dagmans = {
+        ad.get("TrialfleetRegion"): ad
+        for ad in (queued.ads if queued else ())
+        if is_dagman(ad) and ad["JobStatus"] == RUNNING
+    }
+    for region in regions:
+        ad = dagmans.get(region.slug, {})
+        if not (ad.get("DAG_NodesPrerun") or ad.get("DAG_NodesPostrun")):
+            continue
+        files = folder.region(region.slug)
+        nodes = read_node_status(files.dag_files.node_status)
+        waiting = [(name, node) for name, node in nodes.items() if node.in_pre or node.in_post]
+        for name, node in waiting[:1]:
+            log = files.best.log if name == region.best else files.trial(name).log
+            ended = map(_written, (files.scripts_log, log))
+            yield ScriptFacts(
+                region=region.slug,
+                node=name,
+                script="PRE" if node.in_pre else "POST",
+                since=max(float(ad["EnteredCurrentStatus"]), *ended),
+                log=str(files.scripts_log),
+            )
+
+
+def _written(path: Path) -> float:
+    """When a file was last written, in Unix seconds; 0 where there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,1 @@
+"""The jobs of a run: what their event logs say, and which of them are in trouble."""

@@ -1,0 +1,204 @@
+"""The executions of a job, found in its event log."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.classads import plain
+from trialfleet.workflows.costs.cost import End
+
+if TYPE_CHECKING:
+    from htcondor2 import JobEvent
+
+# Whatever ends an execution; what HTCondor writes of it after the first of them is not another.
+_ENDS = frozenset(
+    {"JOB_EVICTED", "JOB_TERMINATED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_HELD",
+     "JOB_ABORTED"}
+)  # fmt: skip
+# What ends an execution, not the attempt: the job is started again by itself.
+_CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
+_OUTPUT_ARRIVED = 6  # the type of a FILE_TRANSFER event
+_ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
+_KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
+_CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One stay in a slot.
+
+    Attributes:
+        slot: as HTCondor names it: `slot1_1@host`; empty where the job did not begin to execute.
+        began: in Unix seconds.
+        ended: likewise; of one that goes on, the last that was heard of it.
+        cpu_seconds: processor time.
+        proc: of a gang's jobs, which one.
+        is_over: whether it has ended.
+        end: how.
+        properties: what the slot says of itself, and its node.
+        saved: when HTCondor last brought files with content to the access point; None: never.
+        ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty before.
+        reason: why, in HTCondor's words.
+    """
+
+    slot: str
+    began: float
+    ended: float
+    cpu_seconds: float = 0.0
+    proc: int = 0
+    is_over: bool = False
+    end: End = End.RUNNING
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    saved: float | None = None
+    ended_by: str = ""
+    reason: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted: a clock that was set back must not give a negative time."""
+        return max(0.0, self.ended - self.began)
+
+    @property
+    def machine(self) -> str:
+        """The host."""
+        return self.slot.rpartition("@")[2]
+
+
+def events_of(log: Path) -> tuple[JobEvent, ...]:
+    """The events of a log; it is read again once it has changed."""
+    try:
+        found = log.stat()
+    except OSError:
+        return ()
+    return _read(log, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=_KEPT_LOGS)
+def _read(log: Path, *_changed: int) -> tuple[JobEvent, ...]:
+    import htcondor2
+
+    events: list[JobEvent] = []
+    with suppress(htcondor2.HTCondorException):
+        events.extend(htcondor2.JobEventLog(str(log)).events(stop_after=0))
+    return tuple(events)
+
+
+def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
+    """The events of each attempt: of a gang, those of all its jobs."""
+    parts: list[list[JobEvent]] = [[]]
+    submitted: set[tuple[int, int]] = set()
+    for event in events:
+        if event.type.name == "SUBMIT":
+            job = (event.cluster, event.proc)
+            if job in submitted or {cluster for cluster, _ in submitted} != {event.cluster}:
+                parts.append([])
+                submitted = set()
+            submitted.add(job)
+        parts[-1].append(event)
+    return parts
+
+
+def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
+    """The executions of an attempt's jobs, in the order in which they began."""
+    found: list[Execution] = []
+    latest: dict[int, int] = {}  # of each job, its place there
+    for event in events:
+        now, kind, proc = time_of(event), event.type.name, event.proc
+        if kind == "EXECUTE":
+            slot = str(event.get("SlotName") or event.get("ExecuteHost"))
+            latest[proc] = len(found)
+            properties = properties_of(event)
+            found.append(Execution(slot, now, now, proc=proc, properties=properties))
+        elif proc in latest and not (last := found[latest[proc]]).is_over:
+            found[latest[proc]] = _continued(last, event)
+    return found
+
+
+def _continued(execution: Execution, event: JobEvent) -> Execution:
+    """An execution with what the next event says of it."""
+    kind, now = event.type.name, time_of(event)
+    saved = execution.saved
+    if kind == "FILE_TRANSFER" and event.get("Type") == _OUTPUT_ARRIVED:
+        saved = now
+    if event.get("SentBytes") == 0:  # all of the files were empty
+        saved = None
+    is_over = kind in _ENDS
+    return replace(
+        execution,
+        ended=now,
+        cpu_seconds=_cpu_seconds(str(event.get("RunRemoteUsage", ""))),
+        is_over=is_over,
+        end=_end(event),
+        saved=saved,
+        ended_by=kind if is_over else "",
+        reason=_reason(event) if is_over else "",
+    )
+
+
+def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
+    """The starts that were cut off before the job executed.
+
+    HTCondor may write two events of one cut, the second within a moment.
+    """
+    found: list[Execution] = []
+    executing: set[int] = set()
+    ended: dict[int, float] = {}
+    for event in events:
+        kind, proc, now = event.type.name, event.proc, time_of(event)
+        if kind == "EXECUTE":
+            executing.add(proc)
+        elif kind in _CUTS:
+            if proc not in executing and now - ended.get(proc, -math.inf) > _ONE_CUT_SECONDS:
+                why = {"ended_by": kind, "reason": _reason(event)}
+                cut = Execution("", now, now, proc=proc, is_over=True, end=End.EVICTED, **why)
+                found.append(cut)
+            executing.discard(proc)
+            ended[proc] = now
+    return found
+
+
+def _reason(event: JobEvent) -> str:
+    """Why an execution ended, in HTCondor's words, in one line."""
+    words = event.get("Reason") or event.get("HoldReason") or event.get("Message") or ""
+    code = event.get("ReasonCode")
+    return " ".join(str(words).split()) or (f"code {code}" if code else "")
+
+
+def properties_of(event: JobEvent) -> Mapping[str, Any]:
+    """What the slot says of itself, and its node: `ulog_execute_attrs` of the submit file."""
+    found = event.get("ExecuteProps")
+    return plain(found) if isinstance(found, Mapping) else {}
+
+
+def _end(event: JobEvent) -> End:
+    """How an execution ended with this event, its last so far."""
+    kind = event.type.name
+    if kind in _CUTS:
+        return End.EVICTED
+    if kind == "JOB_TERMINATED" and event.get("ReturnValue") == 0:
+        return End.DONE
+    return End.FAILED if kind in _ENDS else End.RUNNING
+
+
+def time_of(event: JobEvent) -> float:
+    """Unix seconds, with the fraction that the bindings leave out of `timestamp`."""
+    fraction = datetime.fromisoformat(str(event["EventTime"])).microsecond / 1e6
+    return float(event.timestamp) + fraction
+
+
+def _cpu_seconds(usage: str) -> float:
+    """User and system time of `Usr 0 00:01:05, Sys 0 00:00:02`."""
+    return float(
+        sum(
+            86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)
+            for days, hours, minutes, seconds in _CPU_TIME.findall(usage)
+        )
+    )
