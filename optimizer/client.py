@@ -26,6 +26,7 @@ from _socket import socket as Socket  # noqa: N812
 TYPE_CHECKING = False  # typing and subprocess are slow to import
 if TYPE_CHECKING:
     import subprocess
+    from typing import BinaryIO
 
 SOCKET = "service.sock"
 LOCK = "service.lock"  # held by the service, and by the client that starts it
@@ -243,7 +244,7 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
 
     try:
         with (
-            open(os.path.join(folder, LOCK), "ab") as lock,  # noqa: PTH118, PTH123
+            open_lock(os.path.join(folder, LOCK)) as lock,  # noqa: PTH118
             open(os.path.join(folder, LOG), "ab") as log,  # noqa: PTH118, PTH123
         ):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -257,6 +258,13 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
     except OSError as error:
         message = f"can't start the service: {error.filename or command[0]}: {error.strerror}"
         raise ServiceError(message, for_now=error.errno in FULL) from error
+
+
+def open_lock(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open the lock, as `files.open_lock` does, which is out of this program's reach."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "r+b")
 
 
 def _log_tail(folder: str) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trialfleet.errors import OptimizerError, TrialfleetError
-from trialfleet.optimizer.client import EXIT_NO_SERVICE, LOCK, SOCKET
+from trialfleet.optimizer.client import EXIT_NO_SERVICE, LOCK, SOCKET, open_lock
 
 LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
@@ -141,7 +141,7 @@ def _signals() -> Iterator[_Stop]:
 @contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
     """Hold the folder's lock; yields False if another process holds it and `wait` is not set."""
-    with (folder / LOCK).open("ab") as file:
+    with open_lock(folder / LOCK) as file:
         is_handed_over = os.path.sameopenfile(STDIN, file.fileno())
         try:
             fcntl.flock(

@@ -18,7 +18,7 @@ from typing import NoReturn
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import read_json, write_atomic, write_json
+from trialfleet.files import open_lock, read_json, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
@@ -260,7 +260,7 @@ class Pool:
         """Hold the folder's lock; the kernel lets go of it if this process dies."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = (self.folder / "up.lock").open("w")
+            lock = open_lock(self.folder / "up.lock")
         except OSError as error:
             raise PoolError(f"the pool's folder {self.folder}: {error.strerror}") from error
         with lock:

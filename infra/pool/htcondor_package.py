@@ -21,7 +21,7 @@ from pathlib import Path
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import read_json, write_json
+from trialfleet.files import open_lock, read_json, write_json
 from trialfleet.infra.pool import debian, elf
 
 MINIMUM = (25, 14)  # transfer_common_input, and the DAG parser that our graphs are written for
@@ -198,7 +198,7 @@ def make_cache(cache: Path) -> Path:
 @contextmanager
 def alone_in(cache: Path) -> Iterator[None]:
     """Hold the lock on `cache`; the kernel lets go of it if this process dies."""
-    with (cache / "lock").open("w") as lock:
+    with open_lock(cache / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
             shutil.rmtree(left_over, ignore_errors=True)

@@ -20,7 +20,7 @@ from urllib.error import HTTPError, URLError
 LINKS = "links.json"  # in the folder `gang`
 TIMEOUT = 5.0  # seconds that a block may take: a rank that is silent for 10 is taken for lost
 _BLOCK = 1 << 20  # bytes
-_LONGEST = 200  # bytes of a pointer; a package is larger, and begins with a file's name
+MOST_OF_POINTER = 200  # bytes; a package is larger, and begins with a file's name
 _MARK = b'{"s3"'
 
 Meanwhile = Callable[[], None]  # called between blocks
@@ -70,8 +70,12 @@ def pointer_of(file: Path) -> Pointer | None:
         OSError: it can't be read.
     """
     with file.open("rb") as opened:
-        text = opened.read(_LONGEST + 1)
-    if len(text) > _LONGEST or not text.startswith(_MARK):
+        return pointer_in(opened.read(MOST_OF_POINTER + 1))
+
+
+def pointer_in(text: bytes) -> Pointer | None:
+    """Return the pointer of a file's beginning; None where it is a package itself."""
+    if len(text) > MOST_OF_POINTER or not text.startswith(_MARK):
         return None
     try:
         plain = json.loads(text)

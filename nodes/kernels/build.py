@@ -269,7 +269,9 @@ def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # who can read it can lock it
+    with os.fdopen(descriptor, "r+b") as file:
+        os.fchmod(descriptor, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,8 +10,8 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
@@ -68,6 +68,35 @@ def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
     sync(path.parent)
 
 
+def open_lock(path: Path) -> BinaryIO:
+    """Open a file that is for locking; no other account may: who can read a file can lock it.
+
+    Raises:
+        OSError: it can't be made or opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    with suppress(PermissionError):  # another account's, which let us in
+        os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "r+b")
+
+
+def close_to_others() -> int:
+    """Keep other accounts from writing what this process makes from now on; return the old mask."""
+    before = os.umask(0o077)
+    os.umask(before | 0o022)
+    return before
+
+
+@contextmanager
+def closed_to_others() -> Iterator[None]:
+    """Keep other accounts from writing what this process makes in the block."""
+    before = close_to_others()
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 @contextmanager
 def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
     """Give whether no other process is in such a block; if none is, none will be until it ends.
@@ -76,7 +105,7 @@ def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
         lock: a file for nothing else, made if it isn't there; the kernel frees it if we die.
         wait: for the end of another's block.
     """
-    with lock.open("ab") as file:
+    with open_lock(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -96,7 +125,12 @@ def sync(path: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by `value` as indented JSON, keys in the order given."""
-    write_atomic(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomic(path, as_json(value))
+
+
+def as_json(value: Any) -> str:
+    """Return a value as indented JSON, keys in the order given."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
@@ -120,12 +154,19 @@ def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
     Raises:
         InputError: it can't be read, or isn't what was written.
     """
+    return checked_record(path, path.read_bytes, keys, shape)
+
+
+def checked_record(
+    path: Path, read: Callable[[], bytes], keys: Sequence[str], shape: Any
+) -> dict[str, Any]:
+    """Return the JSON object that `read` finds in `path`, as `read_record` has it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read().decode()
         found = json.loads(text) if text.strip() else None
     except OSError as error:
-        raise InputError(f"{str(path)!r} can't be read: {error.strerror}") from error
-    except ValueError as error:
+        raise InputError(f"{str(path)!r} can't be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{str(path)!r} is damaged: it is no JSON: {error}") from error
     if not text.strip():
         raise InputError(f"{str(path)!r} is damaged: it is empty")
@@ -143,7 +184,7 @@ def _not_of(shape: Any, text: str) -> str:
     from pydantic import ValidationError
 
     try:
-        _checker(shape).validate_json(text, strict=True)
+        checker(shape).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -152,7 +193,8 @@ def _not_of(shape: Any, text: str) -> str:
 
 
 @cache
-def _checker(shape: Any) -> Any:
+def checker(shape: Any) -> Any:
+    """Return what reads a type from JSON, as pydantic has it."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(shape)

@@ -44,6 +44,8 @@ def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: Make
             "nan": moody("nan"),
             "hangs": {**moody("hangs"), "budget": {"trials": 1}},
             "fills": {**moody("fills"), "budget": {"trials": 1}},
+            "sparse": {**moody("sparse"), "budget": {"trials": 1}},
+            "saves-sparse": {**moody("sparse", again=1), "budget": {"trials": 1}},
             "no-model": moody("good", final_mood="nan"),
         },
         budget={"trials": 2, "lanes": 1, "failures": 1},
@@ -69,10 +71,21 @@ def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: Make
     assert re.fullmatch(
         r"over its disk: used \d+ MB of 20 MB; raise resources\.disk in the study", errors["fills"]
     )
+    assert re.fullmatch(
+        r"over its disk: .* 20 MB.*; raise resources\.disk in the study", errors["sparse"]
+    )
+    assert re.fullmatch(
+        r".*Starter failed to upload checkpoint; .*; raise resources\.disk in the study",
+        errors["saves-sparse"],
+    )
+    left = [file.stat().st_size for file in run.folder.rglob("big")]
+    assert max(left, default=0) < 25 << 20  # of the 3 GB that it seems to have
     attempts = {(r.region, r.trial): r.attempts for r in run.trials() if r.state == "failed"}
     assert attempts["always", 0] == attempts["always", 1] == 2  # tried again
     assert attempts["nan", 0] == 1  # the same parameters would give the same
     assert attempts["hangs", 0] == attempts["fills", 0] == 1  # and meet the same limit
+    assert attempts["sparse", 0] == 1
+    assert attempts["saves-sparse", 0] == 2
     states = {region.name: region.state for region in status.regions}
     assert states["good"] is states["sometimes"] is RunState.DONE
     assert states["always"] is states["hangs"] is states["no-model"] is RunState.FAILED

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 
+from trialfleet import job_files
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import DONE
 from trialfleet.workflows.jobs.job_log import first_failure
@@ -22,7 +22,7 @@ def settled(place: TrialFolder, return_code: int) -> int:
         place: the trial's folder.
         return_code: what DAGMan told.
     """
-    if not place.gang.is_dir():
+    if not job_files.is_folder(place.gang):
         return return_code
     roster = read_roster(place)
     if roster is None or roster.state != DONE or roster.code is None:
@@ -30,12 +30,8 @@ def settled(place: TrialFolder, return_code: int) -> int:
     else:
         code, proc = roster.code, roster.proc or 0
     for stream in (place.out, place.err):
-        _link(stream, place.of_proc(stream, proc))
+        own = place.of_proc(stream, proc)
+        with suppress(OSError):
+            job_files.remove(stream)
+            job_files.share(own, stream)
     return code
-
-
-def _link(link: Path, to: Path) -> None:
-    with suppress(OSError):
-        link.unlink(missing_ok=True)
-        if to.exists():
-            link.symlink_to(to.name)

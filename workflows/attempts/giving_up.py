@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
+from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.jobs.job_log import Job, read_job, sandbox_of
 from trialfleet.workflows.plan.matching import machines as pool_machines
@@ -62,7 +63,7 @@ def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
     """Whether a first attempt left a result, or has been under way for longer than the others."""
-    if place.result.exists() and place.result.stat().st_size:
+    if job_files.size_of(place.result):
         return True
     is_executing = sandbox_of(place.log) is not None
     return is_executing and time.time() - (job.started or 0.0) > seconds

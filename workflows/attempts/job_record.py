@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from trialfleet.files import write_json
+from trialfleet import job_files
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.gang.records import ranks_and_generation
 from trialfleet.workflows.jobs.job_log import read_job, read_stays
@@ -41,7 +41,7 @@ def _reports(place: TrialFolder, metric: str) -> dict[int, float]:
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
     """Keep, in its folder, how the job of a full training or of a gate ran: no study has it."""
-    write_json(place.job, _plain(place, study, failed=failed))
+    job_files.write_json(place.job, _plain(place, study, failed=failed))
 
 
 def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:

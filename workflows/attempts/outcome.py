@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -10,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.gang.records import OVER_DISK
+from trialfleet.workflows.jobs.executions import event_log
 from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
 from trialfleet.workflows.plan.folder import TrialFolder
 
@@ -27,8 +29,7 @@ _BY_SUBMIT_FILE = "The job attribute PeriodicRemove"  # how HTCondor begins to s
 _BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's own words behind a removal's reason
 _TAIL = 300  # characters of an error that are worth keeping
 _LAST_BYTES = 8192  # of standard error that are looked at
-_LARGEST_RESULT = 1_000_000  # bytes; hundreds of metrics are a hundredth of it
-_LARGEST_ORDER = 100_000  # bytes; ours has some 200, and its trial could write another
+_MOST_METRICS = 1_000  # of a result, or of a model in it
 _LONGEST_NAME = 100  # characters of a metric's name
 
 
@@ -130,9 +131,8 @@ def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 def read_order(stop: Path) -> dict[str, Any] | None:
     """Return the order to stop early in a file; None where there is none."""
     try:
-        with stop.open("rb") as file:
-            order = json.loads(file.read(_LARGEST_ORDER) or b"null")
-    except (OSError, ValueError, RecursionError):
+        order = job_files.parsed(job_files.read_bytes(stop, job_files.MOST_ORDER) or b"null")
+    except (OSError, ValueError):
         return None
     usable = isinstance(order, dict) and _number(order.get("predicted")) is not None
     return order if usable else None
@@ -168,30 +168,38 @@ def load_result(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: it can't be used, in words.
     """
-    text = _read(path)
+    try:
+        text = job_files.read_bytes(path, job_files.MOST_RESULT)
+    except FileNotFoundError:
+        raise ValueError("result.json is missing") from None
+    except job_files.JobFileError as error:
+        raise ValueError(str(error)) from error
+    except OSError as error:
+        raise ValueError(f"result.json can't be read: {error}") from error
     if not text.strip():
         raise ValueError("exited without writing result.json")
+    shown = text[:80].decode(errors="replace")
     try:
-        result = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"result.json is not JSON ({error}): {text[:80]}") from error
+        result = job_files.parsed(text)
+    except ValueError as error:
+        raise ValueError(f"result.json is not JSON ({error}): {shown}") from error
     usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
     if not usable:
-        raise _NoResultError(f"result.json is no result: {text[:80]}")
+        raise _NoResultError(f"result.json is no result: {shown}")
+    _check_count(result)
     return {"metrics": {}, **result}
 
 
-def _read(path: Path) -> str:
-    try:
-        if not path.is_file():
-            raise ValueError("result.json is missing, or not a file")
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_RESULT + 1)
-        if len(content) > _LARGEST_RESULT:
-            raise ValueError(f"result.json is larger than {_LARGEST_RESULT:,} bytes")
-        return content.decode()
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"result.json can't be read: {error}") from error
+def _check_count(result: dict[str, Any]) -> None:
+    """Refuse more metrics than anybody looks at: each is stored, shown and compared."""
+    models = result.get("models")
+    of_models = models.values() if isinstance(models, dict) else ()
+    for part in (result, *(one for one in of_models if isinstance(one, dict))):
+        metrics = part.get("metrics")
+        if isinstance(metrics, dict) and len(metrics) > _MOST_METRICS:
+            raise ValueError(
+                f"result.json has {len(metrics):,} metrics; at most {_MOST_METRICS:,} are taken"
+            )
 
 
 def _shape(metric: str) -> str:
@@ -274,13 +282,8 @@ def _own_words(folder: TrialFolder) -> str:
 
 def last_line(path: Path) -> str:
     """Return the last line of a file that isn't blank, cleaned, shortened; "" if there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
-            tail = file.read(_LAST_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-    for line in reversed(tail.splitlines()):
+    tail, _ = job_files.tail(path, _LAST_BYTES)
+    for line in reversed(tail.decode(errors="replace").splitlines()):
         if words := _clean(line):
             return words[-_TAIL:]
     return ""
@@ -290,32 +293,62 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
     """A removed job was held before, as the submit file removes it then; or somebody removed it."""
     import htcondor2
 
-    reason, removal, code, evictions = "", "", None, 0
     try:
-        for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
-            if event.type.name == "SUBMIT":
-                evictions = 0
-            evictions += event.type == htcondor2.JobEventType.JOB_EVICTED
-            if event.type.name in {"SUBMIT", "JOB_RELEASED"}:  # what was before is over
-                reason, removal, code = "", "", None
-            elif event.type == htcondor2.JobEventType.JOB_HELD:
-                reason, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
-            elif event.type == htcondor2.JobEventType.JOB_ABORTED:
-                removal = str(event.get("Reason", ""))
-    except htcondor2.HTCondorException as error:
+        removed = _removal(log)
+    except (htcondor2.HTCondorException, OSError) as error:
         words = one_line(f"the job was removed; its log can't be read: {error}")
         return Failed(error=words, final=False)
+    reason, removal, code = removed.hold, removed.reason, removed.code
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
         return Unpaid(error=one_line(_BY_USER.sub("", words)))
-    if words := _got_nowhere(removal, 0 if reason else evictions):
+    if words := _got_nowhere(removal, 0 if reason else removed.evictions):
         return Failed(error=one_line(words), final=False, got_nowhere=True)
+    if OVER_DISK in removal:  # a gang's keeper looks at what its ranks put here
+        reason = _BY_USER.sub("", removal[removal.index(OVER_DISK) :])
+        code = resource_limits.BY_SUBMIT_FILE
     words = (
         one_line(resource_limits.over_limit(code, reason, places) or removal)
         or "the job was removed"
     )
     by_machine = code is not None and node_faults.in_hold(int(code), reason)
     return Failed(error=words, final=code in resource_limits.CODES, by_machine=by_machine)
+
+
+@dataclass
+class _Removal:
+    """The last attempt's end, by its event log.
+
+    Attributes:
+        hold: the reason of the hold before it; empty without one.
+        code: that hold's.
+        reason: of the removal.
+        evictions: number of them in the attempt.
+    """
+
+    hold: str = ""
+    code: int | None = None
+    reason: str = ""
+    evictions: int = 0
+
+
+def _removal(log: Path) -> _Removal:
+    import htcondor2
+
+    found = _Removal()
+    for event in event_log(log).events(stop_after=0):
+        if event.type.name == "SUBMIT":
+            found = _Removal()
+        elif event.type.name == "JOB_RELEASED":  # what was before is over
+            found.hold, found.code, found.reason = "", None, ""
+        elif event.type == htcondor2.JobEventType.JOB_HELD:
+            found.hold, found.code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
+        elif event.get("HoldReasonCode") == resource_limits.TOO_LARGE:  # and it starts again
+            found.hold, found.code = str(event.get("ErrorMsg", "")), resource_limits.TOO_LARGE
+        elif event.type == htcondor2.JobEventType.JOB_ABORTED:
+            found.reason = str(event.get("Reason", ""))
+        found.evictions += event.type == htcondor2.JobEventType.JOB_EVICTED
+    return found
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:

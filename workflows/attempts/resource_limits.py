@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from trialfleet.workflows.gang.records import OVER_DISK
+
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
-# (periodic_hold), memory, and the two time limits, that of trainer.minutes among them. HTCondor's
-# manual, "Hold Reason Codes".
-BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 34, 46, 47
-CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
+# (periodic_hold), memory, output (max_transfer_output_mb), and the two time limits, that of
+# trainer.minutes among them. HTCondor's manual, "Hold Reason Codes".
+BY_SUBMIT_FILE, TOO_LARGE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 33, 34, 46, 47
+CODES = frozenset({BY_SUBMIT_FILE, TOO_LARGE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
+NO_CHECKPOINT = 36  # HTCondor doesn't say why a checkpoint could not be uploaded
 
 MEMORY, DISK, TIME = "resources.memory", "resources.disk", "trainer.minutes"
 KEYS = (MEMORY, DISK, TIME)  # of a study
 
-_OURS = {"over its memory:": MEMORY, "over its disk:": DISK}  # how trial.sub.j2 begins
+_OURS = {"over its memory:": MEMORY, OVER_DISK: DISK}
 _LIMIT = re.compile(r"limit of (\d+) megabytes")
 _USED = re.compile(r"usage: (\d+) megabytes")
+_OUTPUT = re.compile(r"max=(\d+) MB(?:, this file=(\d+) MB)?")
 _DURATION = re.compile(r"duration of (?:(\d+)\+)?([\d:]*\d)")  # days; hours, minutes, seconds
 
 
@@ -44,6 +48,13 @@ def _in_words(code: int | None, reason: str) -> tuple[str, str] | None:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
         how = f"used {used[1]} MB of {limit[1]} MB" if limit and used else reason
         return f"over its memory: {how}", MEMORY
+    if code == TOO_LARGE:
+        sizes = _OUTPUT.search(reason)
+        most = f" of {sizes[1]} MB" if sizes else ""
+        of_file = f", {sizes[2]} MB in one file" if sizes and sizes[2] else ""
+        return f"{OVER_DISK} it left more than the output{most} that is taken{of_file}", DISK
+    if code == NO_CHECKPOINT:
+        return f"{reason}; a checkpoint that is larger than the trial's disk isn't taken", DISK
     if code == TOO_LONG_AN_ATTEMPT:
         span = _DURATION.search(reason)
         return f"over its time: ran for more than {_minutes(span)}" if span else reason, TIME

@@ -13,6 +13,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.files import close_to_others
 from trialfleet.workflows.cli import (
     admin_commands,
     model_commands,
@@ -76,6 +77,7 @@ First steps:
 @click.version_option(package_name="trialfleet")
 def main() -> None:
     """Tune and train one model per region on a fleet of machines that HTCondor manages."""
+    close_to_others()
 
 
 for command in (

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trialfleet.errors import PoolError
-from trialfleet.files import locked, read_json, write_json
+from trialfleet.files import closed_to_others, locked, read_json, write_json
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.files import STOP_REASON, ended_by_error
 from trialfleet.workflows.dagman.health import Fault, Remedy, Submission, dag_files
@@ -40,7 +40,8 @@ def alone(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
     with locked(folder.hand, wait=wait) as ours:
         if not ours:
             raise BusyError("somebody sees to it")
-        yield
+        with closed_to_others():
+            yield
 
 
 def mend(folder: RunFolder, fault: Fault) -> None:

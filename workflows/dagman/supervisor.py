@@ -24,7 +24,7 @@ from pathlib import Path
 import platformdirs
 
 from trialfleet.errors import InputError, PoolError, TrialfleetError
-from trialfleet.files import read_json, write_json
+from trialfleet.files import open_lock, read_json, write_json
 from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.deaf_schedd import DeafSchedd
@@ -239,7 +239,7 @@ def supervise_alone(state: Path) -> None:
     )
     try:
         state.mkdir(parents=True, exist_ok=True)
-        lock = (state / "supervisor.lock").open("a")
+        lock = open_lock(state / "supervisor.lock")
     except OSError as error:
         raise InputError(f"the supervisor's folder {str(state)!r}: {error.strerror}") from error
     with lock:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 
+from trialfleet.files import open_lock
 from trialfleet.workflows.journal.folder import DailyFolder
 
 POLL_SECONDS = 1.0
@@ -26,8 +27,8 @@ def turn(folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]
     Yields:
         Whether it is our turn: not where waiting was given up.
     """
-    descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    with open_lock(folder.lock) as file:  # its end unlocks it, as any end of the process does
+        descriptor = file.fileno()
         while not _taken(descriptor):
             if gives_up(_day_in(descriptor)):
                 yield False
@@ -36,8 +37,6 @@ def turn(folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(day).encode(), 0)
         yield True
-    finally:
-        os.close(descriptor)  # and unlocks it, as any end of the process does
 
 
 def _taken(descriptor: int) -> bool:

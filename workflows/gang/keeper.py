@@ -14,19 +14,20 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import PoolError
-from trialfleet.files import write_json
+from trialfleet.files import open_lock
 from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.export.folder import read_variables
-from trialfleet.workflows.gang.records import read_roster
+from trialfleet.workflows.gang.records import OVER_DISK, read_roster
 from trialfleet.workflows.gang.results import take_result
 from trialfleet.workflows.gang.roster import (
     DONE,
@@ -45,6 +46,7 @@ TICK = 0.25  # seconds between two looks at the queue
 QUIET_TICK = 1.0  # where no gang is in it
 POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
+_MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
 _GONE = {3, 4}  # JobStatus of a job that was removed, or has ended
 _PROJECTION = [
     "ClusterId",
@@ -55,6 +57,7 @@ _PROJECTION = [
     "HoldReasonCode",
     "EnteredCurrentStatus",
     "TrialfleetNode",
+    "RequestDisk",
     "TrialfleetGangMin",
     "TrialfleetGangMax",
 ]
@@ -125,15 +128,18 @@ class Keeper:
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
         before = roster or Roster(cluster=cluster, since=now)
-        names = _names(place.gang)
+        most = ads[0]["RequestDisk"] * 1024
+        names = self._delivered(place, cluster, _MOST_DISKS * most)
+        if names is None:
+            return
         after = decide(before, size, jobs, names, now)
         if self._store:
             self._store.share(place, after, names)
         if after != roster:
-            self._write(place, node, after)
+            self._write(place, node, after, most)
         if self._store and after.state == DONE:
             self._store.remove_all(place)
-        unneeded = superseded(after, _names(place.gang))
+        unneeded = superseded(after, names)
         if self._store and unneeded:
             self._store.remove(place, unneeded)
         for name in unneeded:
@@ -142,8 +148,27 @@ class Keeper:
         if procs := to_remove(after, size, jobs, now):
             _remove(cluster, procs, after)
 
+    def _delivered(self, place: TrialFolder, cluster: int, most: int) -> Collection[str] | None:
+        """Names in a gang's folder; None where its jobs put more there than they may.
+
+        These are removed, and so is what they put there.
+        """
+        try:
+            sizes = job_files.sizes_in(place.gang)
+            total = sum(sizes.values())
+            if total <= most:
+                return sizes
+            why = f"its ranks put {total >> 20} MB on the access point, of {most >> 20} MB"
+        except FileNotFoundError:
+            return ()
+        except job_files.JobFileError as error:
+            why = str(error)
+        job_queue.act("Remove", f"ClusterId == {cluster}", f"{OVER_DISK} {why}")
+        job_files.make_empty(place.gang)
+        return None
+
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
-        said = _said(place.gang / name_of(ad["ProcId"]))
+        said = _said(place, ad["ProcId"])
         quiet = self._beats.quiet_for((ad["ClusterId"], ad["ProcId"]), said, time.monotonic())
         return Job(
             proc=ad["ProcId"],
@@ -156,11 +181,11 @@ class Keeper:
             hold_code=ad.get("HoldReasonCode"),
         )
 
-    def _write(self, place: TrialFolder, node: str, roster: Roster) -> None:
+    def _write(self, place: TrialFolder, node: str, roster: Roster, most: float) -> None:
         """Write a roster; at the end the result is in its place before."""
         if roster.state == DONE:
-            take_result(place, roster)
-        write_json(place.roster, roster.as_json())
+            take_result(place, roster, most)
+        job_files.write_json(place.roster, roster.as_json(), within=place.root)
         ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
         log.info(
             "%s: %s %d: ranks %s, from %s, code %s",
@@ -168,18 +193,12 @@ class Keeper:
         )
 
 
-def _said(file: Path) -> Member | None:
+def _said(place: TrialFolder, proc: int) -> Member | None:
+    file = place.gang / name_of(proc)
     try:
-        return parsed(file.read_text(encoding="utf-8"))
+        return parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode())
     except (OSError, ValueError):
         return None
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except OSError:
-        return []
 
 
 def _remove(cluster: int, procs: Iterable[int], roster: Roster) -> None:
@@ -199,7 +218,7 @@ def _store_of(folder: RunFolder) -> GangStore | None:
 
 def keep(folder: RunFolder) -> None:
     """Keep the gangs of a run, once no other process does, until a signal ends this one."""
-    with folder.gang_lock.open("ab") as lock:
+    with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keep_for(POOL_SECONDS)
         keeper = Keeper(folder, _store_of(folder))

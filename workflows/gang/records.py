@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
 
+from trialfleet import job_files
+from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.gang.roster import DONE, RUN, Roster
 from trialfleet.workflows.plan.folder import TrialFolder
+
+_MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
+OVER_DISK = "over its disk:"  # how the keeper's reason begins, and that of trial.sub.j2
 
 
 def read_roster(place: TrialFolder) -> Roster | None:
     """Return the roster of a trial; None where it has none, or it can't be read."""
     try:
-        return Roster.of_json(json.loads(place.roster.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
+        return Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.root))
+    except (OSError, ValueError):
         return None
 
 
@@ -41,7 +45,8 @@ def _apart(roster: Roster) -> str:
     """Say which machines are left out of a gang for now."""
     now = time.time()
     return "".join(
-        f"; {each.host} is left out for now: it and {each.other} don't reach each other by TCP"
+        f"; {clean(each.host)} is left out for now: it and {clean(each.other)} "
+        "don't reach each other by TCP"
         for each in roster.apart
         if now < each.until
     )

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from trialfleet.files import checker
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package, package_of
@@ -94,16 +95,14 @@ class Roster:
         return {"schema": 1, **asdict(self)}
 
     @staticmethod
-    def of_json(plain: Mapping[str, Any]) -> Roster:
-        """Return the roster of plain data.
+    def of_json(text: bytes) -> Roster:
+        """Return the roster of a text, which a job may have replaced.
 
         Raises:
-            KeyError, TypeError, ValueError: they are none.
+            ValueError: it is none.
         """
-        known = {name: plain[name] for name in Roster.__dataclass_fields__}
-        members = tuple(Seat(*seat) for seat in known.pop("members"))
-        apart = tuple(Apart(*each) for each in known.pop("apart"))
-        return Roster(**known, members=members, apart=apart)
+        found: Roster = checker(Roster).validate_json(text, strict=True)
+        return found
 
     def is_apart(self, agent: Member, now: float) -> bool:
         """Whether an agent is left out for now."""

@@ -9,7 +9,6 @@ where AWS gives none, checkpoints go by the access point.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -18,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trialfleet.files import read_json, write_atomic
+from trialfleet import job_files
 from trialfleet.nodes.gang.packages import CHECKPOINT, Package, package_of
-from trialfleet.nodes.gang.store import LINKS, pointer_of
+from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, pointer_in
 from trialfleet.workflows.export.published import ExportError
 from trialfleet.workflows.export.s3_client import s3_client
 from trialfleet.workflows.gang.roster import RUN, Roster
@@ -102,11 +101,11 @@ class GangStore:
             and now - issue.at < FRESH_SECONDS
         ):
             return
-        get = [roster.start] if roster.start and _is_pointer(place.gang / roster.start) else []
+        get = [roster.start] if roster.start and _is_pointer(place, roster.start) else []
         links = self._links(there, roster.generation, range(newest + 1, newest + 1 + AHEAD), get)
         if links is None:
             return
-        write_atomic(place.gang / LINKS, json.dumps(links, indent=1) + "\n", mode=0o600)
+        job_files.write_json(place.gang / LINKS, links, mode=0o600, within=place.root)
         self._issued[place.root] = _Issue(roster.generation, newest + AHEAD, now)
 
     def _links(
@@ -131,7 +130,7 @@ class GangStore:
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
         """Remove packages from S3 that are pointers here, in a while; call it before they go."""
-        there, gone = _there(place), [n for n in names if _is_pointer(place.gang / n)]
+        there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
@@ -209,17 +208,19 @@ def _is_of(package: Package, roster: Roster) -> bool:
     return package[:2] == (CHECKPOINT, roster.generation)
 
 
-def _is_pointer(file: Path) -> bool:
+def _is_pointer(place: TrialFolder, name: str) -> bool:
     try:
-        return pointer_of(file) is not None
+        text = job_files.read_bytes(place.gang / name, MOST_OF_POINTER, place.root)
     except OSError:
         return False
+    return pointer_in(text) is not None
 
 
 def _there(place: TrialFolder) -> _There | None:
     try:
-        prefix = str(read_json(place.gang_store)["prefix"])
-    except (OSError, ValueError, KeyError):
+        plain = job_files.read_json(place.gang_store, job_files.MOST_NOTES, place.root)
+        prefix = str(plain["prefix"])
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     bucket, _, key = prefix.removeprefix("s3://").partition("/")
     return _There(bucket, f"{key}/")

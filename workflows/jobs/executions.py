@@ -12,11 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialfleet import job_files
 from trialfleet.classads import plain
 from trialfleet.workflows.costs.cost import End
 
 if TYPE_CHECKING:
-    from htcondor2 import JobEvent
+    from htcondor2 import JobEvent, JobEventLog
 
 # Whatever ends an execution; what HTCondor writes of it after the first of them is not another.
 _ENDS = frozenset(
@@ -86,9 +87,22 @@ def _read(log: Path, *_changed: int) -> tuple[JobEvent, ...]:
     import htcondor2
 
     events: list[JobEvent] = []
-    with suppress(htcondor2.HTCondorException):
-        events.extend(htcondor2.JobEventLog(str(log)).events(stop_after=0))
+    with suppress(htcondor2.HTCondorException, OSError):
+        events.extend(event_log(log).events(stop_after=0))
     return tuple(events)
+
+
+def event_log(log: Path) -> JobEventLog:
+    """Return the reader of a job's event log.
+
+    Raises:
+        OSError: there is none, or it is no regular file.
+        htcondor2.HTCondorException: it can't be read.
+    """
+    import htcondor2
+
+    with job_files.opened(log):
+        return htcondor2.JobEventLog(str(log))
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:

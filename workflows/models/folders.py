@@ -122,7 +122,7 @@ def _copy(model: Path, to: Path) -> None:
         return
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=to.parent))
     try:
-        shutil.copytree(model, beside, dirs_exist_ok=True, copy_function=share)
+        shutil.copytree(model, beside, dirs_exist_ok=True, copy_function=_share)
         for folder in [path for path in beside.rglob("*") if path.is_dir()]:
             sync(folder)
         sync(beside)
@@ -132,7 +132,7 @@ def _copy(model: Path, to: Path) -> None:
     sync(to.parent)
 
 
-def share(source: str, to: str) -> None:
+def _share(source: str, to: str) -> None:
     """Give a file a second name, or copy it where the file system has none to give."""
     try:
         os.link(source, to)

@@ -3,7 +3,8 @@
 It goes forwards by itself and backwards only by a person: what publishes is made the latest unless
 the model of a run that was planned later, or of a later day, lies there already. So a run that is
 resumed a day late, or makes up for a former day, doesn't set production back, and one that a person
-went back to stays until a newer run publishes.
+went back to stays until a newer run publishes. A model whose run was planned in the future, by a
+clock that was set ahead, holds up none.
 Each change is noted before it is made (`history`), so that `rollback` knows the way back.
 """
 
@@ -12,12 +13,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.files import locked, read_json, read_record, sync
+from trialfleet.files import locked, read_record, sync
 from trialfleet.workflows.models import history
 from trialfleet.workflows.record_shapes import Published
 
@@ -47,7 +49,8 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
         Why `latest` stays with another run's model, None if it is this one now.
     """
     link = published.parent / LATEST
-    later = {model: time for model, time in _others(published).items() if time > as_of}
+    now = datetime.now(UTC)  # what is newer than that was planned while a clock was set ahead
+    later = {model: time for model, time in _others(published).items() if as_of < time <= now}
     in_force = link.resolve()  # by a person, perhaps
     if later and link.exists() and in_force != published.resolve():  # a broken link: nothing is
         own = (model for model in later if model.resolve() == in_force)
@@ -289,7 +292,7 @@ def _noted(models_folder: Path, key: str) -> str:
 def provenance_of(model: Path) -> dict[str, Any]:
     """Return where a model comes from; empty for what no run published."""
     try:
-        found = read_json(model / PROVENANCE)
+        found = job_files.read_json(model / PROVENANCE, job_files.MOST_NOTES)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -335,6 +335,8 @@ def _copy(file: Path, to: Path) -> None:
     else:
         shutil.copyfile(file, to)
         shutil.copymode(file, to)
+    for path in (to, *to.rglob("*")):  # whoever may write the original may not write the copy
+        path.chmod(path.stat().st_mode & ~0o022)
 
 
 def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from trialfleet.files import write_atomic, write_json
+from trialfleet import job_files
 from trialfleet.render import needs_escape, render_template
 from trialfleet.workflows.costs.cost import PRICED_BY
 from trialfleet.workflows.names import region_slug
@@ -60,21 +59,23 @@ def write_trial(
     The submit file goes first and comes last: where it stands, everything it names stands too.
     """
     place.root.mkdir(parents=True, exist_ok=True)
-    place.submit.unlink(missing_ok=True)
+    job_files.remove(place.submit)
     _empty(place, order.mode)
     if _is_stoppable(study, order):
-        write_atomic(place.reports, "")
-        place.stop.touch()  # an order that is there stays
+        job_files.write(place.reports, "")
+        if not job_files.size_of(place.stop):  # an order that is there stays
+            job_files.write(place.stop, "")
     if gang := _gang_of(study, order):
         _empty_gang(place, gang)
         if gang.checkpoints:
             trial = place.root.relative_to(folder.root).parts
             attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
             prefix = "/".join([gang.checkpoints.rstrip("/"), study.name, run, *trial, attempt])
-            write_json(place.gang_store, {"schema": 1, "prefix": prefix})
+            job_files.write_json(place.gang_store, {"schema": 1, "prefix": prefix})
     data = _data(study, folder, order.region)
-    write_json(place.trial_json, _contract(run, study, order, [sandbox_name(d) for d in data]))
-    write_atomic(place.submit, submit_text(run, study, folder, place, order))
+    contract = _contract(run, study, order, [sandbox_name(d) for d in data])
+    job_files.write_json(place.trial_json, contract)
+    job_files.write(place.submit, submit_text(run, study, folder, place, order))
 
 
 def _is_stoppable(study: Study, order: TrialOrder) -> bool:
@@ -98,21 +99,20 @@ def _reach(folder: RunFolder, place: TrialFolder, data: Sequence[str]) -> str | 
 
 def _empty(place: TrialFolder, mode: Mode) -> None:
     for file in (place.result, place.progress):
-        write_atomic(file, "")
+        job_files.write(file, "")
     for made in (place.checkpoint, place.model, place.losses):
-        shutil.rmtree(made, ignore_errors=True)
+        job_files.remove(made)
     for name in (place.checkpoint.name, *_LEFT[mode]):
-        (place.root / name).mkdir()
+        job_files.make_empty(place.root / name)
 
 
 def _empty_gang(place: TrialFolder, gang: Gang) -> None:
     """Forget the former attempt's generations, and where its ranks' output went."""
-    shutil.rmtree(place.gang, ignore_errors=True)
-    place.gang.mkdir()
+    job_files.make_empty(place.gang)
     for stream in (place.out, place.err):
-        stream.unlink(missing_ok=True)
+        job_files.remove(stream)
         for proc in range(gang.max):
-            place.of_proc(stream, proc).unlink(missing_ok=True)
+            job_files.remove(place.of_proc(stream, proc))
 
 
 def _gang_of(study: Study, order: TrialOrder) -> Gang | None:

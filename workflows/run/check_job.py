@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.jobs.executions import event_log
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.run.check_progress import waits_for
 
@@ -52,7 +54,7 @@ def run_job(
         PoolError: HTCondor is out of reach or refuses the job.
     """
     for former in (place.log, place.out, place.err):
-        former.unlink(missing_ok=True)
+        job_files.remove(former)
     with _submitted(folder, place, node):
         return _watch(folder, place, node, seconds, progress)
 
@@ -93,7 +95,7 @@ def _watch(
     now = time.monotonic()
     deadline, look = now + seconds, now
     waited, slot = True, ""
-    log = htcondor2.JobEventLog(str(place.log))
+    log = event_log(place.log)
     while time.monotonic() < deadline:
         with postponed():
             events = list(log.events(stop_after=0))

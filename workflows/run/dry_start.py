@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from trialfleet import job_files
 from trialfleet.errors import InputError, first_of
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.sampling.seeds import stable_seed
@@ -193,7 +194,7 @@ class _Check:
         if ended.code is None:
             return False
         self._metrics(ended.code, "final")
-        if not any(self._place.model.iterdir()):
+        if not job_files.has_files(self._place.model):
             raise self._failed(NO_MODEL, "final")
         return True
 
@@ -202,7 +203,7 @@ class _Check:
         from trialfleet.workflows.scripts.gate import measured, outcome_of_measurement
 
         place = self._place
-        shutil.copytree(place.model, place.champion)
+        job_files.copy_tree(place.model, place.champion)
         place.model.rename(place.challenger)
         models = {CHAMPION: place.champion.name, CHALLENGER: place.challenger.name}
         ended = self._run(replace(self._order, mode="evaluate", models=models))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from trialfleet import job_files
 from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.study.spec import Study
 
 _LINES = 12  # of standard error, in an error's text
+_LAST_BYTES = 1 << 20  # of standard error that are looked at
 _FRAME = re.compile(r'  File "(?P<file>.+)", line \d+')
 _OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
 
@@ -39,7 +41,4 @@ def _is_own_frame(line: str) -> bool:
 
 
 def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
+    return job_files.tail(file, _LAST_BYTES)[0].decode(errors="replace").splitlines()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
+from trialfleet.files import closed_to_others
 from trialfleet.workflows.attempts import resource_limits
 from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.plan import pool_choices
@@ -83,6 +84,7 @@ def _runs_day(day: date | RunsDay | None) -> RunsDay | None:
     return RunsDay(date=day) if isinstance(day, date) else day
 
 
+@closed_to_others()
 def _plan(
     study: Study,
     run: str | None,

@@ -12,12 +12,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from trialfleet.files import write_json
+from trialfleet import job_files
 from trialfleet.optimizer.stopping.policy import (
     Complete,
     Decision,
@@ -100,8 +99,8 @@ class EarlyStopping:
         if files.is_done or not files.scripts_log.exists():  # over, or not begun
             return False
         running = self._running(slug)
-        reports = tuple(_stamp(files.trial(node).reports) for node in running)
-        told = tuple(_stamp(files.trial(node).stop)[0] > 0 for node in running)
+        reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
+        told = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
         seen = (len(self._studies.of(slug).trials()) - len(running), reports, told)
         is_new = any(size for size, _ in reports) and self._seen.get(slug) != seen
         self._seen[slug] = seen
@@ -124,7 +123,7 @@ class EarlyStopping:
         complete = [found for trial in trials if (found := self._complete(trial))]
         decisions = to_stop(rule, running, complete, begun=len(trials), stopped=told)
         for node, decision in decisions.items():
-            write_json(files.trial(node).stop, self._order(decision))
+            job_files.write_json(files.trial(node).stop, self._order(decision))
             log.info("%s: told to stop: %s", node, decision)
 
     def _complete(self, trial: FrozenTrial) -> Complete | None:
@@ -145,12 +144,3 @@ class EarlyStopping:
             "best": self._sign * decision.best,
             "time": time.time(),
         }
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file; zeros where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0
-    return found.st_size, found.st_mtime_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.region_types import Assignment
@@ -51,7 +52,7 @@ class FinalScripts:
             return Reply(EXITS["defer"], f"{node}: waits for the checksums of the region's data")
         self._studies.go_on(slug)
         files.verdict.unlink(missing_ok=True)  # of a training before this one
-        write_json(files.best.data_checksums, data)
+        job_files.write_json(files.best.data_checksums, data)
         avoid = node_faults.to_avoid(self._study, noted_failures(files.best))
         self._studies.write(slug, node, files.best, best, "final", avoid)
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
@@ -65,7 +66,7 @@ class FinalScripts:
         place = self._folder.region(slug).best
         outcome = self._studies.outcome_of(place, int(return_code))
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
-        if isinstance(outcome, Complete) and not any(place.model.iterdir()):
+        if isinstance(outcome, Complete) and not job_files.has_files(place.model):
             write_json(self._folder.no_model, {"region": slug})
             return self._studies.stop(slug, NO_MODEL)
         if isinstance(outcome, Complete):

@@ -8,12 +8,12 @@ for 10,000 resamples; `models/gate_decision.py` is its rule.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.client import FULL
@@ -26,7 +26,7 @@ from trialfleet.workflows.attempts.outcome import (
     outcome_of,
 )
 from trialfleet.workflows.models.card import verdict_of
-from trialfleet.workflows.models.folders import models_folder_of, share
+from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.gate_decision import (
     BASELINE,
     CHALLENGER,
@@ -85,7 +85,7 @@ def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str
 def _write(
     frozen: FrozenStudy, folder: RunFolder, files: RegionFolder, node: str, champion: Path
 ) -> None:
-    trained = read_record(files.best.trial_json, "region", "trial", shape=Ordered)
+    trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
         region=trained["region"],
@@ -97,8 +97,8 @@ def _write(
         models={CHAMPION: place.champion.name, CHALLENGER: place.challenger.name},
     )
     for model, to in ((champion, place.champion), (files.best.model, place.challenger)):
-        shutil.rmtree(to, ignore_errors=True)
-        shutil.copytree(model, to, copy_function=share)
+        job_files.make_empty(to)
+        job_files.copy_tree(model, to, job_files.share)
     write_trial(frozen.run, frozen.study, folder, place, order)
 
 
@@ -197,7 +197,7 @@ def measured(place: TrialFolder) -> dict[str, Measured]:
         OSError: it can't be read.
     """
     return {
-        name: Measured(metrics=metrics, losses=_losses(place.losses / f"{name}.txt"))
+        name: Measured(metrics=metrics, losses=_losses(place, f"{name}.txt"))
         for name, metrics in _metrics(place).items()
     }
 
@@ -217,14 +217,15 @@ def _metrics(place: TrialFolder) -> dict[str, dict[str, float]]:
     return {name: finite_metrics(models[name]["metrics"]) for name in known}
 
 
-def _losses(path: Path) -> Losses | None:
-    if not path.is_file():
-        return None
+def _losses(place: TrialFolder, name: str) -> Losses | None:
     try:
-        losses = np.array(path.read_text(encoding="utf-8").split(), dtype=np.float64)
+        text = job_files.read_bytes(place.losses / name, job_files.MOST_LOSSES, place.root)
+        losses = np.array(text.decode().split(), dtype=np.float64)
+    except FileNotFoundError:
+        return None
     except ValueError as error:
-        raise ValueError(f"losses/{path.name} is no number per line: {error}") from error
+        raise ValueError(f"losses/{name} is no number per line: {error}") from error
     if not np.isfinite(losses).all():
         row = int(np.flatnonzero(~np.isfinite(losses))[0])
-        raise ValueError(f"losses/{path.name}: line {row + 1} is {losses[row]}, not finite")
+        raise ValueError(f"losses/{name}: line {row + 1} is {losses[row]}, not finite")
     return losses

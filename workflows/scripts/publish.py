@@ -14,10 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, read_record, sync, write_json
-from trialfleet.workflows.attempts.outcome import Complete, outcome_of
-from trialfleet.workflows.cleaning import clean
+from trialfleet.files import read_json, sync, write_json
+from trialfleet.workflows.attempts.outcome import Complete, load_result, one_line, outcome_of
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, models_folder_of
 from trialfleet.workflows.models.gate_decision import Verdict, kept_words
@@ -34,6 +34,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 
 METRICS = "metrics.json"
+_MOST_VERSIONS = 100  # packages that a result names
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
 
 def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
     result = _result(frozen.study, best)
-    shutil.copytree(best.model, folder, dirs_exist_ok=True)
+    job_files.copy_tree(best.model, folder)
     folder.chmod(0o755)  # a temporary folder is its owner's alone
     write_json(folder / METRICS, result.metrics)
     origin = provenance(frozen, best)
@@ -145,26 +146,17 @@ def check_model(model: Path) -> None:
     Raises:
         InputError: something in it is no file of its own, or has a name of ours.
     """
-    for path in [model, *sorted(model.rglob("*"))]:
-        if path.is_symlink():
-            _check_link(path, model)
-        elif not (path.is_dir() or path.is_file()):
-            raise InputError(f"{str(path)!r} is no file and no folder, so it can't be published")
+    try:
+        for _ in job_files.tree_of(model):
+            pass
+    except OSError as error:
+        raise InputError(f"{error}, so it can't be published") from error
     for name in (METRICS, PROVENANCE, CARD):
         if os.path.lexists(model / name):
             raise InputError(
                 f"{str(model / name)!r} can't be published: that name is trialfleet's in the "
                 "published folder; have the trainer name its file otherwise"
             )
-
-
-def _check_link(link: Path, model: Path) -> None:
-    """Elsewhere a link would be broken; followed, it could publish any file of this machine."""
-    if not (link.is_file() and link.resolve().is_relative_to(model.resolve())):
-        raise InputError(
-            f"{str(link)!r} links to {str(link.readlink())!r}; "
-            "model/ may have links to its own files only"
-        )
 
 
 def _same(new: Path, old: Path) -> bool:
@@ -205,7 +197,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
         InputError: there is no complete result in `best`, or its order is damaged.
         OSError: what it left can't be read.
     """
-    trial = read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
+    trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
     result = _result(frozen.study, best)
     return {
         "schema": 1,
@@ -218,7 +210,8 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
         "params": trial["params"],
         "seed": trial["seed"],
         "objective": trial["objective"],
-        "data": read_json(best.data_checksums),  # as they were when the training was asked for
+        # as they were when the training was asked for
+        "data": job_files.read_json(best.data_checksums, job_files.MOST_NOTES),
         "device": result.device,
         "seconds": result.seconds,
         "versions": {
@@ -230,10 +223,11 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
 
 
 def _trainer_versions(best: TrialFolder) -> dict[str, str]:
-    given = read_json(best.result).get("versions")
+    given = load_result(best.result).get("versions")
     if not isinstance(given, dict):
         return {}
-    return {clean(name): clean(value) for name, value in given.items() if isinstance(value, str)}
+    named = [(name, value) for name, value in given.items() if isinstance(value, str)]
+    return {one_line(name): one_line(value) for name, value in named[:_MOST_VERSIONS]}
 
 
 def _sync_tree(root: Path) -> None:

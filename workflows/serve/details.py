@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import read_json
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
+from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
@@ -268,8 +267,8 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     region = next(each for each in status.regions if each.slug == slug)
     trials = snapshot.look.trials.get(region.name, ())
     trial = next((each for each in trials if each.user_attrs.get("node") == node), None)
-    params = _params(trial) if trial else _stored(place.trial_json, "params")
-    metrics = trial.user_attrs.get("metrics") if trial else _stored(place.result, "metrics")
+    params = _params(trial) if trial else _params_in(place)
+    metrics = trial.user_attrs.get("metrics") if trial else _metrics_in(place)
     return TrialPage(
         node=node,
         region=region.name,
@@ -282,12 +281,19 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     )
 
 
-def _stored(file: Path, name: str) -> dict[str, Any]:
+def _params_in(place: TrialFolder) -> dict[str, Any]:
     try:
-        found = read_json(file)[name]
+        found = job_files.read_json(place.trial_json, job_files.MOST_NOTES)["params"]
     except (OSError, ValueError, LookupError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _metrics_in(place: TrialFolder) -> dict[str, float]:
+    try:
+        return finite_metrics(load_result(place.result)["metrics"])
+    except ValueError:
+        return {}
 
 
 def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
@@ -297,26 +303,10 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
         ("Standard output", place.out),
         ("HTCondor's log of the job", place.log),
     ):
-        text, left_out = tail(file)
+        text, left_out = job_files.tail(file, _LOG_BYTES)
         if text:
-            yield title, text, f"{left_out:,} bytes before that in {file}" if left_out else ""
-
-
-def tail(file: Path, most: int = _LOG_BYTES) -> tuple[str, int]:
-    """Return the end of a plain file, and how many bytes lie before it.
-
-    A link is not followed: what a job leaves in its folder may lead anywhere.
-    """
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                return "", 0
-            begin = max(0, os.fstat(opened.fileno()).st_size - most)
-            opened.seek(begin)
-            return opened.read(most).decode(errors="replace"), begin
-    except OSError:
-        return "", 0
+            more = f"{left_out:,} bytes before that in {file}" if left_out else ""
+            yield title, text.decode(errors="replace"), more
 
 
 # -- runs and days ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trialfleet.files import read_json
+from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
 from trialfleet.workflows.report.formatting import NOTHING, column_decimals, signed
 from trialfleet.workflows.serve.live import Snapshot
@@ -101,10 +102,9 @@ def _value(trial: StoredTrial | None, metric: str | None) -> float | None:
 def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
     """What a region's full training measured in this run; nothing before its end."""
     try:
-        found = read_json(snapshot.folder.region(slug).best.result)["metrics"]
-    except (OSError, ValueError, LookupError, TypeError):
+        return finite_metrics(load_result(snapshot.folder.region(slug).best.result)["metrics"])
+    except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _gate_direction(snapshot: Snapshot) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trialfleet.files import read_json
+from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.jobs.job_log import read_executions, stays_of
 from trialfleet.workflows.plan.graph import RegionGraph
@@ -242,17 +242,15 @@ def _ends(
 
 
 def _noted(file: Path) -> tuple[float, float] | None:
-    try:
-        return _when_of_job(file, file.stat().st_mtime_ns)
-    except OSError:
-        return None
+    stamp = job_files.stamp_of(file)
+    return _when_of_job(file, stamp) if any(stamp) else None
 
 
 @lru_cache(maxsize=4096)
-def _when_of_job(file: Path, _stamp: int) -> tuple[float, float] | None:
+def _when_of_job(file: Path, _stamp: tuple[int, int]) -> tuple[float, float] | None:
     """When a job ran, as its folder has it; read once."""
     try:
-        found = read_json(file)
+        found = job_files.read_json(file, job_files.MOST_NOTES)
         start, end = found.get("started"), found.get("ended")
     except (OSError, ValueError, AttributeError):
         return None

@@ -6,6 +6,7 @@ later. Errors that differ in figures alone (a value, an address, a job's folder)
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections import Counter
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from trialfleet.files import read_record, write_json
+from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.record_shapes import Failures
@@ -169,7 +170,7 @@ def note_final_failure(
     if known.get("error") != error:
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         noted[str(attempt)] = {"time": when, "node": node, "error": error, **more}
-        write_json(final.failures, noted)
+        job_files.write_json(final.failures, noted)
     return noted
 
 
@@ -183,7 +184,9 @@ def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
     """Return what is noted of the attempts at a full training that failed, by their numbers."""
-    return read_record(final.failures, shape=Failures) if final.failures.exists() else {}
+    if not os.path.lexists(final.failures):
+        return {}
+    return job_files.read_record(final.failures, shape=Failures)
 
 
 def _place(folder: RegionFolder, node: str) -> TrialFolder:
@@ -215,5 +218,4 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 
 def log_of(trial: TrialFolder) -> str:
     """Return the path of what a trial's last attempt wrote on standard error; else of its log."""
-    has_words = trial.err.is_file() and trial.err.stat().st_size > 0
-    return str(trial.err if has_words else trial.log)
+    return str(trial.err if job_files.size_of(trial.err) else trial.log)

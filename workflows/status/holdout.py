@@ -23,10 +23,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.files import read_record
 from trialfleet.workflows.models.gate_decision import CHALLENGER
-from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.table_findings import found_in
 from trialfleet.workflows.record_shapes import Result
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -36,6 +36,7 @@ _ERRORS = 3.0  # standard errors that are no chance
 _SPREAD = {"regression": 2.0}  # c of squared errors
 _SPREAD_OF_CLASSES = 3.0  # c of cross-entropies
 _MOST_OF_IT = 0.5  # of the sum of all rows' losses: one row makes up so much
+_MOST_LOSSES = 16 << 20  # bytes that are looked at: each look at a region may do so
 _VALIDATION, _TEST = "val_", "test_"
 
 
@@ -61,17 +62,19 @@ def holdout_warning(files: RegionFolder, study: Study) -> str | None:
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
     try:
-        metrics = read_record(files.best.result, "metrics", shape=Result)["metrics"]
+        found = job_files.read_record(
+            files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
+        )
         table = found_in(files)
         parts = table["parts"] if table else {}
         rows = int(parts["validation"]), int(parts["test"])
     except (InputError, LookupError, TypeError, ValueError, OSError):
         return None  # it trains still, or its rows are nowhere told
-    return _warning(metrics, str((table or {}).get("task")), rows, study, _greatest_share(files))
+    return _warning(found["metrics"], str((table or {}).get("task")), rows, study, files)
 
 
 def _warning(
-    metrics: dict[str, float], task: str, rows: tuple[int, int], study: Study, share: float
+    metrics: dict[str, float], task: str, rows: tuple[int, int], study: Study, files: RegionFolder
 ) -> str | None:
     validation, test = metrics.get(f"{_VALIDATION}loss"), metrics.get(f"{_TEST}loss")
     if not validation or not test or min(validation, test) <= 0 or min(rows) <= 0:
@@ -85,7 +88,7 @@ def _warning(
         f"{_VALIDATION}{name} {values[0]:.5g} and {_TEST}{name} {values[1]:.5g} are further apart "
         f"than {rows[0]} and {rows[1]} rows make likely (their losses by a factor of {factor:.3g})"
     )
-    if share > _MOST_OF_IT:
+    if (share := _greatest_share(files.gate)) > _MOST_OF_IT:
         return f"{told}: one test row makes up {share:.0%} of the loss; see whether it is right"
     if test > validation:
         cause = "a few test rows unlike the others, or rows of a later time unlike the earlier ones"
@@ -101,10 +104,11 @@ def _shown(objective: str, metrics: dict[str, Any]) -> str:
     return name if known else "loss"
 
 
-def _greatest_share(files: RegionFolder) -> float:
+def _greatest_share(gate: TrialFolder) -> float:
     """How much of the test rows' loss one row makes up, by what a gate left; 0: nobody knows."""
+    file = gate.losses / f"{CHALLENGER}.txt"
     try:
-        text = (files.gate.losses / f"{CHALLENGER}.txt").read_text(encoding="utf-8")
+        text = job_files.read_bytes(file, _MOST_LOSSES, gate.root)
         losses = [float(line) for line in text.split()]
     except (OSError, ValueError):
         return 0.0

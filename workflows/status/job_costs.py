@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.files import read_record
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB, cost, slot_price
@@ -60,7 +60,7 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
     Its event log says the same.
     """
     try:
-        return read_record(place.job, shape=JobNotes)
+        return job_files.read_record(place.job, shape=JobNotes)
     except InputError:
         return {}
 

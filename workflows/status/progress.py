@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_LAST_BYTES = 16 << 20  # of the file that are read: some 200,000 reports
+from trialfleet import job_files
+
 _LARGEST_STEP = 2**31 - 1  # what a database's integer holds
 
 
@@ -22,7 +23,7 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
         path: the file; a missing one holds no report.
         metric: the objective's.
     """
-    return dict(_reports(_last_lines(path, _LAST_BYTES), metric))
+    return dict(_reports(_last_lines(path, job_files.MOST_REPORTS), metric))
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
@@ -37,14 +38,7 @@ def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
 
 def _last_lines(path: Path, most: int) -> list[bytes]:
     """The lines within the last bytes of a file; one that is cut off is no JSON and is left out."""
-    try:
-        if not path.is_file():  # a pipe would keep us waiting
-            return []
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - most))
-            return file.read(most).splitlines()
-    except OSError:
-        return []
+    return job_files.tail(path, most)[0].splitlines()
 
 
 def _reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trialfleet import job_files
 from trialfleet.files import read_record
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus
@@ -154,20 +155,19 @@ def phase_of(
     if queued and region.best in queued.running | queued.idle:
         return "best"
     if finished >= region.trials and region.publishes:
-        if not (_has_content(files.best.result) and _left_a_model(files)):
+        if not (job_files.size_of(files.best.result) and _left_a_model(files)):
             return "best"
         return "gate" if region.gated and _is_measured_now(files, region, queued) else "publish"
     return "trials" if finished or files.dag_files.submit.exists() else "waiting"
 
 
 def _left_a_model(files: RegionFolder) -> bool:
-    model = files.best.model
-    return files.published.exists() or (model.is_dir() and any(model.iterdir()))
+    return files.published.exists() or job_files.has_files(files.best.model)
 
 
 def _is_measured_now(files: RegionFolder, region: RegionGraph, queued: QueuedRun | None) -> bool:
     """Whether the gate's job goes on or is about to: a first model, say, is promoted without."""
-    if files.verdict.exists() or _has_content(files.gate.result):
+    if files.verdict.exists() or job_files.size_of(files.gate.result):
         return False
     is_queued = queued is not None and region.gate in queued.running | queued.idle
     return is_queued or files.gate.trial_json.exists()
@@ -178,10 +178,6 @@ def gate_of(files: RegionFolder, study: Study) -> Passed | None:
     if study.gate is None or not files.published.exists() or not files.verdict.exists():
         return None
     return passed_of(rule_of(study), Verdict.read(read_record(files.verdict, shape=GateVerdict)))
-
-
-def _has_content(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
 
 
 def noted(path: Path, key: str) -> str | None:
@@ -202,5 +198,8 @@ def final_metrics(files: RegionFolder) -> dict[str, float] | None:
     """
     if not files.published.exists():
         return None
-    found: dict[str, float] = read_record(files.best.result, "metrics", shape=Result)["metrics"]
-    return found
+    found = job_files.read_record(
+        files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
+    )
+    metrics: dict[str, float] = found["metrics"]
+    return metrics

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.workflows.dagman.job_queue import STEP, VALUE, QueuedRun
 from trialfleet.workflows.gang.records import ranks_and_generation, read_roster
 from trialfleet.workflows.jobs.job_log import sandbox_of
@@ -92,10 +93,11 @@ def _report_here(place: TrialFolder, metric: str) -> tuple[int, float | None] | 
 def _is_of(sandbox: Path, place: TrialFolder) -> bool:
     """Whether the job's folder is on this machine: another may have one of the same name."""
     try:
-        ours = place.trial_json.read_bytes()
-        return (sandbox / place.trial_json.name).read_bytes() == ours
+        ours = job_files.read_bytes(place.trial_json, job_files.MOST_NOTES)
+        theirs = job_files.read_bytes(sandbox / place.trial_json.name, job_files.MOST_NOTES)
     except OSError:
         return False
+    return ours == theirs
 
 
 def _report_in(ad: Mapping[str, Any]) -> tuple[int | None, float | None]:

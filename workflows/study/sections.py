@@ -239,7 +239,9 @@ class Resources(Section):
         "2GB", description="Main memory. A trial that uses more has failed, and is not tried again."
     )
     disk: Size = Field(
-        "2GB", description="Disk space for its files. A trial that uses more has failed likewise."
+        "2GB",
+        description="Disk space for its files, and the most that it may leave. "
+        "A trial that uses or leaves more has failed likewise.",
     )
     gpus: Gpus = Field(1, description="With accelerator: gpu. 0.5 or 1/2: two trials share a GPU.")
     nodes: Gang | None = Field(

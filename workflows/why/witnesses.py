@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import PoolError
-from trialfleet.files import read_json, read_record
+from trialfleet.files import read_record
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
@@ -33,7 +34,7 @@ from trialfleet.workflows.models.history import Change, last_move
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import EXITS, RegionGraph, autoscale_of
+from trialfleet.workflows.plan.graph import RegionGraph, autoscale_of
 from trialfleet.workflows.record_shapes import Reasons, StoppedRun
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -217,7 +218,7 @@ class RunWitnesses:
         if ad is not None:
             is_running = bool(self._queued and node in self._queued.running)
             return TrialState.RUNNING if is_running else TrialState.QUEUED
-        has_result = place.result.exists() and place.result.stat().st_size > 0
+        has_result = job_files.size_of(place.result) > 0
         return TrialState.COMPLETE if has_result and node in graph.ends else None
 
     def _ad(self, node: str) -> Mapping[str, Any] | None:
@@ -284,6 +285,8 @@ def _is_locked(folder: Path) -> bool | None:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except PermissionError:  # another account's
+        return None
     except OSError:
         return False if (folder / "pool.json").exists() else None
     return False
@@ -345,7 +348,7 @@ def _tail(log: Path) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = read_json(path)
+        found = job_files.read_json(path, job_files.MOST_NOTES)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -74,16 +74,19 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
-    """Return what is left to allow once `up` has run: all of the caller's, but no writing to IAM.
+    """Return what is left to allow once `up` has run on the manager.
 
-    Whoever may write the nodes' role may give it any right, and use it by a node of theirs: so an
-    administrator raises the fleet once and removes it at last, and whoever runs studies has this.
+    It is all of the caller's but two. Whoever may write the nodes' role may give it any right, and
+    use it by a node. Whoever may change the groups of the manager's network card, which bears no
+    tag of the fleet, may do so with every network card of the account. So an administrator raises
+    the fleet once and removes it at last, and whoever runs studies has this.
     """
     document = caller_policy(fleet, account)
-    for statement in document["Statement"]:
+    kept = [one for one in document["Statement"] if one["Sid"] != "Join"]
+    for statement in kept:
         if statement["Sid"] == "Identity":
             statement["Action"] = [one for one in statement["Action"] if one.startswith(READS)]
-    return document
+    return {**document, "Statement": kept}
 
 
 def node_policy(fleet: Fleet, account: str) -> Document:

@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from trialfleet.errors import PoolError, TrialfleetError
-from trialfleet.files import write_json
+from trialfleet.files import open_lock, write_json
 from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Progress, Step, unfailing
@@ -116,14 +116,14 @@ class Loop:
                     self._stop.wait(self._until_next())
                 self._tell("ended")
 
-    def _opened(self) -> IO[str] | None:
+    def _opened(self) -> BinaryIO | None:
         """Return the open lock, which may need a disk with room again; None if asked to end."""
         reported = False
         while not self._stop.is_set():
             try:
                 for file in (self._report, self._lock):
                     file.parent.mkdir(parents=True, exist_ok=True)
-                return self._lock.open("w")
+                return open_lock(self._lock)
             except OSError as error:
                 if not reported:
                     self._say(f"the autoscaler's files can't be made: {error}")
@@ -131,7 +131,7 @@ class Loop:
                 self._stop.wait(self._pause)
         return None
 
-    def _alone(self, lock: IO[str]) -> bool:
+    def _alone(self, lock: BinaryIO) -> bool:
         """Wait until no other autoscaler scales this fleet here; False if asked to end first."""
         reported = False
         while not self._stop.is_set():

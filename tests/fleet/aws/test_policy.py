@@ -93,6 +93,18 @@ def test_once_it_is_raised_a_fleet_is_used_without_writing_to_iam(cloud: Account
     assert cloud.client("iam").list_roles()["Roles"]
 
 
+@pytest.mark.parametrize("kind", ["instance", "network-interface", "volume", "security-group"])
+def test_whoever_runs_studies_changes_nothing_that_is_not_the_fleets(kind: str) -> None:
+    document = policy.daily_policy(MINE, ACCOUNT)
+    arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:{kind}/x-1"
+    actions = {one for each in document["Statement"] for one in each["Action"]}
+    changes = {one for one in actions if re.match("ec2:(?!Describe|RunInstances)", one)}
+    for action in changes:  # what is launched has a statement of its own, and no tag yet
+        for one in grants(document, action, arn):
+            conditions = json.dumps(one.get("Condition", {}))
+            assert names.FLEET_TAG in conditions or "ec2:CreateAction" in conditions, action
+
+
 def test_it_is_enough_for_a_fleet_in_a_bucket_of_the_users(cloud: Account) -> None:
     place = {"LocationConstraint": moto_account.HOME}
     cloud.client("s3").create_bucket(Bucket="theirs", CreateBucketConfiguration=place)

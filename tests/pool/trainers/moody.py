@@ -73,6 +73,11 @@ if mood == "fills":
             file.write(os.urandom(1 << 20))
     time.sleep(3600)
 
+if mood == "sparse":  # no disk is used here, but what is sent has all of it
+    with Path("checkpoint/big").open("wb") as file:
+        file.truncate(3 << 30)
+    if params.get("again"):
+        sys.exit(85)
 if mood == "swells":
     ballast = os.urandom(1 << 20) * 600
     time.sleep(3600)

@@ -183,6 +183,7 @@ class Gang:
             "Iwd": str(self.place.root),
             "JobStatus": 2 if self.agents[proc].poll() is None else 4,
             "NumShadowStarts": 1,
+            "RequestDisk": 100_000,
             "EnteredCurrentStatus": time.time() - 1,
             "TrialfleetNode": "A.l1.t01",
             "TrialfleetGangMin": 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,9 +94,9 @@ def test_a_line_says_all_of_a_member() -> None:
 def test_plain_data_says_all_of_a_roster() -> None:
     apart = (Apart("t1", "h", "g", NOW, 60.0),)
     own = training(0, 2, start=FIRST, code=3, proc=2, apart=apart)
-    assert Roster.of_json(own.as_json()) == own
-    with pytest.raises(KeyError):
-        Roster.of_json({})
+    assert Roster.of_json(json.dumps(own.as_json()).encode()) == own
+    with pytest.raises(ValueError, match="cluster"):
+        Roster.of_json(b"{}")
 
 
 def parted(*pairs: tuple[int, int], generation: int = 1) -> list[Job]:

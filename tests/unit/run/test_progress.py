@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.status import progress
+from trialfleet import job_files
 from trialfleet.workflows.status.progress import last_report, read_reports
 
 
@@ -70,7 +70,7 @@ def test_bytes_that_are_no_text_and_a_line_that_is_being_written(tmp_path: Path)
 def test_of_a_very_long_file_the_end_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_LAST_BYTES", 200)
+    monkeypatch.setattr(job_files, "MOST_REPORTS", 200)
     path = write(tmp_path, *(report(step, auc=step / 100) for step in range(100)))
     found = read_reports(path, "auc")
     assert 99 in found

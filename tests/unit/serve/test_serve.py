@@ -22,7 +22,6 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.serve.answers import Answers
-from trialfleet.workflows.serve.details import tail
 from trialfleet.workflows.serve.nodes import read_nodes
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 
@@ -138,8 +137,7 @@ def test_the_end_of_a_log_is_shown_and_links_in_a_trials_folder_lead_nowhere(
     assert "&lt;b&gt;the last word&lt;/b&gt;" in text
     assert "the secret" not in text
     assert len(text) < 40_000
-    assert tail(trial.err) == ("x" * (32_768 - 22) + "\n<b>the last word</b>\n", 7_254)
-    assert tail(work) == ("", 0)
+    assert "7,254 bytes before that" in text
 
 
 def test_beyond_this_machine_a_token_is_asked_for(run: StoredRun, work: Path) -> None:

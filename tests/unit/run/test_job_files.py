@@ -1,0 +1,268 @@
+"""What a job may leave in its trial's folder is read within bounds, and no link is followed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trialfleet import job_files
+from trialfleet.job_files import JobFileError
+from trialfleet.nodes.gang import packages
+from trialfleet.nodes.gang.packages import DamagedPackageError
+from trialfleet.workflows.attempts.outcome import Failed, outcome_of, read_order
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.gang.keeper import Keeper
+from trialfleet.workflows.gang.records import read_roster
+from trialfleet.workflows.gang.results import take_result
+from trialfleet.workflows.gang.roster import DONE, Roster
+from trialfleet.workflows.jobs.job_log import read_job
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.status.progress import last_report, read_reports
+
+Leave = Callable[[Path], object]
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def listening(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}")
+
+
+# What a job may leave where a file of its contract belongs.
+LEFT: dict[str, Leave] = {
+    "a terminal": lambda path: path.symlink_to("/dev/ptmx"),
+    "endless zeros": lambda path: path.symlink_to("/dev/zero"),
+    "another's file": lambda path: path.symlink_to("/etc/passwd"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a pipe": os.mkfifo,
+    "a socket": listening,
+    "a folder": Path.mkdir,
+    "a terabyte": sparse,
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> TrialFolder:
+    found = TrialFolder(tmp_path / "trial")
+    for folder in (found.root, found.gang, found.model, found.losses):
+        folder.mkdir()
+    return found
+
+
+@pytest.fixture(params=LEFT)
+def leave(request: pytest.FixtureRequest) -> Leave:
+    return LEFT[request.param]
+
+
+def test_every_reader_gives_up_at_once(place: TrialFolder, leave: Leave) -> None:
+    files = (place.result, place.stop, place.progress, place.log, place.err, place.roster)
+    for file in (*files, place.gang / "agent.0", place.job):
+        leave(file)
+    outcome = outcome_of(place, 0, "auc", {})
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("result.json ")
+    assert read_order(place.stop) is None
+    assert read_reports(place.progress, "auc") == {}
+    assert last_report(place.progress, "auc") is None
+    assert read_job(place.log) is None
+    assert read_roster(place) is None
+    with pytest.raises(OSError, match=r"agent\.0"):
+        job_files.read_bytes(place.gang / "agent.0", job_files.MOST_AGENT, place.root)
+    assert isinstance(outcome_of(place, 1, "auc", {}), Failed)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"members": [["x", "a", "h", 1]]}, {"generation": "3"}, {"apart": 5}, {"since": None}],
+)
+def test_a_roster_that_a_job_wrote_is_none_unless_all_of_it_is_right(
+    place: TrialFolder, changes: dict[str, object]
+) -> None:
+    own = Roster(cluster=1).as_json()
+    place.roster.write_text(json.dumps(own))
+    assert read_roster(place) == Roster(cluster=1)
+    place.roster.write_text(json.dumps({**own, **changes}))
+    assert read_roster(place) is None
+
+
+def test_a_folder_that_is_a_link_leads_nowhere(place: TrialFolder, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "roster.json").write_text(json.dumps(Roster(cluster=1).as_json()))
+    place.gang.rmdir()
+    place.gang.symlink_to(elsewhere)
+    assert read_roster(place) is None
+    with pytest.raises(JobFileError, match="gang is a symbolic link"):
+        job_files.write_json(place.roster, {}, within=place.root)
+    with pytest.raises(JobFileError, match="gang is a symbolic link"):
+        job_files.sizes_in(place.gang)
+    job_files.make_empty(place.gang)
+    assert job_files.is_folder(place.gang)
+    assert [path.name for path in elsewhere.iterdir()] == ["roster.json"]
+
+
+def test_what_we_write_takes_the_place_of_what_a_job_left(
+    place: TrialFolder, tmp_path: Path, leave: Leave
+) -> None:
+    (tmp_path / "mine").write_text("mine")
+    leave(place.stop)
+    job_files.write_json(place.stop, {"predicted": 0.5})
+    assert read_order(place.stop) == {"predicted": 0.5}
+    place.stop.unlink()
+    place.stop.symlink_to(tmp_path / "mine")
+    job_files.write_json(place.stop, {"predicted": 0.5})
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert [path.name for path in place.root.iterdir() if ".tmp" in path.name] == []
+
+
+def test_more_metrics_than_anybody_looks_at_fail_the_attempt(place: TrialFolder) -> None:
+    metrics = {"auc": 0.5, **{f"m{i}": i for i in range(1000)}}
+    place.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
+    outcome = outcome_of(place, 0, "auc", {})
+    assert isinstance(outcome, Failed)
+    assert outcome.error == "result.json has 1,001 metrics; at most 1,000 are taken"
+
+
+def test_a_folder_of_a_million_names_is_not_listed_to_its_end(
+    place: TrialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_files, "MOST_NAMES", 10)
+    (place.gang / "a").write_text("four")
+    assert job_files.sizes_in(place.gang) == {"a": 4}
+    for number in range(10):
+        (place.gang / str(number)).touch()
+    with pytest.raises(JobFileError, match="more than 10 files"):
+        job_files.sizes_in(place.gang)
+
+
+def test_a_copy_has_own_files_alone(place: TrialFolder, tmp_path: Path) -> None:
+    (place.model / "deep").mkdir(mode=0o777)
+    (place.model / "deep/weights").write_text("w")
+    (place.model / "deep/weights").chmod(0o666)
+    (place.model / "last").symlink_to("deep/weights")
+    job_files.copy_tree(place.model, tmp_path / "copy")
+    found = [*(tmp_path / "copy").rglob("*")]
+    assert {path.name for path in found} == {"deep", "weights", "last"}
+    assert not any(path.is_symlink() or path.stat().st_mode & 0o022 for path in found)
+    (place.model / "out").symlink_to("/etc")
+    with pytest.raises(JobFileError, match="links to '/etc'"):
+        job_files.copy_tree(place.model, tmp_path / "other")
+
+
+# -- packages ------------------------------------------------------------------------------------
+
+
+def package(*members: tarfile.TarInfo, form: int = tarfile.GNU_FORMAT) -> io.BytesIO:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=form) as tar:
+        for member in members:
+            tar.addfile(member, io.BytesIO(b"x" * member.size) if member.isreg() else None)
+    made.seek(0)
+    return made
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = ""
+) -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    found.type, found.size, found.linkname = kind, size, link
+    return found
+
+
+DEEP = "/".join(["d" * 247] * 16)  # so long that a path to it can't be resolved
+
+HOSTILE = {
+    "up": [member("../outside")],
+    "up from within": [member("model/../../outside")],
+    "absolute": [member("/outside")],
+    "a link out": [member("model", tarfile.SYMTYPE, link=".."), member("model/outside")],
+    "a second name": [member("result.json", tarfile.LNKTYPE, link="/etc/passwd")],
+    "a device": [member("result.json", tarfile.CHRTYPE)],
+    "a pipe": [member("result.json", tarfile.FIFOTYPE)],
+    "a path that can't be resolved": [  # CVE-2025-4517
+        member(DEEP, tarfile.DIRTYPE),
+        member("l", tarfile.SYMTYPE, link=f"{DEEP}/{'../' * 16}.."),
+        member("l/outside"),
+    ],
+    "a file in a file": [member("a"), member("a/b")],
+    "a folder over a file": [member("a"), member("a", tarfile.DIRTYPE)],
+    "more than the disk": [member("result.json", size=600), member("progress.jsonl", size=600)],
+    "a name without an end": [member("n" * 20_000)],
+}
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_package_stays_in_its_folder(
+    place: TrialFolder, tmp_path: Path, hostile: str, form: int
+) -> None:
+    content = package(*HOSTILE[hostile], form=form).read()
+    (place.gang / "result.000001.000000.tar").write_bytes(content)
+    ended = Roster(cluster=1, generation=1, state=DONE, code=0, proc=0)
+    take_result(place, ended, most=1000)
+    said = json.loads(place.result.read_text())
+    assert said["status"] == "failed"
+    assert said["error"].startswith("its result can't be used: result.000001.000000.tar: ")
+    found = {path.name for path in tmp_path.rglob("*")}
+    assert "outside" not in found
+    assert ".unpacked" not in found
+
+
+def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
+    for kind in (tarfile.GNUTYPE_SPARSE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK, b"?"):
+        header = member("a", kind).tobuf(tarfile.GNU_FORMAT)
+        with pytest.raises(DamagedPackageError, match="no file and no folder"):
+            packages.unpack_from(io.BytesIO(header + bytes(1024)), tmp_path)
+    long = member("x", tarfile.XHDTYPE, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
+    with pytest.raises(DamagedPackageError, match="too long"):
+        packages.unpack_from(io.BytesIO(long), tmp_path)
+
+
+def test_what_an_agent_packs_comes_out_whole(tmp_path: Path) -> None:
+    box, to = tmp_path / "box", tmp_path / "to"
+    name = "n" * 200
+    (box / "checkpoint" / name).mkdir(parents=True)
+    (box / "checkpoint" / name / "é").write_bytes(b"\0" * 1000)
+    (box / "checkpoint/last").symlink_to(name)
+    (box / "checkpoint/above").symlink_to("..")
+    (box / "checkpoint/gone").symlink_to("missing")
+    os.mkfifo(box / "checkpoint/pipe")
+    packages.pack(packages.CHECKPOINT, box, tmp_path / "package")
+    to.mkdir()
+    packages.unpack(tmp_path / "package", to)
+    for folder in (name, "last"):
+        assert (to / "checkpoint" / folder / "é").read_bytes() == b"\0" * 1000
+    assert not any(path.is_symlink() for path in to.rglob("*"))
+    with tarfile.open(tmp_path / "package", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.add(box / "checkpoint" / name, name)  # as agents of earlier releases packed
+    packages.unpack(tmp_path / "package", to)
+    assert (to / name / "é").read_bytes() == b"\0" * 1000
+
+
+@pytest.mark.parametrize("name", ["checkpoint.000001.000001.tar.part", "anything"])
+def test_a_gang_that_puts_more_here_than_its_disk_is_removed(
+    place: TrialFolder, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(job_queue, "act", lambda *words: asked.append(words))
+    keeper = Keeper(RunFolder(place.root))
+    ad = {"ClusterId": 5, "ProcId": 0, "Iwd": str(place.root), "JobStatus": 2, "RequestDisk": 1024}
+    ad |= {"TrialfleetNode": "A.l1.t01", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}
+    keeper._keep(5, [ad])
+    assert asked == []
+    sparse(place.gang / name)
+    keeper._keep(5, [ad])
+    why = "over its disk: its ranks put 1048576 MB on the access point, of 4 MB"
+    assert asked == [("Remove", "ClusterId == 5", why)]
+    assert not (place.gang / name).exists()
