@@ -5,12 +5,14 @@ no psutil but /proc, no boto3 but `trialfleet.instance_aws`, no scikit-learn for
 """
 
 HELPER = "trial.py"  # goes with every trial
-COURIER = "courier.py"  # goes with the trials of a study with early stopping
+COURIER = "courier.py"  # goes with the trials of a study with early stopping, and with gangs
 # The contract's files in a trial's folder; the helper, which travels alone, has them once more.
 TRIAL, RESULT, PROGRESS = "trial.json", "result.json", "progress.jsonl"
-# Those of early stopping: the order, and the reports as they came; the courier has them once more.
-STOP, REPORTS = "stop.json", "reports.jsonl"
+# The folder there by which a running job and its access point speak; the order to stop and the
+# reports as they came, in that folder. The job's programs have these names once more.
+WORDS, STOP, REPORTS = "words", "stop.json", "reports.jsonl"
 CHECKPOINT, MODEL = "checkpoint", "model"
-GANG, CHIRP = "gang", "chirp.py"  # go with trials that are gangs; the folder is there at both ends
+GANG = "gang"  # goes with trials that are gangs
+SPEAKERS = (COURIER, "channel.py", "chirp.py")  # go with each job that has a proxy
 KERNELS = "kernels"  # a folder that goes with the reference trainer to GPUs and gangs, but for
 NOT_ON_NODES = ("__pycache__",)

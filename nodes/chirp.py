@@ -1,12 +1,9 @@
 """What a job says to its access point while it runs: HTCondor's chirp, by the standard library.
 
-A job whose submit file has `want_io_proxy = true` finds host, port and cookie in the file that
-$_CONDOR_CHIRP_CONFIG names. Paths are relative to the job's folder on the access point. The file
-travels alone, like `trial.py`. (htcondor2.htchirp needs HTCondor's package on the node, and never
-ends where a connection does in the midst of a file.)
+Paths are relative to the job's folder on the access point. (htcondor2.htchirp needs HTCondor's
+package on the node, and never ends where a connection does in the midst of a file.)
 
-    with Chirp.of_this_job() as chirp:
-        starts = chirp.attribute("NumShadowStarts")
+    with Channel.take().chirp() as chirp:
         text = chirp.read("roster.json")
         chirp.write("step", b"3")
         chirp.put(Path("state.tar"), "state.part")
@@ -15,19 +12,18 @@ ends where a connection does in the midst of a file.)
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from types import TracebackType
 
-CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
 TIMEOUT = 10.0  # seconds for each exchange; one with an access point that is away takes as long
 MISSING = -3  # the answer for a file that isn't there
+EMPTY = -5  # what getfile answers for an empty file, and for one that is too large for it
 _LONGEST_ANSWER = 5120  # bytes
 _BLOCK = 1 << 20  # bytes of an exchange
 _MODE = 0o644
@@ -61,22 +57,6 @@ class Chirp:
         self._socket: socket.socket | None = None
         self._received = b""
 
-    @staticmethod
-    def of_this_job() -> Chirp:
-        """Return the job's own, not connected yet.
-
-        Raises:
-            OSError: this is no job of HTCondor's, or one without want_io_proxy.
-        """
-        config = os.environ.get(CONFIG)
-        if config is None:
-            raise OSError(f"${CONFIG} is not set: no job, or one without want_io_proxy = true")
-        try:
-            host, port, cookie = Path(config).read_text(encoding="utf-8").split()
-            return Chirp(host, int(port), cookie)
-        except ValueError as error:
-            raise OSError(f"{config} is no chirp configuration: {error}") from error
-
     def __enter__(self) -> Chirp:
         """Return itself; leaving the block closes the connection."""
         return self
@@ -96,15 +76,6 @@ class Chirp:
             self._socket.close()
         self._socket, self._received = None, b""
 
-    def attribute(self, name: str) -> str:
-        """Return an attribute of the job's ad as a ClassAd expression, as its shadow has it.
-
-        Raises:
-            OSError: it could not be read.
-        """
-        length = self._ask(f"get_job_attr {_word(name)}")
-        return b"".join(self._data(length)).decode()
-
     def read(self, remote: str) -> bytes | None:
         """Return what a small file on the access point holds; None where it is missing.
 
@@ -116,6 +87,8 @@ class Chirp:
         except ChirpError as error:
             if error.code == MISSING:
                 return None
+            if error.code == EMPTY:
+                return b"".join(self._blocks(remote))
             raise
         return b"".join(self._data(length))
 
@@ -130,8 +103,8 @@ class Chirp:
         Raises:
             OSError: it is missing, or could not be copied.
         """
-        with self._opened(remote, "r") as opened, local.open("wb") as file:
-            while block := b"".join(self._data(self._ask(f"read {opened} {_BLOCK}"))):
+        with local.open("wb") as file:
+            for block in self._blocks(remote):
                 file.write(block)
                 if meanwhile:
                     meanwhile()
@@ -163,16 +136,8 @@ class Chirp:
             OSError: it could not be written.
         """
         part = f"{remote}.part"
-        request = f"putfile {_word(part)} {_MODE} {len(content)}"
-        self._ask(request)
-        try:
-            self._connected().sendall(content)
-            code = self._answer()
-        except OSError:
-            self.close()
-            raise
-        if code < 0:
-            raise ChirpError(request, code)
+        with self._opened(part, "wct") as opened:
+            self._write(opened, content)
         self.rename(part, remote)
 
     def write_at(self, remote: str, content: bytes, offset: int) -> None:
@@ -182,7 +147,7 @@ class Chirp:
             OSError: it could not be written, or not all of it.
         """
         with self._opened(remote, "wc" if offset else "wct") as opened:
-            written = self._ask(f"pwrite {opened} {len(content)} {offset}", content)
+            written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # its disk is full
                 raise OSError(f"{remote}: {written} of {len(content)} bytes were written")
 
@@ -208,11 +173,29 @@ class Chirp:
             self.close()
             raise
 
+    def _blocks(self, remote: str) -> Iterator[bytes]:
+        with self._opened(remote, "r") as opened:
+            while block := b"".join(self._data(self._ask(f"read {opened} {_BLOCK}"))):
+                yield block
+
     def _write(self, opened: int, block: bytes) -> None:
         """Write all of a block: one exchange, so that the starter serves others in between."""
         while block:
-            written = self._ask(f"write {opened} {len(block)}", block)
+            written = self._send("write", opened, block)
+            if not written:
+                raise OSError(f"chirp: none of {len(block)} bytes were written")
             block = block[written:]
+
+    def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
+        """Write to an open file there; return the number of bytes that were written.
+
+        Nothing is sent where there is nothing to write: a write of 0 bytes kills the starter. A
+        refused `putfile` breaks its connection to the shadow, so no request of ours is one.
+        (docs/htcondor-findings.md)
+        """
+        if not content:
+            return 0
+        return self._ask(f"{request} {opened} {len(content)}{where}", content)
 
     def _ask(self, request: str, data: bytes = b"") -> int:
         """Send a request, and what belongs to it; return its answer, a number from 0."""

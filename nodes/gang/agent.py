@@ -1,8 +1,8 @@
-"""The agent of one job of a gang: `python3 -m gang.agent COMMAND`, in the job's sandbox.
+"""The agent of one job of a gang: `python3 -I -S gang/agent.py COMMAND`, in the job's sandbox.
 
-It tells of itself by a file on the access point, reads there what the keeper decided
-(`roster.json`), and runs the trainer's command as its workers, anew in each generation. It
-stays while generations come and go, and leaves with
+It takes the job's channel to the access point, so that no worker has it. It tells of itself by a
+file there, reads there what the keeper decided (`roster.json`), and has the trainer's command run
+as its workers, anew in each generation. It stays while generations come and go, and leaves with
 
     0 or 1     the training is over, well or not
     85         its machine is wanted back: HTCondor starts the job again elsewhere
@@ -24,18 +24,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING or __package__ != "gang":
-    from trialfleet.nodes.chirp import Chirp
+if TYPE_CHECKING or __package__:
+    from trialfleet.nodes.channel import Channel
+    from trialfleet.nodes.courier import Courier
     from trialfleet.nodes.gang import member, network, packages, peers, store, workers
     from trialfleet.nodes.gang.member import Member
     from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package
     from trialfleet.nodes.gang.roster import Roster
-else:  # travelling alone, in a job's sandbox
-    from chirp import Chirp
+else:  # in a job's sandbox; as the last folder, so that no file there hides a module of Python's
+    sys.path.append(str(Path(__file__).parent.parent))
+    from channel import Channel
+    from courier import Courier
     from gang import member, network, packages, peers, store, workers
     from gang.member import Member
     from gang.packages import CHECKPOINT, RESULT, Package
     from gang.roster import Roster
+
+    sys.path.pop()  # what Python imports later is not for the trainer to give
 
 EXIT_CHECKPOINTED, EXIT_NO_GANG = 85, 86
 EXIT_REJECTED = 64
@@ -47,34 +52,36 @@ ANSWER_SECONDS = 4.0  # so long the keeper may take to answer that a rank leaves
 DELIVER_SECONDS = 2.0  # between two attempts to deliver what a worker left
 BEGIN_SECONDS = 10.0  # so long a checkpoint is tried to be fetched
 STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
-REMOTE = "gang"  # the folder on the access point
+REMOTE = "words/gang"  # the folder on the access point
 GANG = "TRIALFLEET_GANG"  # in the job's environment: its cluster and proc
 WORKERS = "TRIALFLEET_WORKERS"  # there: how many workers each job has
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
 
 
 class Agent:
-    """One job's part in its gang. Single-threaded, because it forks.
+    """One job's part in its gang.
 
     Args:
         command: the trainer's words.
         cluster: the job's.
         proc: likewise.
         per_job: how many workers it has.
-        chirp: the way to the access point.
+        channel: the way to the access point.
     """
 
     def __init__(
-        self, command: list[str], cluster: int, proc: int, per_job: int, chirp: Chirp
+        self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
     ) -> None:
-        self._command, self._cluster, self._proc, self._per_job = command, cluster, proc, per_job
-        self._chirp = chirp
+        self._cluster, self._proc, self._per_job = cluster, proc, per_job
+        self._chirp = channel.chirp()
         self._sandbox = Path.cwd()
+        self._courier = Courier(self._sandbox, self._chirp)
+        began, self._starts = member.start_of_job()
         host = network.own_address()
         self._peers = peers.Peers(host)
         self._me = Member(
             token=secrets.token_hex(4),
-            starts=0,
+            began=began,
             host=host,
             port=0,
             phase=member.WAITING,
@@ -91,15 +98,16 @@ class Agent:
         self._alone_since: float | None = None
         self._stopped_since: float | None = None
         self._leave_at: float | None = None
+        signal.signal(signal.SIGTERM, self._wanted_back)
         self._begin_by: float | None = None
         self._is_told_to_save = False
         self._sent_state: object = None  # of the checkpoint that was sent last
         self._door = network.Door(self._sandbox)
+        self._server = workers.Server(command, self._door.folder)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans of workers come to be its children
 
     def run(self) -> int:
         """Live in the gang until it is over; return the exit code."""
-        signal.signal(signal.SIGTERM, self._wanted_back)
-        workers.preload(self._command, self._sandbox)
         while True:
             roster = self._read_roster()
             code = self._turn(roster)
@@ -166,6 +174,7 @@ class Agent:
                 local.unlink(missing_ok=True)
         self._rank, self._saves, self._stopped_since, self._begin_by = rank, 0, None, None
         self._is_told_to_save, self._sent_state = False, packages.state_of(self._sandbox)
+        self._courier = Courier(self._sandbox, self._chirp)
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -175,22 +184,14 @@ class Agent:
             "MASTER_ADDR": str(host),
             "MASTER_PORT": str(port),
             "TRIALFLEET_GENERATION": str(roster.generation),
-            AGENT: self._door.address,
+            AGENT: self._door.address(self._server.pid),
         }
-        try:
-            for local_rank in range(self._per_job):
-                number = rank * self._per_job + local_rank
-                own = {"RANK": str(number), "LOCAL_RANK": str(local_rank)}
-                self._workers.append(workers.start(self._command, shared | own))
-        except OSError as error:
-            self._kill()
-            print(f"{self._command[0]} can't be run: {error}", file=sys.stderr)
-            self._workers_ended(126 if isinstance(error, PermissionError) else 127)
-        else:
-            self._peers.watch(
-                peers.Peer(each[1], each[2], each[4]) for each in roster.members[:rank]
-            )
-            self._become(member.RUNNING, roster.generation)
+        for local_rank in range(self._per_job):
+            number = rank * self._per_job + local_rank
+            own = {"RANK": str(number), "LOCAL_RANK": str(local_rank)}
+            self._workers.append(self._server.start(shared | own))
+        self._peers.watch(peers.Peer(each[1], each[2], each[4]) for each in roster.members[:rank])
+        self._become(member.RUNNING, roster.generation)
 
     def _could_not_begin(self, roster: Roster, error: OSError) -> None:
         """Without the checkpoint: try again for a while, the access point may be away."""
@@ -208,7 +209,7 @@ class Agent:
             return False
         now = time.monotonic()
         self._alone_since = self._alone_since or now
-        often = min(max(0, self._me.starts - 3), 8)  # a gang that waits all night starts less often
+        often = min(max(0, self._starts - 3), 8)  # a gang that waits all night starts less often
         patience = min(PATIENCE * 2.0**often, LONGEST_PATIENCE)
         return now - self._alone_since > patience
 
@@ -236,12 +237,12 @@ class Agent:
         if kill:
             self._kill()
         elif self._rank == 0 and self._workers and not self._is_told_to_save:
-            workers.send(self._workers[0], signal.SIGTERM)
+            self._workers[0].send(signal.SIGTERM)
             self._is_told_to_save = True
 
     def _kill(self) -> None:
         for worker in self._workers:
-            workers.send(worker, signal.SIGKILL, to_all=True)
+            worker.send(signal.SIGKILL, to_all=True)
         for worker in self._workers:
             while worker.poll() is None:
                 time.sleep(0.005)
@@ -279,7 +280,7 @@ class Agent:
 
     def _give_up_stopped(self) -> None:
         """End a worker that somebody has stopped: the others wait for it without an end."""
-        if not any(workers.is_stopped(worker) for worker in self._workers):
+        if not any(worker.is_stopped() for worker in self._workers):
             self._stopped_since = None
             return
         self._stopped_since = self._stopped_since or time.monotonic()
@@ -311,12 +312,14 @@ class Agent:
         if self._me == self._said and now - self._said_at < BEAT:
             return
         try:
-            starts = int(self._chirp.attribute("NumShadowStarts"))
-            self._me = replace(self._me, starts=starts, beat=self._me.beat + 1)
+            self._me = replace(self._me, beat=self._me.beat + 1)
             self._chirp.write(f"{REMOTE}/{member.name_of(self._proc)}", self._me.as_text().encode())
-        except (OSError, ValueError):
+        except OSError:
             return
         self._said, self._said_at = self._me, now
+        if self._rank == 0:
+            with suppress(OSError):
+                self._courier.send_reports()
 
     def _deliver(self) -> None:
         """Bring what a worker left to the access point; what fails is tried again soon."""
@@ -416,7 +419,7 @@ def main() -> None:
     cluster, proc = map(int, job.split("."))
     per_job = int(os.environ.get(WORKERS, "1"))
     try:
-        code = Agent(command, cluster, proc, per_job, Chirp.of_this_job()).run()
+        code = Agent(command, cluster, proc, per_job, Channel.take()).run()
     except OSError as error:  # of this machine, a full disk, say
         print(f"gang: {error}", file=sys.stderr)
         code = EXIT_NO_GANG

@@ -6,7 +6,10 @@ an event in the job's log.
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 # What an agent does.
 WAITING = "waiting"  # for a generation that takes it in
@@ -24,7 +27,7 @@ class Member:
 
     Attributes:
         token: names this process among all that the job had; of one that dies, it says nothing.
-        starts: the job's NumShadowStarts: what a job said before it was lost has another number.
+        began: the job's JobCurrentStartDate: what a job said before it was lost has another one.
         host: the address at which the others reach it.
         port: one that was free when it got ready; of rank 0, that of the rendezvous.
         phase: what it does.
@@ -38,7 +41,7 @@ class Member:
     """
 
     token: str
-    starts: int
+    began: int
     host: str
     port: int
     phase: str
@@ -55,6 +58,21 @@ class Member:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
 
+def start_of_job() -> tuple[int, int]:
+    """Return this job's JobCurrentStartDate and NumShadowStarts, 0 where HTCondor tells neither.
+
+    The first stays the same when a shadow connects to the job again.
+    """
+    try:
+        ad = Path(os.environ["_CONDOR_JOB_AD"]).read_text(encoding="utf-8", errors="replace")
+    except (KeyError, OSError):
+        ad = ""
+    names = ("JobCurrentStartDate", "NumShadowStarts")
+    found = [re.search(rf"^{name}\s*=\s*(\d+)", ad, re.MULTILINE) for name in names]
+    began, starts = (int(each[1]) if each else 0 for each in found)
+    return began, starts
+
+
 def name_of(proc: int) -> str:
     """Return the name of a job's file in the folder `gang`."""
     return f"agent.{proc}"
@@ -66,7 +84,7 @@ def parsed(text: object) -> Member | None:
     try:
         return Member(
             token=words["token"],
-            starts=int(words["starts"]),
+            began=int(words["began"]),
             host=words["host"],
             port=int(words["port"]),
             phase=words["phase"],

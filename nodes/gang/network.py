@@ -69,17 +69,26 @@ class Door:
     """A socket in a folder, by which workers say that they have saved.
 
     Attributes:
-        address: what a worker connects to.
+        folder: a descriptor of the folder.
     """
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)
-        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-        # By a descriptor, because an address has room for 107 bytes.
-        self.address = f"/proc/{os.getpid()}/fd/{opened}/{_SOCKET}"
+        self.folder = os.open(folder, os.O_PATH | os.O_DIRECTORY)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.address)
+        self._listener.bind(f"/proc/self/fd/{self.folder}/{_SOCKET}")
         self._listener.listen(16)
+
+    def address(self, holder: int) -> str:
+        """Return what a worker connects to.
+
+        By a descriptor, because an address has room for 107 bytes; and by one of another process,
+        because this one keeps its descriptors from its workers.
+
+        Args:
+            holder: the process that holds the folder's descriptor, too.
+        """
+        return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
     def wait(self, seconds: float) -> socket.socket | None:
         """Return the next worker's connection; None if there is none within so many seconds."""

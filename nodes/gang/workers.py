@@ -1,69 +1,123 @@
-"""The processes of one machine that train: forked where they are Python scripts, else started.
+"""The processes of one machine that train, and the server that starts them.
 
-The agent has imported torch already, which takes seconds, and has never touched CUDA: a forked
-worker begins within some tenths of a second.
+    python3 gang/workers.py DESCRIPTOR COMMAND…
+
+is the server: a program of its own, which has never seen the job's channel to the access point, and
+so is no way to it for what it forks. It imports torch once, which takes seconds, and never touches
+CUDA: a worker that is a Python script is forked and begins within some tenths of a second. Any
+other command is executed.
 """
 
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
+import json
 import os
 import re
 import runpy
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _IMPORTS_TORCH = re.compile(r"^\s*(import|from)\s+torch\b", re.MULTILINE)
-_OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+_LONGEST = 1 << 16  # bytes of a message between the agent and the server
+_Ended = tuple[int, int | None]  # a worker's process, and its exit code
 
 
-class Worker(Protocol):
-    """A process that trains, first of its own process group."""
+class Worker:
+    """A process that trains, first of its own process group.
 
-    @property
-    def pid(self) -> int | None:
-        """Its number."""
+    Attributes:
+        pid: its number.
+    """
+
+    def __init__(self, server: Server, pid: int) -> None:
+        self._server, self.pid = server, pid
 
     def poll(self) -> int | None:
         """Return its exit code, minus the signal's number; None while it runs."""
+        return self._server.code_of(self.pid)
+
+    def send(self, number: int, *, to_all: bool = False) -> None:
+        """Send a signal to it, or to all processes of its group."""
+        if self.poll() is not None:
+            return
+        if to_all:
+            with suppress(ProcessLookupError):  # it has just been forked, and leads no group yet
+                os.killpg(self.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def is_stopped(self) -> bool:
+        """Tell whether somebody has stopped its process (SIGSTOP)."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[:1] == ["T"]
 
 
-class _Forked:
-    def __init__(self, words: Sequence[str], variables: Mapping[str, str]) -> None:
-        fork = multiprocessing.get_context("fork")
-        self._process = fork.Process(target=_run_script, args=(words, variables))
-        self._process.start()
+class Server:
+    """The agent's end of the server. It is there once torch is imported.
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
+    Args:
+        command: what each worker runs.
+        folder: a descriptor that the server keeps open, for its workers.
 
-    def poll(self) -> int | None:
-        return self._process.exitcode
+    Attributes:
+        pid: the server's process.
 
+    Raises:
+        OSError: it can't be started.
+    """
 
-class _Started:
-    def __init__(self, words: Sequence[str], variables: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            words,
-            env={**os.environ, **variables},
-            preexec_fn=_leave_agent,  # noqa: PLW1509 - the agent has one thread
-        )
+    def __init__(self, command: Sequence[str], folder: int) -> None:
+        self._connection, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._codes: dict[int, int | None] = {}
+        words = (sys.executable, __file__, str(its.fileno()), *command)
+        with its:
+            self.pid = subprocess.Popen(words, pass_fds=(its.fileno(), folder)).pid
+        self._receive()
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
+    def start(self, variables: Mapping[str, str]) -> Worker:
+        """Start a worker.
 
-    def poll(self) -> int | None:
-        return self._process.poll()
+        Args:
+            variables: what its environment has beside the server's.
+
+        Raises:
+            OSError: the server has ended.
+        """
+        self._connection.send(json.dumps(variables).encode())
+        while True:
+            pid, code = self._receive()
+            self._codes[pid] = code
+            if code is None:
+                return Worker(self, pid)
+
+    def code_of(self, pid: int) -> int | None:
+        """Return a worker's exit code, None while it runs; all end with the server."""
+        with suppress(OSError):
+            while self._codes[pid] is None and select.select([self._connection], [], [], 0)[0]:
+                ended, code = self._receive()
+                self._codes[ended] = code
+        return self._codes[pid]
+
+    def _receive(self) -> _Ended:
+        message = self._connection.recv(_LONGEST)
+        if not message:
+            self._codes = {pid: code or -signal.SIGKILL for pid, code in self._codes.items()}
+            raise OSError("the server of workers has ended")
+        pid, code = json.loads(message)
+        return pid, code
 
 
 def script_of(words: Sequence[str]) -> list[str]:
@@ -81,68 +135,103 @@ def _is_own_python(word: str) -> bool:
     return Path(found).resolve() == Path(sys.executable).resolve()
 
 
-def preload(words: Sequence[str], sandbox: Path) -> None:
-    """Import torch, once for all workers, if a script is to use it."""
-    if not script_of(words):
+def main() -> None:
+    """Serve until the agent has ended. In a worker, run the command of the arguments."""
+    connection, command = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
+    connection.set_inheritable(False)
+    _die_with_parent()
+    script = script_of(command)
+    if script:
+        _preload()
+    variables = _serve(connection)
+    if variables is None:
         return
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in sandbox.glob("*.py"))
+    _leave_server()
+    os.environ.update(variables)
+    if script:
+        _run_script(script)
+    else:
+        _execute(command)
+
+
+def _preload() -> None:
+    """Import torch, once for all workers, if a script is to use it."""
+    sys.path[0] = str(Path.cwd())
+    texts = (p.read_text(encoding="utf-8", errors="replace") for p in Path.cwd().glob("*.py"))
     if any(_IMPORTS_TORCH.search(text) for text in texts):
         with suppress(ImportError):
             import torch.distributed  # noqa: F401
 
 
-def start(words: Sequence[str], variables: Mapping[str, str]) -> Worker:
-    """Start a worker.
-
-    Args:
-        words: the trainer's command.
-        variables: what its environment has beside the agent's.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    script = script_of(words)
-    return _Forked(script, variables) if script else _Started(words, variables)
-
-
-def send(worker: Worker, number: int, *, to_all: bool = False) -> None:
-    """Send a signal to a worker, or to all processes of its group."""
-    if worker.pid is None or worker.poll() is not None:
-        return
-    if to_all:
-        with suppress(ProcessLookupError):  # it has just been forked, and leads no group yet
-            os.killpg(worker.pid, number)
-    with suppress(ProcessLookupError):
-        os.kill(worker.pid, number)
-
-
-def is_stopped(worker: Worker) -> bool:
-    """Tell whether somebody has stopped a worker's process (SIGSTOP)."""
-    try:
-        stat = Path(f"/proc/{worker.pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[:1] == ["T"]
+def _serve(connection: socket.socket) -> dict[str, str] | None:
+    """Fork a worker for each message; return its variables there, None when the agent has ended."""
+    woken, wakes = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wakes, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes)
+    _tell(connection, (os.getpid(), None))
+    while True:
+        ready = select.select([connection.fileno(), woken], [], [])[0]
+        if woken in ready:
+            os.read(woken, _LONGEST)
+            _tell_of_ends(connection)
+        if connection.fileno() in ready:
+            message = connection.recv(_LONGEST)
+            if not message:
+                return None
+            if (pid := os.fork()) == 0:
+                signal.set_wakeup_fd(-1)
+                for descriptor in (woken, wakes, connection.detach()):
+                    os.close(descriptor)
+                return dict(json.loads(message))
+            _tell(connection, (pid, None))
 
 
-def _leave_agent() -> None:
-    """Become a process group, with nothing of the agent's signals; end when the agent ends."""
-    parent = os.getppid()
+def _tell_of_ends(connection: socket.socket) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            _tell(connection, (ended[0], os.waitstatus_to_exitcode(ended[1])))
+
+
+def _tell(connection: socket.socket, told: _Ended) -> None:
+    with suppress(BrokenPipeError):
+        connection.send(json.dumps(told).encode())
+
+
+def _leave_server() -> None:
+    """Become a process group, with nothing of the server's signals; end when the server ends."""
     with suppress(PermissionError):  # it leads one already
         os.setpgid(0, 0)
     for number in _OWN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
+    parent = os.getppid()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:  # it ended meanwhile
         os._exit(1)
 
 
-def _run_script(words: Sequence[str], variables: Mapping[str, str]) -> None:
+def _run_script(words: Sequence[str]) -> None:
     """Be `python SCRIPT ARGUMENTS`."""
-    _leave_agent()
     if "numpy" in sys.modules:  # a forked process would draw the same numbers as the one before it
         sys.modules["numpy"].random.seed()
-    os.environ.update(variables)
     sys.argv = [*words]
     sys.path[0] = str(Path(words[0]).resolve().parent)
     runpy.run_path(words[0], run_name="__main__")
+
+
+def _execute(command: list[str]) -> None:
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - the trainer's own words
+    except OSError as error:
+        print(f"{command[0]} can't be run: {error}", file=sys.stderr, flush=True)
+        os._exit(126 if isinstance(error, PermissionError) else 127)
+
+
+if __name__ == "__main__":
+    main()

@@ -65,7 +65,14 @@ JOB = (
         "LimitDirectoryAccess",
         "text",
         "HTCondor's own: what a job may reach on the access point. A trial of a study with early "
-        "stopping has it: its own folder, and what is sent to it.",
+        "stopping and a gang's job have it: the folder `words/`, and each file that HTCondor sends "
+        "to the job or brings back.",
+    ),
+    Attribute(
+        "WantRemoteUpdates",
+        "boolean",
+        "HTCondor's own: false in each job that has `LimitDirectoryAccess`, so that it can't "
+        "change its own ad.",
     ),
 )
 

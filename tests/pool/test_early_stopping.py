@@ -141,37 +141,10 @@ def test_a_run_that_is_stopped_after_a_decision_goes_on(
     run.stop()
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("pool")
-def test_a_trial_reaches_its_own_folder_and_no_other_file(make_run: MakeRun, work: Path) -> None:
-    """Its data comes all the same, behind whatever link."""
-    (work / "there").mkdir()
-    (work / "there" / "A.csv").write_text("1\n")
-    (work / "data").symlink_to(work / "there")
-    (work / "secret").write_text("nobody's business")
-    files = f"trial.json {work}/secret ../../../../study.yaml /etc/passwd"
-    run = curves(
-        make_run,
-        "curious",
-        params={"files": files},
-        data="data/{region}.csv",
-        budget={"trials": 1, "lanes": 1},
-        retries=0,
-    )
-    run.submit()
-    run.wait()
-    (trial,) = run.trials()
-    trial_json, *others = (trial.error or "").split("; ")
-    assert "trial.json:" in trial_json
-    assert trial_json.endswith("bytes")
-    assert len(others) == 3
-    assert all("was answered -" in other for other in others)
-
-
 def orders(run: Run) -> dict[Path, str]:
     """What trials were told, by their folders."""
     trials = RunFolder(run.folder).region("A").trials
-    found = {path.parent: path.read_text() for path in trials.glob("*/stop.json")}
+    found = {path.parents[1]: path.read_text() for path in trials.glob("*/words/stop.json")}
     return {place: text for place, text in found.items() if text}
 
 

@@ -66,13 +66,15 @@ class GangRun:
         return now is not None and any(f".{now.generation:06}." in name for name in names)
 
     def processes(self, rank: int) -> list[psutil.Process]:
-        """The agent of a rank, and its worker behind it."""
+        """The agent of a rank, and its worker behind it; between them is the worker's server."""
         assert self.roster is not None
         job = f"{self.roster.cluster}.{self.roster.members[rank].proc}"
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.environ().get(agent.GANG) == job and "gang.agent" in process.cmdline():
-                    return [process, *process.children()]
+                above = process.parent()
+                is_server = above is not None and "gang/agent.py" in above.cmdline()
+                if above and is_server and process.environ().get(agent.GANG) == job:
+                    return [above, *process.children()]
         raise AssertionError(f"no agent of {job}")
 
     def result(self) -> dict[str, float]:

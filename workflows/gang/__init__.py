@@ -1,9 +1,9 @@
 """One training over several machines: a gang of ordinary jobs of one DAG node.
 
 Its submit file ends in `queue MAX`. Each job runs `nodes/gang/agent.py`; the agents never talk to
-each other. Each writes by chirp what it does into the trial's folder, `gang/agent.PROC`.
+each other. Each writes by chirp what it does into the trial's folder, `words/gang/agent.PROC`.
 `keeper.py`, a process on the access point, reads that and the queue, and writes
-`gang/roster.json`, which they read by chirp. `roster.py` decides what it says, and is pure.
+`words/gang/roster.json`, which they read by chirp. `roster.py` decides what it says, and is pure.
 
 A gang lives in generations. In one, the ranks, their addresses and the checkpoint to start from are
 fixed. Whoever joins, leaves or is lost begins another:

@@ -53,7 +53,7 @@ _PROJECTION = [
     "ProcId",
     "Iwd",
     "JobStatus",
-    "NumShadowStarts",
+    "JobCurrentStartDate",
     "HoldReasonCode",
     "EnteredCurrentStatus",
     "TrialfleetNode",
@@ -173,7 +173,7 @@ class Keeper:
         return Job(
             proc=ad["ProcId"],
             status=ad["JobStatus"],
-            starts=ad.get("NumShadowStarts", 0),
+            began=ad.get("JobCurrentStartDate", 0),
             said=said,
             silent=said is not None and quiet > SILENT_SECONDS,
             quiet_for=quiet,

@@ -116,7 +116,7 @@ class Job:
     Attributes:
         proc: which of the cluster.
         status: its JobStatus.
-        starts: its NumShadowStarts.
+        began: its JobCurrentStartDate.
         said: what its agent said last.
         silent: it has said nothing new for too long.
         quiet_for: seconds since it said something new.
@@ -126,7 +126,7 @@ class Job:
 
     proc: int
     status: int
-    starts: int = 0
+    began: int = 0
     said: Member | None = None
     silent: bool = False
     quiet_for: float = 0.0
@@ -136,13 +136,13 @@ class Job:
     @property
     def agent(self) -> Member | None:
         """What an agent that lives said last; of one that is lost, nothing counts."""
-        is_its = self.said is not None and self.said.starts == self.starts
+        is_its = self.said is not None and self.said.began == self.began
         return self.said if self.status == RUNNING and is_its and not self.silent else None
 
     @property
     def is_starting(self) -> bool:
         """Whether it has a slot and its agent will speak soon."""
-        has_spoken = self.said is not None and self.said.starts == self.starts
+        has_spoken = self.said is not None and self.said.began == self.began
         return self.status == RUNNING and not has_spoken and self.running_for < STARTING_SECONDS
 
 

@@ -38,6 +38,7 @@ RUN/regions/SLUG/tuned.json       that its trials are done, in a study that publ
 RUN/regions/SLUG/table.npz        the rows of a CSV or Parquet file, for `trainer: tabular`
 RUN/regions/SLUG/table.json       what was found in that file, and its checksum
 RUN/regions/SLUG/trials/NODE/     a trial: see `TrialFolder`
+RUN/regions/SLUG/trials/NODE/words/  what its running job and the access point tell each other
 RUN/regions/SLUG/best/            the full training: the same files, and model/
 RUN/regions/SLUG/gate/            the gate's job: the same files, both models, and losses/
 RUN/regions/SLUG/gate.json        the gate's verdict: whether latest is switched to the model
@@ -114,14 +115,19 @@ class TrialFolder:
         return self.root / nodes.PROGRESS
 
     @cached_property
+    def words(self) -> Path:
+        """The folder by which a running job and its access point speak, and nothing else."""
+        return self.root / nodes.WORDS
+
+    @cached_property
     def reports(self) -> Path:
         """The trial's progress as it comes while it runs, in a study with early stopping."""
-        return self.root / nodes.REPORTS
+        return self.words / nodes.REPORTS
 
     @cached_property
     def stop(self) -> Path:
         """The order to stop early, in a study with early stopping; empty until there is one."""
-        return self.root / nodes.STOP
+        return self.words / nodes.STOP
 
     @cached_property
     def checkpoint(self) -> Path:
@@ -136,7 +142,7 @@ class TrialFolder:
     @cached_property
     def gang(self) -> Path:
         """The folder by which a gang's jobs and their keeper speak; there for gangs alone."""
-        return self.root / nodes.GANG
+        return self.words / nodes.GANG
 
     @cached_property
     def roster(self) -> Path:

@@ -51,7 +51,7 @@ _SANDBOX = (
     *CONTRACT,
 )
 _GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
-_STOPPING_SANDBOX = (nodes.CHIRP, nodes.COURIER, nodes.STOP)  # … in one with early stopping
+_SPEAKING_SANDBOX = (*nodes.SPEAKERS, nodes.STOP, nodes.GANG)  # … with early stopping or gangs
 _FOLDERS = (nodes.KERNELS, f"tabular/{tabular.SHARDED}")  # with trials for GPUs, and gangs
 
 
@@ -145,9 +145,9 @@ def _trainer_files(study: Study) -> list[Path]:
 
 def _helpers(study: Study) -> list[Path]:
     """What goes with every trial beside the trainer's files."""
-    gang = {nodes.CHIRP, nodes.GANG} if study.has_gangs else set()
-    stopping = {nodes.CHIRP, nodes.COURIER} if study.early_stopping else set()
-    return [*map(_node_file, [nodes.HELPER, *sorted(gang | stopping)])]
+    gang = [nodes.GANG] if study.has_gangs else []
+    speakers = nodes.SPEAKERS if study.has_gangs or study.early_stopping else ()
+    return [*map(_node_file, [nodes.HELPER, *speakers, *gang])]
 
 
 def _check_unpublished(study: Study, run: str) -> None:
@@ -195,8 +195,8 @@ def _node_file(name: str) -> Path:
 
 def _own_names(study: Study) -> tuple[str, ...]:
     gate = _GATE_SANDBOX if study.gate else ()
-    gang = (nodes.GANG, nodes.CHIRP) if study.has_gangs else ()
-    return (*_SANDBOX, *gate, *gang, *(_STOPPING_SANDBOX if study.early_stopping else ()))
+    speaking = _SPEAKING_SANDBOX if study.has_gangs or study.early_stopping else ()
+    return (*_SANDBOX, *gate, *speaking)
 
 
 def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> None:

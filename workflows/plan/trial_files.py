@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from trialfleet import job_files
-from trialfleet.render import needs_escape, render_template
+from trialfleet.render import render_template
 from trialfleet.workflows.costs.cost import PRICED_BY
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -61,12 +63,17 @@ def write_trial(
     place.root.mkdir(parents=True, exist_ok=True)
     job_files.remove(place.submit)
     _empty(place, order.mode)
-    if _is_stoppable(study, order):
-        job_files.write(place.reports, "")
+    gang = _gang_of(study, order)
+    if gang or _is_stoppable(study, order):
+        if not job_files.is_folder(place.words):
+            job_files.make_empty(place.words)
+        job_files.write(place.reports, "", within=place.root)
         if not job_files.size_of(place.stop):  # an order that is there stays
-            job_files.write(place.stop, "")
-    if gang := _gang_of(study, order):
-        _empty_gang(place, gang)
+            job_files.write(place.stop, "", within=place.root)
+        for file in _output(place, gang):
+            job_files.write(file, "")
+    if gang:
+        _empty_gang(place)
         if gang.checkpoints:
             trial = place.root.relative_to(folder.root).parts
             attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
@@ -84,17 +91,28 @@ def _is_stoppable(study: Study, order: TrialOrder) -> bool:
     return is_asked and _gang_of(study, order) is None
 
 
-def _reach(folder: RunFolder, place: TrialFolder, data: Sequence[str]) -> str | None:
-    """What of the access point a trial may reach by chirp, as HTCondor's list of prefixes.
+def _output(place: TrialFolder, gang: Gang | None) -> list[Path]:
+    """Return the files that get the standard output and error of a trial's jobs."""
+    streams = (place.out, place.err)
+    if gang is None:
+        return [*streams]
+    return [place.of_proc(stream, proc) for stream in streams for proc in range(gang.max)]
 
-    Its own folder; and what is sent to it, or HTCondor could not send it any more. None where a
-    name can't stand in such a list.
+
+def _reach(folder: RunFolder, place: TrialFolder, data: Sequence[str]) -> str:
+    """Return what of the access point a job with a proxy reaches, as HTCondor's list of prefixes.
+
+    Its words. And, because HTCondor's own transfer keeps to the list, what it sends to the job and
+    takes from it, file by file: each of them exists, for a new one needs all of its folder.
     """
-    files = [os.path.realpath(path) for path in (str(folder.start), *data)]
-    folders = [os.path.realpath(path) for path in (place.root, folder.code)]
-    if any(needs_escape(path) or {",", "*"} & set(path) for path in (*files, *folders)):
-        return None
-    return ",".join([*folders, *(f"{path}*" for path in files)])
+    own = [place.trial_json, place.result, place.progress, place.checkpoint, place.model]
+    sent = [folder.start, folder.code, *map(Path, data)]
+    return ",".join(map(_prefix, [place.words, *own, place.out, place.err, *sent]))
+
+
+def _prefix(path: Path) -> str:
+    """Return a path as an item of that list: as far as the list and ClassAds take its letters."""
+    return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 
 def _empty(place: TrialFolder, mode: Mode) -> None:
@@ -106,13 +124,11 @@ def _empty(place: TrialFolder, mode: Mode) -> None:
         job_files.make_empty(place.root / name)
 
 
-def _empty_gang(place: TrialFolder, gang: Gang) -> None:
-    """Forget the former attempt's generations, and where its ranks' output went."""
+def _empty_gang(place: TrialFolder) -> None:
+    """Forget the former attempt's generations, and which rank's output was its own."""
     job_files.make_empty(place.gang)
     for stream in (place.out, place.err):
         job_files.remove(stream)
-        for proc in range(gang.max):
-            job_files.remove(place.of_proc(stream, proc))
 
 
 def _gang_of(study: Study, order: TrialOrder) -> Gang | None:

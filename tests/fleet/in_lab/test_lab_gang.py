@@ -85,7 +85,7 @@ class Gang:
     @property
     def roster(self) -> dict[str, Any]:
         """What the keeper decided last; empty before that."""
-        text = self.project.file(f"{self._place}/gang/roster.json")
+        text = self.project.file(f"{self._place}/words/gang/roster.json")
         found: dict[str, Any] = json.loads(text or "{}")
         return found
 

@@ -6,7 +6,6 @@ test of early stopping never depends on who is faster. `mood` says how it listen
 listens, deaf    looks, or never looks, whether it is to stop
 saves            answers SIGTERM by a checkpoint, and never looks
 silent           never reports, and never waits
-curious          says which of the access point's `files` it can read, and fails
 """
 
 import json
@@ -14,7 +13,6 @@ import os
 import signal
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 
 STEPS, WAITS_AT, WAIT_SECONDS = 30, 20, 150.0
@@ -23,18 +21,6 @@ order = json.loads(Path(os.environ["TRIALFLEET_TRIAL"]).read_text())
 params = order["params"]
 mood, x = params.get("mood", "listens"), params["x"]
 begun = time.monotonic()
-
-
-def reached(*names: str) -> str:
-    """Which of some files of the access point chirp gives."""
-    found = []
-    for name in names:
-        with import_module("chirp").Chirp.of_this_job() as chirp:
-            try:
-                found.append(f"{name}: {len(chirp.read(name) or b'')} bytes")
-            except OSError as error:
-                found.append(f"{name}: {error}")
-    return "; ".join(found)
 
 
 def told() -> bool:
@@ -52,11 +38,10 @@ def save(*_: object) -> None:
     sys.exit(85)
 
 
-if mood == "curious":
-    sys.exit(reached(*params["files"].split()))
 if mood == "saves":
     signal.signal(signal.SIGTERM, save)
 print(f"pid {os.getpid()}", flush=True)
+time.sleep((0, 0, 3, 1)[order["trial"] % 4])  # some are slow to import
 for step in range(1, STEPS + 1):
     loss = (x - 0.3) ** 2 + 1 / step
     if mood != "silent":

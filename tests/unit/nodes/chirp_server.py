@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 COOKIE = "open-sesame"
-MISSING, NOT_AUTHENTICATED, NO_SPACE, REFUSED = -3, -1, -6, -17
+MISSING, NOT_AUTHENTICATED, EMPTY, NO_SPACE, REFUSED = -3, -1, -5, -6, -17
 
 
 class ChirpServer(socketserver.ThreadingTCPServer):
@@ -15,21 +15,26 @@ class ChirpServer(socketserver.ThreadingTCPServer):
 
     Attributes:
         folder: what paths are relative to.
-        starts: the job's NumShadowStarts.
         is_full: writes are refused.
         room: so many bytes one write takes.
+        kills: requests of which HTCondor's starter would have died.
         refused: the name of requests that are answered with an error.
-        config: the file that $_CONDOR_CHIRP_CONFIG is to name.
+        address: host, port and cookie.
     """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, config: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
-        self.folder, self.starts, self.is_full = folder, 1, False
-        self.room, self.refused = 1 << 30, ""
-        self.config = config
-        config.write_text(f"127.0.0.1 {self.server_address[1]} {COOKIE}\n")
+        self.folder, self.is_full = folder, False
+        self.room, self.refused, self.kills = 1 << 30, "", 0
+        self.address = ("127.0.0.1", int(self.server_address[1]), COOKIE)
+
+    def write_config(self, sandbox: Path) -> Path:
+        """Write the file that $_CONDOR_CHIRP_CONFIG is to name, as a starter does."""
+        config = sandbox / ".chirp.config"
+        config.write_text(" ".join(map(str, self.address)) + "\n")
+        return config
 
 
 class _Connection(socketserver.StreamRequestHandler):
@@ -44,6 +49,8 @@ class _Connection(socketserver.StreamRequestHandler):
                 self._answer(name, words)
             except FileNotFoundError:
                 self._say(MISSING)
+            except ConnectionAbortedError:
+                break
         for file in self._files.values():
             file.close()
 
@@ -51,6 +58,9 @@ class _Connection(socketserver.StreamRequestHandler):
         self.wfile.write(f"{number}\n".encode() + data)
 
     def _answer(self, name: str, words: list[str]) -> Any:
+        if name in {"write", "pwrite"} and words[1] == "0":
+            self.server.kills += 1
+            raise ConnectionAbortedError("HTCondor's starter dies of a write of 0 bytes")
         if name == "cookie":
             self._is_known = words == [COOKIE]
         if not self._is_known:
@@ -64,20 +74,9 @@ class _Connection(socketserver.StreamRequestHandler):
     def _cookie(self, _cookie: str) -> None:
         self._say(0)
 
-    def _get_job_attr(self, _name: str) -> None:
-        text = str(self.server.starts).encode()
-        self._say(len(text), text)
-
     def _getfile(self, path: str) -> None:
         content = (self.server.folder / path).read_bytes()
-        self._say(len(content), content)
-
-    def _putfile(self, path: str, _mode: str, length: str) -> None:
-        if self.server.is_full:
-            return self._say(NO_SPACE)
-        self._say(0)
-        (self.server.folder / path).write_bytes(self.rfile.read(int(length)))
-        return self._say(int(length))
+        self._say(len(content) or EMPTY, content)
 
     def _open(self, path: str, flags: str, _mode: str) -> None:
         file = self.server.folder / path

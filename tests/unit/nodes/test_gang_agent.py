@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.moto_server import moto_server, s3_with_bucket
-from tests.unit.nodes.chirp_server import COOKIE, ChirpServer
+from tests.unit.nodes.chirp_server import ChirpServer
 from trialfleet import nodes
 from trialfleet.files import write_json
+from trialfleet.nodes.channel import Channel
 from trialfleet.nodes.chirp import Chirp, ChirpError
 from trialfleet.nodes.gang.packages import CHECKPOINT, Package
 from trialfleet.nodes.gang.store import LINKS, pointer_of
@@ -34,20 +35,23 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 
+FOLDER = str(next(iter(nodes.__path__)))
+AGENT = f"{FOLDER}/gang/agent.py"
+
+
 @pytest.fixture
 def access_point(tmp_path: Path) -> Iterator[ChirpServer]:
     folder = tmp_path / "access point"
-    (folder / "gang").mkdir(parents=True)
-    with ChirpServer(folder, tmp_path / "chirp.config") as server:
+    (folder / "words" / "gang").mkdir(parents=True)
+    with ChirpServer(folder) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
 
 
 @pytest.fixture
-def chirp(access_point: ChirpServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Chirp]:
-    monkeypatch.setenv("_CONDOR_CHIRP_CONFIG", str(access_point.config))
-    with Chirp.of_this_job() as found:
+def chirp(access_point: ChirpServer) -> Iterator[Chirp]:
+    with Chirp(*access_point.address) as found:
         yield found
 
 
@@ -57,16 +61,35 @@ def test_files_go_to_the_access_point_and_back(
     assert chirp.read("no such file") is None
     chirp.write("a file", b"words")
     assert chirp.read("a file") == b"words"
-    assert chirp.attribute("NumShadowStarts") == "1"
     large = tmp_path / "large"
     large.write_bytes(os.urandom(3_000_000))
-    blocks: list[str] = []
-    chirp.put(large, "large.part", lambda: blocks.append(chirp.attribute("NumShadowStarts")))
+    blocks: list[bytes | None] = []
+    chirp.put(large, "large.part", lambda: blocks.append(chirp.read("a file")))
     chirp.rename("large.part", "large")
     assert len(blocks) == 3, "it can be spoken meanwhile"
     chirp.fetch("large", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == large.read_bytes()
     assert not (access_point.folder / "large.part").exists()
+
+
+def test_files_without_content_are_made_and_nothing_of_0_bytes_is_written(
+    chirp: Chirp, access_point: ChirpServer, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").touch()
+    sends: list[Callable[[], None]] = [
+        lambda: chirp.write("a", b""),
+        lambda: chirp.write_at("a", b"", 0),
+        lambda: chirp.put(tmp_path / "empty", "a"),
+    ]
+    for send in sends:
+        (access_point.folder / "a").write_bytes(b"what was there")
+        send()
+        assert (access_point.folder / "a").read_bytes() == b""
+        assert chirp.read("a") == b""
+    (access_point.folder / "a").write_bytes(b"what was there")
+    chirp.write_at("a", b"", 4)
+    assert (access_point.folder / "a").read_bytes() == b"what was there"
+    assert access_point.kills == 0
 
 
 def test_a_refusal_is_an_error_and_the_next_word_is_heard(
@@ -102,10 +125,10 @@ def test_who_is_no_job_is_told_so(
 ) -> None:
     monkeypatch.delenv("_CONDOR_CHIRP_CONFIG", raising=False)
     with pytest.raises(OSError, match="want_io_proxy"):
-        Chirp.of_this_job()
-    host, port = access_point.server_address[:2]
+        Channel.take()
+    host, port, cookie = access_point.address
     with pytest.raises(ChirpError, match="cookie"):
-        Chirp(str(host), int(port), f"not {COOKIE}").read("x")
+        Chirp(host, port, f"not {cookie}").read("x")
 
 
 TRAIN = """\
@@ -152,15 +175,15 @@ class Gang:
         order = {"params": params, "objective": {"metric": "loss"}, "mode": "tune"}
         (box / "trial.json").write_text(json.dumps(order))
         variables = {
-            "PYTHONPATH": next(iter(nodes.__path__)),
+            "PYTHONPATH": FOLDER,
             "PYTHONUNBUFFERED": "1",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "TRIALFLEET_GANG": f"5.{proc}",
-            "_CONDOR_CHIRP_CONFIG": str(self._server.config),
+            "_CONDOR_CHIRP_CONFIG": str(self._server.write_config(box)),
         }
         with (box / "out").open("wb") as out, (box / "err").open("wb") as err:
             self.agents[proc] = subprocess.Popen(
-                [sys.executable, "-m", "gang.agent", "python3", "train.py"],
+                [sys.executable, "-I", "-S", AGENT, "python3", "train.py"],
                 cwd=box,
                 env={**os.environ, **variables},
                 stdout=out,
@@ -182,7 +205,6 @@ class Gang:
             "ProcId": proc,
             "Iwd": str(self.place.root),
             "JobStatus": 2 if self.agents[proc].poll() is None else 4,
-            "NumShadowStarts": 1,
             "RequestDisk": 100_000,
             "EnteredCurrentStatus": time.time() - 1,
             "TrialfleetNode": "A.l1.t01",

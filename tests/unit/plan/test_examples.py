@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.examples import LACKING, TRAINERS
+from trialfleet import nodes
 from trialfleet.files import shell_quoted
 from trialfleet.nodes import trial
 from trialfleet.workflows.cli.main import main
@@ -104,7 +105,7 @@ def result_of(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
     environment = {**os.environ, **modules, "PATH": python, "TRIALFLEET_TRIAL": "trial.json"}
     command = study.trainer.command  # type: ignore[union-attr]
     if study.has_gangs:  # a world of one
-        command = ["python3", "-m", "gang.agent", *command]
+        command = ["python3", f"{next(iter(nodes.__path__))}/gang/agent.py", *command]
     done = subprocess.run(command, cwd=box, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads((box / "result.json").read_text())

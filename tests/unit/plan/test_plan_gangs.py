@@ -71,10 +71,12 @@ def test_one_region_may_have_gangs_and_another_none(place: Path) -> None:
 def test_what_a_rank_needs_travels_with_it(place: Path) -> None:
     study, run = planned(place)
     sent = attempt(study, run).submit.read_text()
-    assert {"gang", "chirp.py"} <= {path.name for path in run.code.iterdir()}
+    assert {"gang", "courier.py", "channel.py", "chirp.py"} <= {
+        path.name for path in run.code.iterdir()
+    }
     assert "/code/gang" in sent
     assert not list(run.code.rglob("__pycache__"))
-    assert "python3 -m gang.agent sh go.sh" in run.start.read_text()
+    assert "python3 -I -S gang/agent.py sh go.sh" in run.start.read_text()
 
 
 def test_an_attempt_begins_with_nothing_of_the_one_before(place: Path) -> None:
@@ -86,7 +88,8 @@ def test_an_attempt_begins_with_nothing_of_the_one_before(place: Path) -> None:
     trial.err.symlink_to("err.3")
     attempt(study, run)
     assert trial.gang.is_dir()
-    assert not any(file.exists() for file in (*left, trial.err))
+    assert not any(file.exists() for file in (trial.roster, trial.err))
+    assert [file.read_text() for file in left[1:]] == ["", ""]
 
 
 def test_an_attempt_has_a_place_of_its_own_in_s3_where_the_study_wants_it(place: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_plan_says_how_many_slots_a_trial_takes(place: Path) -> None:
     assert graph_of(study).node_count == 4 + len(region.trial_nodes) + len(region.ends)
 
 
-@pytest.mark.parametrize("name", ["gang", "chirp.py"])
+@pytest.mark.parametrize("name", ["gang", "chirp.py", "channel.py"])
 def test_a_file_that_would_hide_ours_is_refused(place: Path, name: str) -> None:
     (place / name).write_text("")
     with pytest.raises(InputError, match=f"'{name}' is a name that trialfleet itself uses"):

@@ -21,7 +21,7 @@ SEATS = (Seat(0, "a", "h", 1), Seat(2, "b", "h", 2))
 
 @pytest.fixture
 def place(tmp_path: Path) -> TrialFolder:
-    (tmp_path / "gang").mkdir()
+    (tmp_path / "words/gang").mkdir(parents=True)
     for proc in range(3):
         (tmp_path / f"err.{proc}").write_text(f"words of {proc}\n")
     (tmp_path / "result.json").write_text("")

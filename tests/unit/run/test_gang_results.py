@@ -34,8 +34,8 @@ def sandbox(tmp_path: Path) -> Path:
 @pytest.fixture
 def place(tmp_path: Path) -> TrialFolder:
     found = TrialFolder(tmp_path / "trial")
-    for folder in (found.root, found.gang, found.model):
-        folder.mkdir()
+    for folder in (found.gang, found.model):
+        folder.mkdir(parents=True)
     found.result.write_text("")
     found.progress.write_text("")
     return found

@@ -41,7 +41,7 @@ FIRST = "checkpoint.000001.000001.tar"
 def agent(proc: int, phase: str, generation: int = 1, **more: object) -> Member:
     own = Member(
         token=f"t{proc}",
-        starts=1,
+        began=1,
         host="h",
         port=10 + proc,
         phase=phase,
@@ -56,7 +56,7 @@ def job(said: Member | int, **more: object) -> Job:
     own = (
         Job(proc=said, status=IDLE)
         if isinstance(said, int)
-        else Job(proc=int(said.token[1:]), status=RUNNING, starts=1, said=said, running_for=60)
+        else Job(proc=int(said.token[1:]), status=RUNNING, began=1, said=said, running_for=60)
     )
     return replace(own, **more)  # type: ignore[arg-type]
 
@@ -164,8 +164,8 @@ def test_all_that_are_ready_train_by_the_numbers_of_their_jobs() -> None:
         ready[:1],  # too few
         [*ready[:2], job(agent(2, member.WAITING))],  # it will be ready
         [*ready[:2], job(agent(2, member.READY, 0))],  # for another generation
-        [*ready[:2], Job(proc=2, status=RUNNING, starts=1, running_for=1)],  # it begins
-        [*ready[:2], replace(ready[2], starts=2, running_for=1)],  # it was lost, and begins again
+        [*ready[:2], Job(proc=2, status=RUNNING, began=1, running_for=1)],  # it begins
+        [*ready[:2], replace(ready[2], began=2, running_for=1)],  # it was lost, and begins again
     ],
 )
 def test_a_generation_waits_for_those_that_have_a_slot(jobs: list[Job]) -> None:
@@ -178,7 +178,7 @@ def test_a_generation_waits_for_those_that_have_a_slot(jobs: list[Job]) -> None:
         [*ready[:2], job(2)],  # it has no slot
         [*ready[:2], replace(ready[2], silent=True)],
         [*ready[:2], job(agent(2, member.LEAVING))],
-        [*ready[:2], Job(proc=2, status=RUNNING, starts=1, running_for=STARTING_SECONDS)],
+        [*ready[:2], Job(proc=2, status=RUNNING, began=1, running_for=STARTING_SECONDS)],
     ],
 )
 def test_a_generation_does_not_wait_for_those_that_may_not_come(jobs: list[Job]) -> None:
@@ -208,7 +208,7 @@ def test_nothing_happens_while_all_train() -> None:
         None,
         job(2),
         replace(trains[2], silent=True),
-        replace(trains[2], starts=2),
+        replace(trains[2], began=2),
         replace(trains[2], said=agent(2, member.WAITING, token="another")),
         Job(proc=2, status=HELD, hold_code=1),
     ],
@@ -361,12 +361,12 @@ class World:
     def act(self, one: Job) -> Job:
         if one.status == IDLE:
             if self.chance.random() < 0.3:
-                return replace(one, status=RUNNING, starts=one.starts + 1, running_for=0.0)
+                return replace(one, status=RUNNING, began=one.began + 1, running_for=0.0)
             return one
         one = replace(one, running_for=one.running_for + 0.25)
         if one.agent is None:
-            token = f"t{one.proc}.{one.starts}"
-            new = agent(one.proc, member.WAITING, 0, token=token, starts=one.starts)
+            token = f"t{one.proc}.{one.began}"
+            new = agent(one.proc, member.WAITING, 0, token=token, began=one.began)
             return replace(one, said=new)
         return replace(one, said=self.step(one.proc, one.agent))
 

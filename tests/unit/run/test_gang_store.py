@@ -48,7 +48,7 @@ def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
 @pytest.fixture
 def place(tmp_path: Path) -> TrialFolder:
     found = TrialFolder(tmp_path)
-    found.gang.mkdir()
+    found.gang.mkdir(parents=True)
     write_json(found.gang_store, {"prefix": "s3://ours/of/a trial"})
     return found
 

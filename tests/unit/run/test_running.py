@@ -93,6 +93,7 @@ def test_on_another_machine_htcondors_word_counts(place: Place) -> None:
 def test_with_early_stopping_the_reports_come_from_other_machines_too(place: Place) -> None:
     trial = place.files.trial("A.l1.t01")
     trial.log.write_text(LOG.format(sandbox="/no/such/folder"))
+    trial.words.mkdir()
     trial.reports.write_text('{"step": 5, "metrics": {"auc": 0.75}}\n')
     found = place.read("A.l1.t01", CARRIED)
     assert (found.step, found.value) == (5, 0.75)

@@ -1,0 +1,130 @@
+"""A job's channel to its access point, which the job's first process takes for itself alone.
+
+HTCondor's starter writes the address and the cookie of its chirp proxy into a file in the sandbox,
+which $_CONDOR_CHIRP_CONFIG names. Whoever reads that file can read and write files of the job's
+owner on the access point. So the first process removes the file before it starts any program, and
+the kernel refuses its memory, its environment and its open files to programs of the same account.
+
+    channel = Channel.take()
+    with channel.chirp() as chirp:
+        ...
+    channel.give_back()  # before exit code 85
+
+After exit code 85 HTCondor starts the job again in the same sandbox, and writes no file. So the
+first process leaves the file for its successor, once nothing else of the job runs, and with it the
+programs that the successor is made of: the trainer may have written over them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or __package__:
+    from trialfleet.nodes.chirp import Chirp
+else:  # in a trial's sandbox
+    from chirp import Chirp
+
+CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
+# RUN/start as HTCondor names it, and what it runs; these import nothing else from the sandbox.
+PROGRAMS = ("condor_exec.exe", "courier.py", "channel.py", "chirp.py")
+_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
+
+
+class Channel:
+    """The channel, once this process has taken it.
+
+    Args:
+        file: where HTCondor wrote it.
+        text: host, port and cookie.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+
+    def __init__(self, file: Path, text: str) -> None:
+        self._file, self._text = file, text
+        self._host, port, self._cookie = text.split()
+        self._port = int(port)
+        self._programs = {
+            program: program.read_bytes() for program in map(Path, PROGRAMS) if program.is_file()
+        }
+
+    @staticmethod
+    def take() -> Channel:
+        """Take the job's channel: no program that this process starts can.
+
+        Raises:
+            OSError: this is no job of HTCondor's, or one without want_io_proxy = true, or the
+                kernel does not protect this process.
+        """
+        config = os.environ.pop(CONFIG, None)
+        if config is None:
+            raise OSError(f"${CONFIG} is not set: no job, or one without want_io_proxy = true")
+        file = Path(config)
+        try:
+            _set(_SET_DUMPABLE, 0)
+            _set(_SET_CHILD_SUBREAPER, 1)  # give_back() finds all that this process has started
+            return Channel(file, file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise OSError(f"{config} is no chirp configuration: {error}") from error
+        finally:
+            file.unlink(missing_ok=True)
+
+    def chirp(self) -> Chirp:
+        """Return a connection to the access point, not made yet."""
+        return Chirp(self._host, self._port, self._cookie)
+
+    def give_back(self) -> None:
+        """Kill all that this process started, and leave channel and programs to its successor.
+
+        Raises:
+            OSError: the disk is full, for example; the channel is not there then.
+        """
+        end_descendants()
+        for program, content in self._programs.items():
+            _replace(program, content, 0o755)
+        _replace(self._file, self._text.encode(), 0o600)
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    """Put a file in the place of whatever is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+
+
+def _set(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl {option}: {os.strerror(number)}")
+
+
+def end_descendants() -> None:
+    """Kill this process's children, their orphans, which become its children, and so on."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    while children := _children():
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        for child in children:
+            with suppress(ChildProcessError):
+                os.waitpid(child, 0)
+
+
+def _children() -> list[int]:
+    own, found = os.getpid(), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+            if int(stat.rpartition(")")[2].split()[1]) == own:
+                found.append(int(folder.name))
+    return found
