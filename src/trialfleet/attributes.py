@@ -62,6 +62,23 @@ JOB = (
         "measures that.",
     ),
     Attribute(
+        "TrialfleetOwnCopy",
+        "boolean",
+        "HTCondor sends the region's files with this job. Else it sends them to the machine once, "
+        "for all jobs of the region.",
+    ),
+    Attribute(
+        "CommonInputFiles",
+        "text",
+        "HTCondor's own: the files that it sends to a machine once, for all jobs of the region.",
+    ),
+    Attribute("TransferInput", "text", "HTCondor's own: the files that it sends with this job."),
+    Attribute(
+        "DiskUsage",
+        "number in KiB",
+        "HTCondor's own: the disk that the job uses, with its own copy of the region's files.",
+    ),
+    Attribute(
         "LimitDirectoryAccess",
         "text",
         "HTCondor's own: what a job may reach on the access point. A trial of a study with early "

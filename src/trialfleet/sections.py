@@ -145,8 +145,13 @@ _UNITS = ("KB", "MB", "GB", "TB")
 _LARGEST = 1 << 60  # bytes; HTCondor takes 8 times that for less than nothing
 
 
+def bytes_of(size: str) -> float:
+    """Return the number of bytes of a size such as 2GB."""
+    return float(size[:-2]) * 1024.0 ** (1 + _UNITS.index(size[-2:]))
+
+
 def _countable(value: str) -> str:
-    if float(value[:-2]) * 1024.0 ** (1 + _UNITS.index(value[-2:])) >= _LARGEST:
+    if bytes_of(value) >= _LARGEST:
         raise refusal(f"must be less than {_LARGEST >> 40}TB")
     return value
 

@@ -99,7 +99,12 @@ def test_a_data_file_of_any_name_is_sent_under_it(work: Path, name: str) -> None
     (work / "data" / name).touch()
     study = make_study(work, regions={"A": {"data": [f"data/{name}"]}})
     ad = job_of(new_run(work, study), "A")
-    assert str(work / "data" / name) in ad["TransferInput"] + str(ad.get("CommonInputFiles", ""))
+    sent = str(work / "data" / name)
+    assert ad.eval("CommonInputFiles") == sent
+    assert sent not in ad.eval("TransferInput")
+    ad["LastRemoteHost"] = "slot1@machine"  # it left a machine
+    assert ad.eval("CommonInputFiles") == classad2.Value.Undefined
+    assert ad.eval("TransferInput").endswith(f", {sent}")
 
 
 @few

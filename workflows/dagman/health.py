@@ -14,6 +14,7 @@ from typing import Any
 
 from trialfleet.errors import first_of
 from trialfleet.files import read_json
+from trialfleet.workflows.dagman.common_files import REPAIR, overdue
 from trialfleet.workflows.dagman.files import (
     NodeStatus,
     ended_by_error,
@@ -42,6 +43,8 @@ PROJECTION = [
     "JobUniverse",
     "NumJobCoolDowns",
     "TrialfleetFolder",
+    "TrialfleetMode",
+    "TrialfleetNode",
     "TrialfleetRegion",
 ]
 IDLE, RUNNING, HELD = 1, 2, 5
@@ -50,6 +53,7 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 LONG_COOL_DOWN = 60.0  # seconds
 SHORT_PATIENCE = 15.0  # seconds; of such a fault as may have passed at the next look
 ABSENT_PATIENCE = 5.0  # seconds: two looks; the queue may have been read before a submission
+FILES_PATIENCE = 10.0  # seconds; two looks that agree
 LOST_PATIENCE = 20.0  # seconds; queue and files are not read in one moment
 FRESH = 15.0  # seconds; a node status file that is older says nothing of this moment
 SILENT = 45.0  # seconds without a word in a node status file that is written every 5
@@ -67,20 +71,22 @@ class Remedy(StrEnum):
     REPLACE = "replace"  # the DAGMan job by another that recovers nothing
     END = "end"  # the DAGMan process: no job of the queue is it any more
     SUBMIT = "submit"  # the DAG again: no job of the queue runs it
+    COPY = "copy"  # the region's files are sent with the job
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is wrong with one DAGMan of a run.
+    """What is wrong with one DAGMan of a run, or with the job of one trial.
 
     Attributes:
-        region: the slug of the region whose DAGMan it is; None for the whole graph's.
+        region: the slug of the region whose DAGMan or trial it is; None for the whole graph's.
         job: its cluster id; None where there is none.
         what: in words, without changing figures: the same fault reads the same at every look.
         remedy: what mends it.
         patience: seconds that it may last.
         is_sure: whether one look shows it; else queue and files may only differ by a moment.
         has_parent: whether the whole graph's DAGMan waits for this one, a region's.
+        node: the trial's node in the region's graph; None for a DAGMan.
     """
 
     region: str | None
@@ -90,6 +96,7 @@ class Fault:
     patience: float
     is_sure: bool = True
     has_parent: bool = False
+    node: str | None = None
 
     def by_person(self) -> Fault:
         """The same for a person who asks that it be mended: a hold of a person's is released."""
@@ -116,7 +123,24 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
         return orphans or _of_absence(folder)
     of_jobs = [fault for dagman in dagmans if (fault := dagman.fault(now))]
     orphaned = {orphan.region for orphan in orphans}
-    return orphans + [fault for fault in of_jobs if fault.region not in orphaned]
+    of_regions = [fault for fault in of_jobs if fault.region not in orphaned]
+    return orphans + of_regions + _of_trials(folder, ads, now)
+
+
+def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
+    """The trials whose jobs wait for files that nobody sends; of a gang's jobs, one."""
+    return [
+        Fault(
+            region=ad["TrialfleetRegion"],
+            job=ad["ClusterId"],
+            what=f"{ad['TrialfleetNode']}: {REPAIR}",
+            remedy=Remedy.COPY,
+            patience=FILES_PATIENCE,
+            has_parent=True,
+            node=ad["TrialfleetNode"],
+        )
+        for ad in {ad["ClusterId"]: ad for ad in overdue(folder, ads, now)}.values()
+    ]
 
 
 def is_dagman(ad: Ad) -> bool:

@@ -94,7 +94,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    ads = query(of_run(folder), [*PROJECTION, *_REPORT])
+    ads = query(of_run(folder), [*PROJECTION, *_REPORT, "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]
@@ -254,6 +254,27 @@ def act(action: str, constraint: str, reason: str) -> int:
         return int(done["TotalSuccess"])
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor refused to {action} {constraint}: {error}") from error
+
+
+def edit(constraint: str, attribute: str, value: str) -> None:
+    """Set an attribute of the jobs that satisfy a constraint.
+
+    Args:
+        constraint: a ClassAd expression.
+        attribute: its name.
+        value: a ClassAd expression.
+
+    Raises:
+        PoolError: no HTCondor is reachable, or it refuses.
+    """
+    schedd = _schedd()
+    import htcondor2
+
+    try:
+        with postponed():
+            schedd.edit(constraint, attribute, value)
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor refused to edit {constraint}: {error}") from error
 
 
 def _schedd() -> Any:

@@ -14,9 +14,12 @@ from typing import Any
 
 from trialfleet.errors import PoolError
 from trialfleet.files import closed_to_others, locked, read_json, write_json
+from trialfleet.infra.pool.status import BLOCKED
+from trialfleet.render import classad_string
 from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.common_files import OWN_COPY, REPAIR
 from trialfleet.workflows.dagman.files import STOP_REASON, ended_by_error
-from trialfleet.workflows.dagman.health import Fault, Remedy, Submission, dag_files
+from trialfleet.workflows.dagman.health import HELD, Fault, Remedy, Submission, dag_files
 from trialfleet.workflows.dagman.recovery import end_holder, is_locked, set_aside
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
@@ -57,11 +60,26 @@ def mend(folder: RunFolder, fault: Fault) -> None:
         replace(folder, fault)
     elif fault.remedy is Remedy.END:
         end_holder(dag_files(folder, fault.region))
+    elif fault.remedy is Remedy.COPY:
+        copy_files(fault)
     elif fault.remedy in _ACTIONS:
         job_queue.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet mends")
 
 
 _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
+
+
+def copy_files(fault: Fault) -> None:
+    """Have a job start that waits for its region's files in vain: they are sent with it.
+
+    A hold takes the job from its machine. If this is cut off before the release, `health` finds the
+    hold by its reason.
+    """
+    of_job = f"ClusterId == {fault.job}"
+    held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
+    job_queue.edit(of_job, OWN_COPY, "true")
+    job_queue.act("Hold", f"{of_job} && JobStatus == {BLOCKED}", REPAIR)
+    job_queue.act("Release", f"{of_job} && JobStatus == {HELD} && {held}", REPAIR)
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:

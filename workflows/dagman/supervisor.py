@@ -48,7 +48,7 @@ Mend = Callable[[RunFolder, Fault], None]
 
 @dataclass
 class _Mended:
-    """The last mend of a DAG, and how long to wait for its effect before another."""
+    """The last mend of a DAG or a trial, and how long to wait for its effect before another."""
 
     at: float
     pause: float
@@ -64,7 +64,7 @@ class Supervisor:
 
     mend: Mend
     _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
-    _mended: dict[tuple[Path, str | None], _Mended] = field(default_factory=dict)
+    _mended: dict[tuple[Path, str | None, str | None], _Mended] = field(default_factory=dict)
     _cool_downs: dict[int, tuple[int, float]] = field(default_factory=dict)
     _looked: float = -math.inf
 
@@ -125,7 +125,8 @@ class Supervisor:
         """Mend, unless that was tried just before; returns whether it was tried now."""
         if fault.remedy is Remedy.NONE:
             return False
-        last = self._mended.get((run.root, fault.region))
+        of = (run.root, fault.region, fault.node)
+        last = self._mended.get(of)
         if last and tick - last.at < last.pause:
             return False
         is_first = last is None or tick - last.at > 2 * LONGEST_PAUSE
@@ -141,7 +142,7 @@ class Supervisor:
             log.error("%s: %s: %s failed: %s", run.root, fault, fault.remedy, error)  # noqa: TRY400
         else:
             log.warning("%s: %s: %s", run.root, fault, fault.remedy)
-        self._mended[run.root, fault.region] = _Mended(tick, pause)
+        self._mended[of] = _Mended(tick, pause)
         return True
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from trialfleet import job_files
 from trialfleet.render import render_template
+from trialfleet.sections import bytes_of
 from trialfleet.workflows.costs.cost import PRICED_BY
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -185,6 +186,7 @@ def submit_text(
         models=list(order.models.values()),
         accelerator=study.accelerator,
         resources=study.resources,
+        disk_kb=math.ceil(bytes_of(study.resources.disk) / 1024),
         seconds=round(minutes * 60) if minutes else None,
         root=folder.root,
         top=os.path.relpath(folder.root, place.root),

@@ -123,7 +123,8 @@ class EarlyStopping:
         complete = [found for trial in trials if (found := self._complete(trial))]
         decisions = to_stop(rule, running, complete, begun=len(trials), stopped=told)
         for node, decision in decisions.items():
-            job_files.write_json(files.trial(node).stop, self._order(decision))
+            place = files.trial(node)
+            job_files.write_json(place.stop, self._order(decision), within=place.root)
             log.info("%s: told to stop: %s", node, decision)
 
     def _complete(self, trial: FrozenTrial) -> Complete | None:

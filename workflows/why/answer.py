@@ -51,6 +51,7 @@ class Kind(StrEnum):
     DISK_FULL = "disk-full"
     EVICTIONS = "evictions"
     STUCK = "stuck"
+    FILES = "files"
     CLOSED = "closed"
     # the trainer, its limits and its data
     MEMORY = "memory"

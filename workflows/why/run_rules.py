@@ -87,7 +87,8 @@ def _dagman(run: RunFacts) -> Answer | None:
     if run.root_held:
         why = f"its DAGMan is on hold: {run.root_held}"
         return _answer(run, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
-    fault = next((fault for fault in run.faults if fault.is_sure), None)
+    of_dagmans = (fault for fault in run.faults if fault.is_sure and fault.node is None)
+    fault = next(of_dagmans, None)
     if fault is None:
         return None
     if fault.remedy is Remedy.NONE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 
 from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
@@ -80,6 +81,8 @@ def waits(subject: str, run: RunFacts, queued: Queued) -> Answer:
         run: its run.
         queued: the job, and what the pool has for it.
     """
+    if queued.blocked:
+        return _for_files(subject, run, queued)
     answer = _in_pool(subject, run, queued)
     if answer.kind not in {Kind.NO_SLOTS, Kind.MATCH, Kind.BUSY, Kind.DRAINING}:
         return answer
@@ -87,9 +90,30 @@ def waits(subject: str, run: RunFacts, queued: Queued) -> Answer:
     return fleets.with_evidence(answer.why) if fleets else answer
 
 
+def _for_files(subject: str, run: RunFacts, queued: Queued) -> Answer:
+    job = f"job {queued.job}"
+    answer = Answer(
+        subject=subject,
+        kind=Kind.SOON,
+        blame=Blame.NOBODY,
+        why=f"its job ({job}) has a slot; HTCondor sends the files there that jobs share",
+        evidence=(f"{job} waits for files since {queued.seconds:.0f} s",),
+    )
+    for fault in run.faults:
+        if queued.job.startswith(f"{fault.job}."):
+            return replace(
+                answer,
+                kind=Kind.FILES,
+                blame=Blame.POOL,
+                why=fault.what,
+                advice="the pool's supervisor sees to that within 30 s; to do it now",
+                command=run.resume,
+            )
+    return answer
+
+
 def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
     found, job = queued.prospects, f"job {queued.job}"
-    what = "files" if queued.blocked else "a slot"
 
     def answer(kind: Kind, blame: Blame, why: str, advice: str = "", command: str = "") -> Answer:
         return Answer(
@@ -99,12 +123,9 @@ def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
             why=why,
             advice=advice,
             command=command,
-            evidence=(f"{job} waits for {what} since {queued.seconds:.0f} s",),
+            evidence=(f"{job} waits for a slot since {queued.seconds:.0f} s",),
         )
 
-    if queued.blocked:
-        why = f"its job ({job}) has a slot; HTCondor sends the files there that jobs share"
-        return answer(Kind.SOON, Blame.NOBODY, why)
     if found is None:
         why = "its job waits for a slot, and HTCondor's collector does not say which there are"
         return answer(Kind.POOL_DOWN, Blame.POOL, why, command="trialfleet pool status")

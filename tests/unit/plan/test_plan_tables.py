@@ -174,7 +174,7 @@ def test_every_trial_reads_the_rows_as_they_were_when_the_run_was_planned(place:
     order = TrialOrder(region="north", node="north.l1.t01", trial=0, mode="tune", seed=1, params={})
     write_trial("r1", frozen, folder, trial, order)
     assert json.loads(trial.trial_json.read_text())["data"] == ["table.npz"]
-    assert f"transfer_common_input = {files.table}\n" in trial.submit.read_text()
+    assert f"region_files = {files.table}\n" in trial.submit.read_text()
     assert files.table.read_bytes() == before
     [source] = source_of_table(files) or []
     assert (source["path"], source["bytes"]) == (str(place / "data/north.csv"), len(csv_of(0)))

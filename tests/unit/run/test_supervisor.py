@@ -19,7 +19,9 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet.files import write_json
+from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import health, supervisor
+from trialfleet.workflows.dagman.common_files import REPAIR
 from trialfleet.workflows.dagman.health import Fault, Remedy, faults
 from trialfleet.workflows.dagman.mend import BusyError, mend
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
@@ -156,6 +158,81 @@ def test_a_node_whose_job_no_queue_has_is_found(folder: RunFolder) -> None:
 
 
 IN_POST = SUBMITTED.replace("NodeStatus = 3", "NodeStatus = 4")
+
+
+TRIAL = 9  # the cluster id of a trial's job
+STARTED, FINISHED = "TransferStarted", "TransferFinished"
+
+
+def transfers(folder: RunFolder, *events: tuple[str, float], node: str = "A.l1.t01") -> None:
+    """Write a trial's log: what HTCondor did with common files, and how long ago."""
+    log = folder.region("A").trial(node).log
+    log.parent.mkdir(parents=True, exist_ok=True)
+    made = (
+        f"047 ({TRIAL:03}.-1000.000) {datetime.fromtimestamp(NOW - ago)} "
+        f"Common files event: {what}\n\t{what}\n...\n"
+        for what, ago in events
+    )
+    log.write_text("".join(made))
+
+
+def trial(folder: RunFolder, **changes: Any) -> dict[str, Any]:
+    """A trial's job that waits for its region's files, for a minute."""
+    own = {
+        "ClusterId": TRIAL,
+        "JobUniverse": 5,
+        "JobStatus": BLOCKED,
+        "DAGManJobId": REGION,
+        "DAGNodeName": "A.l1.t01",
+        "TrialfleetNode": "A.l1.t01",
+        "TrialfleetMode": "tune",
+        "TrialfleetRegion": "A",
+        "EnteredCurrentStatus": NOW - 60,
+    }
+    return dagman(folder, **(own | changes))
+
+
+def in_vain(folder: RunFolder, *jobs: dict[str, Any]) -> list[str | None]:
+    """Return the nodes of the trials that are told to wait for their files in vain."""
+    found = faults(folder, [dagman(folder), region(folder), *jobs], NOW)
+    assert {fault.remedy for fault in found} <= {Remedy.COPY}
+    return [fault.node for fault in found]
+
+
+@pytest.mark.parametrize(
+    ("events", "seconds", "is_in_vain"),
+    [
+        pytest.param([(STARTED, 62), (FINISHED, 61)], 60, True, id="sent, and not started"),
+        pytest.param([(STARTED, 12), (FINISHED, 6)], 5, False, id="sent just now"),
+        pytest.param([(STARTED, 4000)], 4000, False, id="a large file"),
+        pytest.param([(STARTED, 90), (FINISHED, 80), (STARTED, 60)], 60, False, id="sent again"),
+        pytest.param([(STARTED, 90)], 60, True, id="the sender was killed"),
+        pytest.param([], 60, True, id="never sent"),
+        pytest.param([], 5, False, id="soon to be sent"),
+    ],
+)
+def test_a_trial_that_waits_for_files_which_nobody_sends_is_found(
+    folder: RunFolder, events: list[tuple[str, float]], seconds: float, is_in_vain: bool
+) -> None:
+    transfers(folder, *events)
+    job = trial(folder, EnteredCurrentStatus=NOW - seconds)
+    assert in_vain(folder, job) == (["A.l1.t01"] if is_in_vain else [])
+
+
+def test_a_trial_may_wait_for_files_that_are_sent_because_of_another(folder: RunFolder) -> None:
+    transfers(folder, (STARTED, 3000))
+    sender = trial(folder, EnteredCurrentStatus=NOW - 3000)
+    waiting = trial(folder, ClusterId=TRIAL + 1, TrialfleetNode="A.l2.t01")
+    assert in_vain(folder, sender, waiting) == []
+    transfers(folder, (STARTED, 3000), (FINISHED, 40))
+    assert in_vain(folder, sender, sender, waiting) == ["A.l1.t01", "A.l2.t01"]  # two of a gang
+
+
+def test_a_repair_that_was_cut_off_before_the_release_is_found(folder: RunFolder) -> None:
+    held = trial(folder, JobStatus=health.HELD, HoldReasonCode=1, HoldReason=f"{REPAIR} (by me)")
+    assert in_vain(folder, held) == ["A.l1.t01"]
+    by_person = held | {"HoldReason": "via condor_hold"}
+    assert in_vain(folder, by_person) == []
 
 
 def event(number: str, job: int, before_now: float, text: str) -> str:

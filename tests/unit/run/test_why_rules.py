@@ -32,6 +32,7 @@ from trialfleet.workflows.why.facts import (
 from trialfleet.workflows.why.instance_rules import kind_of_leaving, why_instance
 from trialfleet.workflows.why.node_rules import why_node
 from trialfleet.workflows.why.region_rules import what_else, why_region
+from trialfleet.workflows.why.run_rules import blocked
 from trialfleet.workflows.why.waiting_rules import kind_of_refusal, waits
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -324,6 +325,25 @@ def test_a_job_that_waits_for_shared_files_waits_for_no_slot() -> None:
         answer.why == "its job (job 7.0) has a slot; HTCondor sends the files there that jobs share"
     )
     assert answer.evidence == ("job 7.0 waits for files since 60 s",)
+
+
+def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
+    fault = Fault(
+        region="A",
+        job=7,
+        what="A.l1.t01: HTCondor doesn't start it",
+        remedy=Remedy.COPY,
+        patience=10,
+        has_parent=True,
+        node="A.l1.t01",
+    )
+    run = replace(RUN, faults=(fault,))
+    answer = waits("A.l1.t01", run, Queued(job="7.0", seconds=60, blocked=True))
+    assert (answer.kind, answer.blame, answer.why) == (Kind.FILES, Blame.POOL, fault.what)
+    assert answer.command == run.resume
+    other = waits("A.l2.t01", run, Queued(job="77.0", seconds=60, blocked=True))
+    assert other.kind is Kind.SOON
+    assert blocked(run) is None
 
 
 # --- AWS and instances ----------------------------------------------------------------------------

@@ -1,0 +1,47 @@
+"""In the lab: the node to which a region's files were sent is interrupted, again and again."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.fleet.in_lab.work_in_lab import FIRST, Work
+from tests.fleet.lab.lab import Lab
+from tests.fleet.lab.project import HOME, Project
+
+pytestmark = pytest.mark.thorough
+INTERRUPTIONS = 3
+NODES = INTERRUPTIONS + 1
+ELSEWHERE = 60  # seconds; a quiet machine needs some 5
+LONG = {"seconds": 0.5, "steps": 1000}
+
+
+def test_a_trial_that_is_interrupted_again_and_again_always_starts_elsewhere(
+    project: Project, lab: Lab
+) -> None:
+    up = project.write_study(fleet={"nodes": {"max": NODES}})
+    project.trialfleet("fleet", "up", up, "--nodes", str(NODES), "--wait")
+    project.manager.write(f"{HOME}/rows.csv", "x\n" + "1\n" * 500_000, user="ubuntu")
+    work = Work(
+        project,
+        "interrupted",
+        LONG,
+        fleet={"nodes": {"max": NODES}},
+        regions={"A": {"data": ["rows.csv"]}},
+        budget={"trials": 1, "lanes": 1},
+    )
+    lab.wait_for(lambda: work.where().get(FIRST), "a trial that runs")
+    for _ in range(INTERRUPTIONS):
+        place = work.where()[FIRST]
+        lab.interrupt(place, seconds=20)
+        began = time.monotonic()
+        lab.wait_for(
+            lambda place=place: work.where().get(FIRST, place) != place, "it elsewhere", ELSEWHERE
+        )
+        print(f"the trial runs elsewhere {time.monotonic() - began:.0f} s after the notice")
+    log = project.file(f"interrupted/regions/A/trials/{FIRST}/log")
+    assert log.count("Common files event: TransferFinished") == 1
+    status = json.loads(project.trialfleet("status", "--json", work.folder))
+    assert (status["mends"], status["troubles"]) == ([], [])

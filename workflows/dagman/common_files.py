@@ -1,0 +1,92 @@
+"""Jobs that HTCondor doesn't start although nobody sends the files that they wait for.
+
+`docs/htcondor-findings.md`, "Common files", says why there are such jobs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trialfleet.infra.pool.status import BLOCKED
+from trialfleet.workflows.plan.folder import RunFolder
+
+REPAIR = "HTCondor doesn't start it although no files are on their way; it gets a copy of its own"
+OWN_COPY = "TrialfleetOwnCopy"
+_GRACE = 10.0  # seconds until a transfer has begun, or a job runs whose files have arrived
+_STARTED = "TransferStarted"
+
+Ad = dict[str, Any]
+
+
+class Transfer(NamedTuple):
+    """The last that a job's log says of the common files that HTCondor sent because of it.
+
+    Attributes:
+        is_over: whether they have arrived.
+        time: when that was written, in unix seconds.
+    """
+
+    is_over: bool
+    time: float
+
+
+def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
+    """Return the jobs of a run that wait for common files in vain, or whose repair was cut off.
+
+    Args:
+        folder: the run's.
+        ads: its jobs, with the attributes of `health.PROJECTION`.
+        now: the time in unix seconds.
+    """
+    waiting, cut_off = defaultdict(list), []
+    for ad in ads:
+        if REPAIR in ad.get("HoldReason", ""):
+            cut_off.append(ad)
+        elif ad["JobStatus"] == BLOCKED and "TrialfleetNode" in ad:
+            last = _last_transfer(_log(folder, ad), ad["ClusterId"])
+            waiting[ad["TrialfleetRegion"]].append((ad, last))
+    return cut_off + [ad for jobs in waiting.values() for ad in in_vain(jobs, now)]
+
+
+def in_vain(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
+    """Return those of a region's jobs that wait for common files although nobody sends them.
+
+    A job waits for the files that it had sent itself, or for those of another job of its region.
+
+    Args:
+        waiting: each job in state B, and its last transfer.
+        now: the time in unix seconds.
+    """
+    is_sending = any(_is_under_way(ad, last) for ad, last in waiting)
+    return [
+        ad
+        for ad, last in waiting
+        if abs(now - ad["EnteredCurrentStatus"]) > _GRACE
+        and ((last is not None and last.is_over) or not is_sending)
+    ]
+
+
+def _is_under_way(ad: Ad, last: Transfer | None) -> bool:
+    """Whether a job's files are being sent; what began before it waited was cut off."""
+    return last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]
+
+
+def _log(folder: RunFolder, ad: Ad) -> Path:
+    files = folder.region(ad["TrialfleetRegion"])
+    own = {"final": files.best, "evaluate": files.gate}
+    return own.get(ad["TrialfleetMode"], files.trial(ad["TrialfleetNode"])).log
+
+
+def _last_transfer(log: Path, job: int) -> Transfer | None:
+    import htcondor2
+
+    last = None
+    with suppress(htcondor2.HTCondorException):
+        for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
+            if event.type.name == "COMMON_FILES" and event.cluster == job:
+                last = Transfer(event["Type"] != _STARTED, event.timestamp)
+    return last
