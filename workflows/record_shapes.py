@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime  # pydantic reads it
 from typing import (
+    Any,
     Literal,
     NotRequired,  # pydantic wants that one before Python 3.12
 )
@@ -51,6 +52,20 @@ class Published(TypedDict):
     path: str
     not_latest: NotRequired[str | None]
     drift: NotRequired[str | None]
+
+
+class Inputs(TypedDict):
+    """inputs.json: the files that jobs read, and the folders in which none may be added."""
+
+    folders: list[str]
+    files: list[dict[str, Any]]
+
+
+class InputsChanged(TypedDict):
+    """changed.json."""
+
+    reason: str
+    files: list[str]
 
 
 class Result(TypedDict):

@@ -1,12 +1,19 @@
-"""A trial whose every start is cut off: every view tells of it, and it fails at the bound."""
+"""A trial whose every start is cut off: every view and alerts tell of it; it fails at the bound.
+
+The pool's supervisor looks at the run, and a program hears of its events.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 
@@ -15,9 +22,11 @@ from tests.pool.watching import WaitFor
 from trialfleet import Run, RunState
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.dagman.watchers import PROGRAM
 from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.jobs.troubles import EVICTED, MOST_VAIN
+from trialfleet.workflows.notify.outbox import Outbox
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.serve.live import LiveRuns
 from trialfleet.workflows.serve.metrics import exposition
@@ -46,6 +55,14 @@ def heard(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def watchers_of(run: Run) -> list[int]:
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if {PROGRAM, str(run.folder)} <= set(process.info["cmdline"] or ())
+    ]
+
+
 def killing(make_run: MakeRun, work: Path) -> Run:
     (work / "train.sh").write_text(TRAINER.format(work=work))
     tell = ["sh", "-c", f"cat >> '{work}/heard'; echo >> '{work}/heard'"]
@@ -60,25 +77,38 @@ def killing(make_run: MakeRun, work: Path) -> Run:
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_trial_whose_starter_dies_at_every_start(
+def test_a_trial_whose_starter_dies_is_told_and_fails_although_the_teller_is_killed(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
     run = killing(make_run, work)
     wait_for(lambda: run.status().job_troubles)
     assert_all_views_tell(run)
     wait_for(lambda: heard(work / "heard"))
-    attention = heard(work / "heard")[0]
-    assert attention["event"] == "attention"
-    assert HTCONDOR_SAYS in attention["title"]
+    os.kill(watchers_of(run)[0], signal.SIGKILL)  # the supervisor starts another
     (work / "seen").touch()
 
     assert run.wait().state is RunState.FAILED
+    assert_failed_at_the_bound(run, work)
+    wait_for(lambda: len(heard(work / "heard")) >= 3)
+    wait_for(lambda: not watchers_of(run))
+    attention, failed, done = heard(work / "heard")
+    assert (attention["event"], attention["data"]["node"]) == ("attention", "A.l1.t01")
+    assert HTCONDOR_SAYS in attention["title"]
+    assert (failed["event"], failed["region"]) == ("region-failed", "A")
+    assert EVICTED in failed["title"]
+    assert done["event"] == "run-done"
+    assert done["data"]["regions"][0]["state"] == "failed"
+    outbox = Outbox(RunFolder(run.folder).alerts)
+    assert [one.state for one in outbox.deliveries()] == ["sent"] * 3
+
+
+def assert_failed_at_the_bound(run: Run, work: Path) -> None:
     (trial,) = run.trials()
     assert (trial.state, trial.attempts) == ("failed", 1)
     assert trial.error
-    assert trial.error.startswith(f"{EVICTED}: {MOST_VAIN} starts in a row kept no work")
+    assert re.match(f"{EVICTED}: [5-9] starts in a row kept no work", trial.error)
     assert HTCONDOR_SAYS in trial.error
-    assert len((work / "starts").read_text().split()) <= MOST_VAIN + 2
+    assert len((work / "starts").read_text().split()) <= MOST_VAIN + 4
     status = run.status()
     assert not status.job_troubles
     assert status.work.lost_share == 1.0

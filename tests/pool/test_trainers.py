@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -320,11 +321,37 @@ def test_a_gpu_trial_runs_only_where_a_gpu_is(
         assert "GPUs = 1" in log.read_text()
 
 
-def test_published_models_say_where_they_come_from(make_run: MakeRun, pool: Pool) -> None:
-    run = make_run(budget={"trials": 1, "lanes": 1})
+def test_published_models_say_where_they_come_from(
+    make_run: MakeRun, pool: Pool, work: Path, wait_for: WaitFor
+) -> None:
+    """The data of A is rewritten before the run is submitted, that of B while it trains."""
+    gate = work / "gate"
+    gate.mkdir()
+    for region in ("A", "B"):
+        (work / f"{region}.txt").write_text("as planned")
+    run = make_run(
+        {"gate": str(gate)},
+        regions=["A", "B"],
+        data="{region}.txt",
+        budget={"trials": 1, "lanes": 1},
+    )
+    (work / "A.txt").write_text("as submitted")
     run.submit()
-    assert run.wait().state is RunState.DONE
-    best = run.best()[0]
-    provenance = read_json(Path(best.published or "") / "provenance.json")
-    assert provenance["params"] == best.params
-    assert provenance["run"] == "r1"
+    wait_for(lambda: run.status().regions[1].running == 1)
+    (work / "B.txt").write_text("too late")
+    for node in ("A.l1.t01", "A.best", "B.l1.t01", "B.best"):
+        (gate / node).touch()
+    status = run.wait()
+    assert status.state is RunState.DONE
+    provenances = {}
+    for best in run.best():
+        provenance = read_json(Path(best.published or "") / "provenance.json")
+        assert provenance["params"]["x"] == best.params["x"]
+        assert provenance["run"] == "r1"
+        provenances[best.region] = provenance
+    as_submitted = hashlib.sha256(b"as submitted").hexdigest()
+    assert provenances["A"]["data"][0]["sha256"] == as_submitted
+    assert "changed" not in provenances["A"]
+    assert provenances["B"]["data"] == [{"path": str(work / "B.txt"), "sha256": None}]
+    assert "B.txt" in provenances["B"]["changed"]
+    assert [bool(region.changed) for region in status.regions] == [False, True]

@@ -117,7 +117,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""
     from trialfleet.workflows.daily.clock import clock_of
     from trialfleet.workflows.daily.days import journal_of, real_time
-    from trialfleet.workflows.daily.missed import next_start
+    from trialfleet.workflows.daily.missed import next_start, next_start_text
     from trialfleet.workflows.daily.overview import (
         days_table,
         newest_table,
@@ -128,7 +128,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
 
     whole, folder, journal = journal_of(study)
     settings = whole.daily
-    begins = next_start(settings, real_time()) if settings else None
+    now = real_time()
+    begins = next_start(settings, now) if settings else None
     shown = overview(whole.name, journal, begins, clock_of(whole.name, folder), most)
     if as_json:
         print_json(shown.to_json())
@@ -143,8 +144,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
         show(reasons)
     for line in to_copy(shown):
         say(line)
-    if settings and begins:
-        when = f"{begins.astimezone(settings.tzinfo):%Y-%m-%d %H:%M %Z}"
+    if settings:
+        when = next_start_text(settings, now)
         if shown.clock:
             say(f"next day begins {when}")
             say(f"started by {shown.clock}")

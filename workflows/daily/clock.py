@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import PoolError
@@ -12,8 +13,9 @@ from trialfleet.infra.pool.connection import named_configuration, start_command
 from trialfleet.infra.pool.embedded import embedded_folder
 from trialfleet.workflows.daily.crontab import install_job, job_there, remove_job
 from trialfleet.workflows.daily.days import daily_study
+from trialfleet.workflows.daily.missed import next_start_text
 from trialfleet.workflows.daily.start import write_start
-from trialfleet.workflows.daily.units import Units, explained, lingers
+from trialfleet.workflows.daily.units import Units, lingers
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.loading import load_whole
 
@@ -48,8 +50,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         job = install_job(study.name, daily, folder, text)
         say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
         say(f"it does so only while HTCondor is up{_after_a_reboot()}")
-    if shown := explained(daily):
-        say(shown)
+    say(f"next day begins {next_start_text(daily, datetime.now(UTC))}")
 
 
 def _after_a_reboot() -> str:

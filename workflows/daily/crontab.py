@@ -8,16 +8,16 @@ that has ended is left alone. That makes up for a schedd that was down, too.
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from trialfleet.render import classad_string, render_template
 from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.daily.missed import coming_days
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
 _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
 _REMOVED = 3  # JobStatus; it is about to leave the queue
-_DAYS = 366  # in which the difference between two zones takes on all its values
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
@@ -72,8 +72,7 @@ def job_there(folder: DailyFolder) -> str | None:
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
     """Return the hours and minutes of the machine's time at which the job is to start."""
-    today = daily.today(now)
-    starts = [daily.begins(today + timedelta(days=n)).astimezone() for n in range(_DAYS)]
+    starts = [daily.begins(day).astimezone() for day in coming_days(daily, now)]
     hours = {start.hour for start in starts}
     return (
         ",".join(map(str, sorted(hours))) if daily.missed == "none" else "*",

@@ -22,7 +22,7 @@ from trialfleet.workflows.daily.region_outcomes import RunsEndings, data_not_the
 from trialfleet.workflows.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
-from trialfleet.workflows.plan.checksums import DataChecksums
+from trialfleet.workflows.plan.checksums import Checksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.tables import TablesError
 from trialfleet.workflows.run.new_run import plan_day
@@ -137,28 +137,28 @@ class Work:
         """Record the regions whose models would come out as they did, and return them."""
         if study.daily is None or study.daily.unchanged == "train":
             return []
-        day = self._runs_day(attempt, study)
+        checksums = Checksums(self.folder.checksums)
+        data = {name: data_fingerprint(study, name, checksums) for name in study.region_table}
+        settings = self._runs_day(attempt, study).settings
         # without {date} the files are those of the newest day, whatever day is asked for
         is_dated = load_whole(self.file).is_dated
         last = self.journal.last_models(attempt.date if is_dated else None)
         same = [
             name
-            for name in day.fingerprints
+            for name in data
             if name in last
-            and last[name].fingerprint == day.fingerprints[name]
-            and last[name].settings == day.settings[name]
+            and data[name] is not None
+            and last[name].fingerprint == data[name]
+            and last[name].settings == settings[name]
             and model_age(study, name, self.clock()) is not None
         ]
-        self._record(attempt, Ending.UNCHANGED, dict.fromkeys(same, ""), day)
+        self._record(attempt, Ending.UNCHANGED, dict.fromkeys(same, ""), data, settings)
         return same
 
     def _runs_day(self, attempt: Attempt, study: Study) -> RunsDay:
-        checksums = DataChecksums(self.folder.checksums)
-        known = {name: data_fingerprint(study, name, checksums) for name in study.region_table}
         return RunsDay(
             date=attempt.date,
             deadline=attempt.deadline,
-            fingerprints={name: found for name, found in known.items() if found},
             settings={name: settings_fingerprint(study, name) for name in study.region_table},
         )
 
@@ -167,7 +167,8 @@ class Work:
         attempt: Attempt,
         ending: Ending,
         whys: Mapping[str, str],
-        day: RunsDay | None = None,
+        data: Mapping[str, str | None] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         outcomes = [
             Outcome(
@@ -176,8 +177,8 @@ class Work:
                 attempt=attempt.attempt,
                 ending=ending,
                 why=why,
-                fingerprint=day.fingerprints.get(region) if day else None,
-                settings=day.settings.get(region) if day else None,
+                fingerprint=(data or {}).get(region),
+                settings=(settings or {}).get(region),
             )
             for region, why in whys.items()
         ]

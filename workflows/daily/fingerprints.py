@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.plan.checksums import DataChecksums, sha256_of
-from trialfleet.workflows.study.spec import Study, Trainer
+from trialfleet.workflows.plan.checksums import Checksums, files_of, sha256_of
+from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
-_POLL_SECONDS = 0.2
 # What says when and where a study runs, and not what it trains.
 _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
@@ -19,31 +18,44 @@ _ELSEWHERE = {
 }  # fmt: skip
 
 
-def data_fingerprint(study: Study, region: str, checksums: DataChecksums) -> str | None:
-    """Return what identifies the content of a region's data, wherever it lies.
+def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
+    """Return what identifies the content of a region's data, wherever it is.
 
     Reads each file once per change.
 
     Returns:
-        None where that isn't known: of URLs, without data, of a file that changes all the time.
+        None where that isn't known: for URLs, without data, for a file that changes all the time.
 
     Raises:
         OSError: a file can't be read.
     """
     places = study.data_of(region)
-    found = []
-    for place in places:
-        while (entries := checksums.of([place])) is None:
-            time.sleep(_POLL_SECONDS)
-        found.append([(_name(entry, place), entry.get("sha256")) for entry in entries])
-    known = all(checksum for entries in found for _, checksum in entries)
-    return _digest(found) if places and known else None
+    if any(place.startswith(URL_PREFIXES) for place in places):
+        return None
+    files = [file for place in places for file in files_of(Path(place))]
+    return fingerprint_of(places, [checksums.entry(file) for file in files])
 
 
-def _name(entry: dict[str, Any], place: str) -> str:
-    """The name of a file below its place; none where it is the place, which may have a date."""
-    path = entry.get("path", place)
-    return "" if path == place else str(Path(path).relative_to(place))
+def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return what identifies the content of data.
+
+    Args:
+        places: the data's paths, which may have a date.
+        entries: its files with their checksums, as a model's provenance has them.
+
+    Returns:
+        None where a checksum isn't known.
+    """
+    found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
+    return _digest(found) if found and all(checksum for _, checksum in found) else None
+
+
+def _name(path: str, places: list[str]) -> str:
+    """The name of a file: its place, by number, and its path below that."""
+    for number, place in enumerate(places):
+        if Path(path).is_relative_to(place):
+            return f"{number}/{Path(path).relative_to(place)}"
+    return path
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
@@ -59,8 +71,7 @@ def settings_fingerprint(study: Study, region: str) -> str:
 
 
 def _content(path: Path) -> list[tuple[str, str]]:
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    kept = [file for file in files if "__pycache__" not in file.parts]
+    kept = [file for file in files_of(path) if "__pycache__" not in file.parts]
     return [(str(file.relative_to(path.parent)), sha256_of(file)) for file in kept]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import date, datetime, timedelta
 
 from trialfleet.workflows.study.daily import Daily
 
 EARLY = timedelta(minutes=5)  # another scheduler's clock may be ahead
 DAY = timedelta(days=1)
+_COMING = 20 * 366  # days that a clock is installed for
 
 
 def due_day(daily: Daily, now: datetime) -> date:
@@ -21,6 +22,17 @@ def next_start(daily: Daily, now: datetime) -> datetime:
     """Return when the next day begins, in UTC."""
     today = daily.today(now)
     return next(begins for n in (0, 1, 2) if (begins := daily.begins(today + n * DAY)) > now)
+
+
+def next_start_text(daily: Daily, now: datetime) -> str:
+    """Return when the next day begins, in the study's zone."""
+    return f"{next_start(daily, now).astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}"
+
+
+def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
+    """Return the days that a clock is installed for, today first."""
+    today = daily.today(now)
+    return (today + n * DAY for n in range(_COMING))
 
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
 from trialfleet.files import read_record
+from trialfleet.workflows.daily.fingerprints import fingerprint_of
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
@@ -30,6 +32,7 @@ class RunsEndings:
     def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
         self._attempt = attempt
         self._files = files
+        self._study = frozen.study
         self._regions = [name for name in frozen.study.region_table if name in attempt.regions]
         self._day = frozen.day or RunsDay(date=attempt.date)
 
@@ -55,8 +58,16 @@ class RunsEndings:
         return [region for region in status.regions if region.name in self._regions]
 
     def _with_model(self, region: RegionStatus) -> Outcome:
-        ending, why = ending_with_model(self._files.region(region.slug))
-        return self._outcome(region.name, ending, why)
+        files = self._files.region(region.slug)
+        outcome = self._outcome(region.name, *ending_with_model(files))
+        if files.changed.exists() or not files.best.trained_on.exists():
+            return outcome  # nobody knows what the model was trained on
+        data = read_record(files.best.trained_on, "data")["data"]
+        return replace(
+            outcome,
+            fingerprint=fingerprint_of(self._study.data_of(region.name), data),
+            settings=self._day.settings.get(region.name),
+        )
 
     def _outcome(self, region: str, ending: Ending, why: str) -> Outcome:
         return Outcome(
@@ -66,8 +77,6 @@ class RunsEndings:
             ending=ending,
             why=why,
             run=self._attempt.run,
-            fingerprint=self._day.fingerprints.get(region),
-            settings=self._day.settings.get(region),
         )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+from calendar import monthrange
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.manager.actions import run_command
 from trialfleet.render import render_template
+from trialfleet.workflows.daily.missed import coming_days
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
@@ -91,7 +93,7 @@ class Units:
             self.timer: render_template(
                 "daily/daily.timer.j2",
                 study=study,
-                calendar=calendar(daily),
+                calendar=calendar(daily, datetime.now(UTC)),
                 catches_up=daily.missed != "none",
                 service=self.service.name,
             ),
@@ -132,19 +134,44 @@ class Units:
         return ["systemctl", *([] if self.system else ["--user"]), *words]
 
 
-def calendar(daily: Daily) -> str:
-    """Return when days begin, as systemd's OnCalendar has it."""
-    return f"*-*-* {daily.time:%H:%M}:00{' ' + daily.zone if daily.zone else ''}"
+def calendar(daily: Daily, now: datetime) -> list[str]:
+    """Return the values of systemd's OnCalendar that start each day once.
+
+    systemd has no start at a local time that does not exist. A day whose clocks go forward over
+    the time gets a value of its own.
+    """
+    zone = f" {daily.zone}" if daily.zone else ""
+    at = f"{daily.time:%H:%M}:00{zone}"
+    skipped = [day for day in coming_days(daily, now) if _is_skipped(daily, day, daily.time)]
+    fatal = [day for day in skipped if not _is_skipped(daily, day, daily.time.replace(minute=0))]
+    return [
+        *(f"{days} {at}" for days in _all_days_but(fatal, daily.today(now).year)),
+        *(f"{daily.begins(day):%Y-%m-%d %H:%M}:00 UTC" for day in skipped),
+    ]
 
 
-def explained(daily: Daily, run: Callable[[list[str]], str] = run_command) -> str:
-    """Return what systemd makes of when days begin; empty where it isn't there to say."""
-    if shutil.which("systemd-analyze") is None:
-        return ""
-    try:
-        return run(["systemd-analyze", "calendar", calendar(daily)]).rstrip()
-    except PoolError:
-        return ""
+def _is_skipped(daily: Daily, day: date, at: time) -> bool:
+    """Whether the clocks of the study's zone go forward over a time of a day."""
+    there = datetime.combine(day, at, daily.tzinfo)
+    return there.astimezone(UTC).astimezone(daily.tzinfo).time() != at
+
+
+def _all_days_but(days: list[date], first: int) -> list[str]:
+    """Return all other days as OnCalendar has them, from a year on to that of the last of `days`.
+
+    Where the clocks go forward within an hour, not at its beginning, systemd finds no start after
+    that at all (EDEADLK). So it must not look at such a day: a month that has one is told by its
+    other days.
+    """
+    months = {day.month for day in days}
+    others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)
+    found = [f"*-{others}-*" if months else "*-*-*"]
+    for year in range(first, max(days).year + 1) if days else ():
+        for month in sorted(months):
+            last = monthrange(year, month)[1]
+            kept = [f"{n:02}" for n in range(1, last + 1) if date(year, month, n) not in days]
+            found.append(f"{year}-{month:02}-{','.join(kept)}")
+    return found
 
 
 def lingers(run: Callable[[list[str]], str] = run_command) -> bool:

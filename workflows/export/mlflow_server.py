@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from trialfleet.files import read_json, write_json
 from trialfleet.workflows.export.published import ExportError, LocalModel, Published
-from trialfleet.workflows.models.card import card_of
+from trialfleet.workflows.models.card import card_of, identity_of
 from trialfleet.workflows.study.export import Keep, Mlflow
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class MlflowServer:
             "trialfleet.why": (card.get("gate") or {}).get("why"),
             **{f"version.{key}": value for key, value in (card.get("versions") or {}).items()},
             **{
-                f"data.{number}": f"{entry.get('path') or entry.get('url')} {entry.get('sha256')}"
+                f"data.{number}": f"{entry.get('path') or entry.get('url')} {identity_of(entry)}"
                 for number, entry in enumerate(card.get("data") or [])
             },
         }

@@ -9,6 +9,7 @@ from trialfleet.files import read_json
 from trialfleet.workflows.models.gate_decision import Verdict
 
 CARD = "card.json"
+_IDENTITIES = ("sha256", "version", "etag")
 
 
 def card(
@@ -27,6 +28,11 @@ def card(
     """
     verdict = gate and gate.to_json()
     return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
+
+
+def identity_of(entry: dict[str, Any]) -> str:
+    """Return what identifies the content of an entry of a card's `data`."""
+    return next((str(entry[key]) for key in _IDENTITIES if entry.get(key)), "unknown")
 
 
 def card_of(model: Path) -> dict[str, Any]:

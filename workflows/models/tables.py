@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trialfleet.workflows.models.card import identity_of
 from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import changes
 from trialfleet.workflows.models.latest import LATEST, region_of
@@ -78,8 +79,9 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "seed", str(card.get("seed", ""))
     yield "metrics", _pairs(card.get("metrics"))
     for entry in card.get("data") or []:
-        checksum = str(entry.get("sha256") or "")[:_CHECKSUM]
-        yield "data", f"{entry.get('path') or entry.get('url')}  {checksum}".rstrip()
+        place = entry.get("path") or entry.get("url")
+        yield "data", f"{place}  {identity_of(entry)[:_CHECKSUM]}"
+    yield "inputs", str(card.get("changed") or "")
     yield "trained", f"{card.get('device') or ''}  {_seconds(card.get('seconds'))}".strip()
     yield "versions", _pairs(card.get("versions"))
     if verdict:

@@ -18,7 +18,8 @@ RUN/stopped.json                  who stopped the run, if a person did
 RUN/failing.json                  why its report can't be written, if it can't
 RUN/gang.{sub,lock,log}           the keeper of its gangs, in a study whose trials are gangs
 RUN/mends.json                    what the supervisor mended
-RUN/checksums.jsonl               the checksums of the data files that were read
+RUN/inputs.json                   what the files of its code were when it was planned
+RUN/checksums.jsonl               the checksums of the files that were read
 RUN/report.html, report.json      the report
 RUN/fleet.json                    what the fleet's autoscaler did last, and what the fleet costs
 RUN/aws.json                      the AWS account of the run's own fleet, and the way to it
@@ -37,6 +38,8 @@ RUN/regions/SLUG/gate.json        whether its model became the champion, and why
 RUN/regions/SLUG/tuned.json       that its trials are done, in a study that publishes nothing
 RUN/regions/SLUG/table.npz        the rows of a CSV or Parquet file, for `trainer: tabular`
 RUN/regions/SLUG/table.json       what was found in that file, and its checksum
+RUN/regions/SLUG/inputs.json      what the files of its data were when the run was submitted
+RUN/regions/SLUG/changed.json     which of these files have changed since, if any
 RUN/regions/SLUG/trials/NODE/     a trial: see `TrialFolder`
 RUN/regions/SLUG/trials/NODE/words/  what its running job and the access point tell each other
 RUN/regions/SLUG/best/            the full training: the same files, and model/
@@ -85,9 +88,9 @@ class TrialFolder:
         return self.root / "out"
 
     @cached_property
-    def data_checksums(self) -> Path:
-        """The checksums of the data when a full training was asked for."""
-        return self.root / "data.json"
+    def trained_on(self) -> Path:
+        """What a published model was trained on, with checksums."""
+        return self.root / "trained-on.json"
 
     @cached_property
     def err(self) -> Path:
@@ -224,6 +227,16 @@ class RegionFolder:
     def table_found(self) -> Path:
         """What was found in its data when the run was planned; of `trainer: tabular` alone."""
         return self.root / "table.json"
+
+    @cached_property
+    def inputs(self) -> Path:
+        """What the files of its data were when the run was submitted."""
+        return self.root / "inputs.json"
+
+    @cached_property
+    def changed(self) -> Path:
+        """Which files of its data, or of the code, have changed since; absent until one has."""
+        return self.root / "changed.json"
 
     @cached_property
     def published(self) -> Path:
@@ -431,6 +444,11 @@ class RunFolder:
     def start(self) -> Path:
         """The program that starts the trainer in a trial's sandbox."""
         return self.root / "start"
+
+    @cached_property
+    def inputs(self) -> Path:
+        """What the files of its code were when it was planned."""
+        return self.root / "inputs.json"
 
     @cached_property
     def code(self) -> Path:

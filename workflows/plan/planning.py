@@ -27,6 +27,7 @@ from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import StudyGraph, graph_of
+from trialfleet.workflows.plan.inputs import freeze_code, freeze_data
 from trialfleet.workflows.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.plan.run_texts import texts_of
 from trialfleet.workflows.run_place import usable_place
@@ -242,7 +243,9 @@ def _write_beside(
         if former:
             write_atomic(RunFolder(beside).former, former_as_text(former))
         _copy_code(beside / folder.code.name, [*code, *_helpers(frozen.study)])
+        freeze_code(RunFolder(beside))
         _make_trial_folders(RunFolder(beside), graph)
+        freeze_data(RunFolder(beside), frozen.study)
         if frozen.study.notify:
             RunFolder(beside).alerts.mkdir(mode=0o700)
         if frozen.study.export:

@@ -18,6 +18,7 @@ from trialfleet.sections import bytes_of
 from trialfleet.workflows.costs.cost import PRICED_BY
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.inputs import inputs_of
 from trialfleet.workflows.study.paths import sandbox_name
 from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
@@ -80,7 +81,7 @@ def write_trial(
             attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
             prefix = "/".join([gang.checkpoints.rstrip("/"), study.name, run, *trial, attempt])
             job_files.write_json(place.gang_store, {"schema": 1, "prefix": prefix})
-    data = _data(study, folder, order.region)
+    data = inputs_of(study, folder, order.region)
     contract = _contract(run, study, order, [sandbox_name(d) for d in data])
     job_files.write_json(place.trial_json, contract)
     job_files.write(place.submit, submit_text(run, study, folder, place, order))
@@ -158,17 +159,11 @@ def _contract(run: str, study: Study, order: TrialOrder, data: list[str]) -> dic
     }
 
 
-def _data(study: Study, folder: RunFolder, region: str) -> list[str]:
-    """Return what the trial reads: the region's data, or the table that was made of it."""
-    table = folder.region(region_slug(region)).table
-    return [str(table)] if table.exists() else study.data_of(region)
-
-
 def submit_text(
     run: str, study: Study, folder: RunFolder, place: TrialFolder, order: TrialOrder
 ) -> str:
     """Return a trial's submit file; it is to be submitted in the trial's folder."""
-    data = _data(study, folder, order.region)
+    data = inputs_of(study, folder, order.region)
     trainer = study.trainer
     minutes = trainer.minutes if isinstance(trainer, Trainer) else None
     files = [d for d in data if not d.startswith(URL_PREFIXES)]

@@ -210,6 +210,7 @@ class RegionReport:
         gate_worse: whether it measured worse than the former one all the same.
         holdout: how far the full training's validation and test losses are apart, where rows don't
             explain that.
+        changed: which files of its data or code have changed since the run was submitted, if any.
         best_trial: number of the best trial.
         baseline_trial: number of the trial with the default settings.
         compute_seconds: how long its trials and its full training kept slots busy, in all.
@@ -263,6 +264,7 @@ class RegionReport:
     trials: tuple[Trial, ...]
     final_stays: tuple[Stay, ...] = ()
     holdout: str | None = None
+    changed: str | None = None
 
     @property
     def finished(self) -> int:

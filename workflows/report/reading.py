@@ -153,6 +153,7 @@ def _region(
         gate=clean(region.gate),
         gate_worse=region.gate_worse,
         holdout=clean(region.holdout),
+        changed=clean(region.changed),
         best_trial=None if best is None else best.number,
         baseline_trial=None if baseline is None else baseline.number,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),

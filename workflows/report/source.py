@@ -38,6 +38,7 @@ class RegionSource:
         in_force: the model that `latest` means; None where there is none.
         previous: an earlier run's model that measured better; None without any.
         holdout: how far the full training's losses are apart, where rows don't explain that.
+        changed: which files of its data or code have changed since the run was submitted, if any.
         data: its files.
         stays: the executions of its trials' jobs, those that were lost among them, by the trials'
             numbers; a trial that isn't there is drawn by what the study has of its job.
@@ -63,6 +64,7 @@ class RegionSource:
     in_force: Path | None = None
     previous: Path | None = None
     holdout: str | None = None
+    changed: str | None = None
     data: Sequence[str] = ()
     stays: Mapping[int, Sequence[Stay]] = field(default_factory=dict)
     final_stays: Sequence[Stay] = ()

@@ -108,6 +108,8 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {region.drift}", "yellow"
     if region.holdout:
         yield f": {region.holdout}", "yellow"
+    if region.changed:
+        yield f": {region.changed}", "yellow"
 
 
 def _alike(

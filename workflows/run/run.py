@@ -19,6 +19,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
 from trialfleet.workflows.journal.reopening import reopen_day_of
 from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.plan.inputs import freeze_data
 from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.run.records import BestSettings, TrialRecord, best_of, record_of
@@ -155,12 +156,13 @@ class Run:
                     f"{str(self.folder)!r} was submitted before and is {state}; "
                     "a run that isn't over goes on with: trialfleet resume"
                 )
-            check_ours(load_frozen(self._files.study), self._files)
+            check_ours(frozen := load_frozen(self._files.study), self._files)
             if not anyway and (why := self.check_pool().hopeless):
                 raise InputError(
                     f"{why}. Change the study's resources or accelerator and plan anew; or, if "
                     "such slots are to come, give --anyway"
                 )
+            freeze_data(self._files, frozen.study)
             return mend.submit(self._files)
 
     def resume(self) -> str:

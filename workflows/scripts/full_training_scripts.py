@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
@@ -12,13 +14,13 @@ from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.outcome import Complete, Unpaid
 from trialfleet.workflows.attempts.retries import Attempts
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
-from trialfleet.workflows.plan.checksums import DataChecksums
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.plan.table_findings import source_of_table
+from trialfleet.workflows.plan.inputs import inputs_of
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import log_of, note_final_failure, noted_failures, see
 from trialfleet.workflows.status.region_state import NO_MODEL, noted
+from trialfleet.workflows.study.spec import URL_PREFIXES
 
 
 class FinalScripts:
@@ -26,10 +28,9 @@ class FinalScripts:
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
-        self._checksums = DataChecksums(studies.folder.checksums)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Hand out the best settings once the data's checksums are known."""
+        """Hand out the best settings."""
         best = self._best_of(slug)
         if isinstance(best, Reply):
             return best
@@ -43,16 +44,12 @@ class FinalScripts:
                 slug, f"not trained in full, as {other} with the same trainer: {NO_MODEL}"
             )
         try:
-            data = source_of_table(files) or self._checksums.of(
-                self._study.data_of(self._studies.regions[slug].name)
-            )
+            self._look_for_data(slug)
         except OSError as error:
             raise InputError(f"{DATA_UNREADABLE}: {words_of(error)}") from error
-        if data is None:
-            return Reply(EXITS["defer"], f"{node}: waits for the checksums of the region's data")
         self._studies.go_on(slug)
         files.verdict.unlink(missing_ok=True)  # of a training before this one
-        job_files.write_json(files.best.data_checksums, data)
+        files.best.trained_on.unlink(missing_ok=True)
         avoid = node_faults.to_avoid(self._study, noted_failures(files.best))
         self._studies.write(slug, node, files.best, best, "final", avoid)
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
@@ -114,6 +111,16 @@ class FinalScripts:
         if any(self._folder.region(slug).published.exists() for slug in self._studies.regions):
             return None
         return str(read_record(self._folder.no_model, "region")["region"])
+
+    def _look_for_data(self, slug: str) -> None:
+        """Look for the files of a region's data.
+
+        Raises:
+            OSError: one can't be found.
+        """
+        for place in inputs_of(self._study, self._folder, self._studies.regions[slug].name):
+            if not place.startswith(URL_PREFIXES):
+                Path(place).stat()
 
     def _stop_unpaid(self, slug: str, reason: str) -> Reply:
         return self._studies.stop(slug, f"the best settings are not trained in full: {reason}")

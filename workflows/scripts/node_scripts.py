@@ -42,6 +42,7 @@ from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.plan.inputs import note_changes
 from trialfleet.workflows.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
@@ -58,6 +59,7 @@ IDLE_SECONDS = 900.0
 # What begins something new waits while the disk is nearly full: HTCondor must be able to write its
 # logs to the end of what runs.
 _BEGINNINGS = {"begin", "ask", "ask-best", "ask-gate"}
+_ENDS_OF_JOBS = {"tell", "tell-best", "tell-gate"}
 _OF_REGION = {"begin", "end"}  # their node is the region's, in the whole run's graph
 
 log = logging.getLogger(__name__)
@@ -159,6 +161,8 @@ class NodeScripts:
             return Reply(EXITS["defer"], f"no space for {' '.join(arguments)}: {space}")
         if owner := self._other_owner():
             return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
+        if operation in _ENDS_OF_JOBS:
+            note_changes(self._folder, arguments[0])
         return self._operations[operation](*arguments)
 
     def idle(self) -> bool:

@@ -210,8 +210,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
         "params": trial["params"],
         "seed": trial["seed"],
         "objective": trial["objective"],
-        # as they were when the training was asked for
-        "data": job_files.read_json(best.data_checksums, job_files.MOST_NOTES),
+        **job_files.read_record(best.trained_on, "data", "code"),
         "device": result.device,
         "seconds": result.seconds,
         "versions": {

@@ -20,6 +20,7 @@ from trialfleet.workflows.models.listing import drift_of
 from trialfleet.workflows.output import say
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS, PUBLISH_RETRIES
+from trialfleet.workflows.plan.inputs import trained_on
 from trialfleet.workflows.scripts import gate
 from trialfleet.workflows.scripts.publish import publish
 from trialfleet.workflows.status.status import open_run
@@ -40,6 +41,8 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         frozen = load_frozen(folder.study)
         if moved := adopt(frozen.study):
             print(moved)
+        if not files.best.trained_on.exists():  # or another attempt told so
+            write_json(files.best.trained_on, trained_on(folder, slug, frozen.study))
         found = gate.verdict(frozen, files, slug)
         published = publish(frozen, slug, files.best, found)
     except (InputError, OSError) as error:

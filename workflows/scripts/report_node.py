@@ -127,6 +127,7 @@ def _region(
         gate=str(status.gate) if status.gate else None,
         gate_worse=status.gate is not None and status.gate.is_worse,
         holdout=status.holdout,
+        changed=status.changed,
         stopped=status.reason,
         final=final_metrics(files),
         final_job=read_job(files.best.log),

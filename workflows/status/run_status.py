@@ -46,6 +46,7 @@ class RegionStatus:
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
         holdout: how far its full training's validation and test losses are apart, where rows don't
             explain that.
+        changed: which files of its data or code have changed since the run was submitted, if any.
         drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
             latest.
@@ -81,6 +82,7 @@ class RegionStatus:
     gate: Passed | None = None
     drift: str | None = None
     holdout: str | None = None
+    changed: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
     cause: Cause | None = None
     cut_off: int = 0

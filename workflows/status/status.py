@@ -308,6 +308,7 @@ class StatusReader:
             gate=gate_of(files, self._frozen.study),
             drift=noted(files.published, "drift"),
             holdout=self._holdout(files) if published else None,
+            changed=noted(files.changed, "reason"),
             running_trials=running_trials(files, region, queued, self._metric),
             usd=region_usd(files, trials, queued, self._frozen.study),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),

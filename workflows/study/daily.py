@@ -108,13 +108,11 @@ class RunsDay(BaseModel):
     Attributes:
         date: what `{date}` stands for in the study's data.
         deadline: from then on no trial begins; None: there is none.
-        fingerprints: of each region's data when the run was planned, where they are known.
         settings: of each region: a fingerprint of all else that decides what is trained.
     """
 
     date: date
     deadline: AwareDatetime | None = None
-    fingerprints: dict[str, str] = {}
     settings: dict[str, str] = {}
 
     def refusal(self, now: datetime) -> str | None:

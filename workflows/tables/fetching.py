@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from trialfleet.workflows.study.spec import URL_PREFIXES
@@ -43,7 +43,31 @@ def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
         yield path
 
 
+def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
+    """Return an object's `etag`, `bytes`, `modified` and, where it has one, `version`.
+
+    Raises:
+        UnreachableError: the object can't be had.
+        OSError: the files of the keys can't be read.
+    """
+    with _object_of(url, keys) as (client, place):
+        found = client.head_object(**place)
+    return {
+        "etag": found["ETag"].strip('"'),
+        "bytes": found["ContentLength"],
+        "modified": found["LastModified"].isoformat(),
+        **({"version": found["VersionId"]} if "VersionId" in found else {}),
+    }
+
+
 def _download(url: str, keys: S3Keys | None, path: Path) -> None:
+    with _object_of(url, keys) as (client, place):
+        client.download_file(**place, Filename=str(path))
+
+
+@contextmanager
+def _object_of(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Give a client of S3, and bucket and key of an object; its errors are `UnreachableError`s."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -61,7 +85,7 @@ def _download(url: str, keys: S3Keys | None, path: Path) -> None:
     try:
         session = boto3.Session(aws_access_key_id=key_id, aws_secret_access_key=secret)
         client = session.client("s3", config=config)
-        client.download_file(parts.netloc, unquote(parts.path.lstrip("/")), str(path))
+        yield client, {"Bucket": parts.netloc, "Key": unquote(parts.path.lstrip("/"))}
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         why = {"404": "there is no such object", "403": "the keys of s3: may not read it"}

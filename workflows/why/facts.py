@@ -177,6 +177,7 @@ class RegionFacts:
         gate: what the gate found of a model that it let pass.
         gate_worse: whether that measured worse than the model before it.
         holdout: how far its losses are apart, where rows don't explain that.
+        changed: which files of its data or code have changed since the run was submitted.
         moved: the change of `latest` that brought its model into force, or took it out of that,
             whichever was last; None: it never was in force, or nothing of that is known.
         failing: the scripts of its nodes that fail at this moment.
@@ -206,6 +207,7 @@ class RegionFacts:
     gate: str = ""
     gate_worse: bool = False
     holdout: str = ""
+    changed: str = ""
     published: str = ""
     moved: Change | None = None
     failing: tuple[FailingScript, ...] = ()

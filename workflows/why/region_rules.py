@@ -57,7 +57,9 @@ def why_region(run: RunFacts, region: RegionFacts) -> Answer:
         lambda: _waits(run, region),
         lambda: _goes_on(run, region),
     )
-    return next(answer for rule in rules if (answer := rule()))
+    found = next(answer for rule in rules if (answer := rule()))
+    also = filter(None, (region.changed,))
+    return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
 
 
 def _answer(
@@ -181,7 +183,7 @@ def what_else(region: RegionFacts, answer: Answer) -> list[str]:
 
 
 def _notes(region: RegionFacts) -> tuple[str, ...]:
-    return (region.holdout,) if region.holdout else ()
+    return tuple(filter(None, (region.holdout, region.changed)))
 
 
 def _kept(run: RunFacts, region: RegionFacts) -> Answer:

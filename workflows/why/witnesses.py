@@ -131,6 +131,7 @@ class RunWitnesses:
             gate=str(status.gate or ""),
             gate_worse=bool(status.gate and status.gate.is_worse),
             holdout=status.holdout or "",
+            changed=status.changed or "",
             published=status.published or "",
             moved=_moved(status.published),
             failing=status.failing,

@@ -38,7 +38,7 @@ from trialfleet.workflows.daily.units import Units
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.models.gate_decision import Passed
-from trialfleet.workflows.plan.checksums import DataChecksums
+from trialfleet.workflows.plan.checksums import Checksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.status.states import RunState, Stage
@@ -87,7 +87,7 @@ def test_a_day_without_any_data_ends_without_a_run(here: Path) -> None:
 def trained(here: Path, days: Days, day: date) -> None:
     """Record that a day trained a model of each region, as its run would."""
     study = load_study(here / "study.yaml", day)
-    checksums = DataChecksums(days.folder.checksums)
+    checksums = Checksums(days.folder.checksums)
     one = Attempt(
         date=day, attempt=1, run=str(day), regions=("A", "NO"), started=NOON, deadline=None
     )

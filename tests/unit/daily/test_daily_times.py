@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from datetime import UTC, date, datetime
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
@@ -14,7 +17,7 @@ from trialfleet.errors import PoolError
 from trialfleet.workflows.daily.crontab import cron_keys
 from trialfleet.workflows.daily.missed import days_to_do, due_day, next_start
 from trialfleet.workflows.daily.start import write_start
-from trialfleet.workflows.daily.units import Units, calendar, explained
+from trialfleet.workflows.daily.units import Units, calendar
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily, RunsDay
 
@@ -50,6 +53,7 @@ def test_the_next_start_is_after_now_also_where_clocks_change() -> None:
     assert next_start(daily(), at("2026-11-22T01:30")) == at("2026-11-23T01:30")
     assert next_start(daily(), at("2026-11-22T01:29")) == at("2026-11-22T01:30")
     assert next_start(daily(), at("2026-10-24T12:00")) == at("2026-10-25T00:30")  # it comes twice
+    assert next_start(daily(), at("2027-03-27T12:00")) == at("2027-03-28T01:30")  # it never comes
 
 
 @pytest.mark.parametrize(
@@ -82,13 +86,170 @@ def test_htcondors_job_starts_at_the_studys_minute(monkeypatch: pytest.MonkeyPat
     assert cron_keys(daily(missed="none"), now) in {("0,1", "30")}  # the machine's time is UTC
 
 
+def test_a_day_whose_time_does_not_exist_gets_a_start_of_its_own() -> None:
+    now = at("2026-11-22T12:00")
+    usual, first, *others = calendar(daily(), now)
+    assert (usual, first) == ("*-*-* 02:30:00 Europe/Oslo", "2027-03-28 01:30:00 UTC")
+    assert len(others) == 19
+    assert calendar(daily(zone=None, at="7:05"), now) == ["*-*-* 07:05:00"]
+    inside = calendar(daily(zone="Pacific/Chatham", at="2:50"), at("2026-09-28T00:00"))
+    assert inside[0] == "*-01,02,03,04,05,06,07,08,10,11,12-* 02:50:00 Pacific/Chatham"
+    assert inside[1].startswith("2026-09-01,"), "the rest of this month"
+
+
 @needs_systemd
-@pytest.mark.parametrize("zone", [None, "Europe/Oslo", "UTC"])
-def test_systemd_reads_when_days_begin(zone: str | None) -> None:
-    output = explained(daily(zone=zone))
-    assert "02:30:00" in output
-    assert "Next elapse" in output
-    assert calendar(daily(zone=None, at="7:05")) == "*-*-* 07:05:00"
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("zone", "time_of_day"),
+    [
+        ("Europe/Oslo", "02:30"),
+        ("Europe/Oslo", "03:00"),
+        ("America/New_York", "02:00"),
+        ("Africa/Cairo", "00:15"),
+        ("Australia/Lord_Howe", "02:15"),
+        ("Pacific/Chatham", "02:50"),  # the clocks go forward at 02:45
+        ("Pacific/Apia", "02:30"),
+        ("Asia/Kathmandu", "02:30"),
+    ],
+)
+def test_systemd_starts_each_day_when_the_study_promises(zone: str, time_of_day: str) -> None:
+    check_systemd_keeps_the_promise(zone, [time_of_day], [date(2027, 1, 1), *changes(zone)[:4]])
+
+
+@needs_systemd
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_systemd_starts_each_day_when_the_study_promises_in_every_zone_for_20_years() -> None:
+    hours = (0, 1, 2, 3, 12, 23)
+    times = [f"{hour}:{minute:02}" for hour in hours for minute in (0, 15, 30, 45)]
+    for zone in zones_with_different_clocks():
+        check_systemd_keeps_the_promise(zone, times, changes(zone))
+
+
+def check_systemd_keeps_the_promise(zone: str, times: list[str], days: Iterable[date]) -> None:
+    """Compare the starts of systemd with those of `next_start`, in the days around each of `days`.
+
+    systemd is asked about several of our times at once.
+    """
+    studies = [daily(zone=zone, at=time_of_day) for time_of_day in times]
+    values = [calendar(one, at("2026-11-25T00:00")) for one in studies]
+    for day in days:
+        base = datetime(day.year, day.month, day.day, tzinfo=UTC) - timedelta(days=2)
+        promised = [promised_starts(one, base, base + timedelta(days=5)) for one in studies]
+        found = systemds_starts(values, base, base + timedelta(days=5))
+        assert found == promised, (zone, day)
+
+
+def promised_starts(settings: Daily, base: datetime, end: datetime) -> list[datetime]:
+    starts = [next_start(settings, base)]
+    while (following := next_start(settings, starts[-1])) <= end:
+        starts.append(following)
+    return starts
+
+
+def systemds_starts(values: list[list[str]], base: datetime, end: datetime) -> list[list[datetime]]:
+    """Return what `systemd-analyze calendar` prints for each of several timers, in order."""
+    near = [[one for one in each if _is_near(one, base, end)] for each in values]
+    words = [value for each in near for value in each]
+    base = base.replace(tzinfo=None)
+    printed = subprocess.run(
+        ["systemd-analyze", "calendar", f"--base-time={base} UTC", "--iterations=7", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "TZ": "UTC", "LC_ALL": "C"},
+    ).stdout
+    blocks = iter(printed.split("\n\n"))
+    found = []
+    for each in near:
+        starts = [start for _ in each for start in _starts_in(next(blocks)) if start <= end]
+        found.append(sorted(starts))
+        assert len(set(starts)) == len(starts), "a day is started twice"
+    return found
+
+
+def _is_near(value: str, base: datetime, end: datetime) -> bool:
+    """Whether a value may start a day then; a timer of systemd passes over what is over."""
+    return value.startswith("*") or value[:7] in {f"{base:%Y-%m}", f"{end:%Y-%m}"}
+
+
+def _starts_in(block: str) -> Iterator[datetime]:
+    for line in block.splitlines():
+        label, _, text = line.strip().partition(": ")
+        if (label == "Next elapse" or label.startswith("Iter.")) and text.strip() != "never":
+            yield datetime.strptime(text.strip(), "%a %Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
+
+
+def changes(zone: str) -> list[date]:
+    """Return the days of the next 20 years on which a zone's clocks are set."""
+    there = ZoneInfo(zone)
+    days = [date(2026, 11, 25) + timedelta(days=n) for n in range(20 * 365)]
+    offsets = [datetime(d.year, d.month, d.day, 12, tzinfo=there).utcoffset() for d in days]
+    return [days[n] for n in range(1, len(days)) if offsets[n] != offsets[n - 1]]
+
+
+def zones_with_different_clocks() -> list[str]:
+    """Return the zones that this machine knows, one for each way in which clocks are set."""
+    found: dict[object, str] = {}
+    for name in sorted(available_timezones()):
+        noon = datetime(2026, 11, 25, 12, tzinfo=ZoneInfo(name))
+        days = changes(name)
+        offsets = [noon.replace(year=d.year, month=d.month, day=d.day).utcoffset() for d in days]
+        found.setdefault((noon.utcoffset(), tuple(days), tuple(offsets)), name)
+    return list(found.values())
+
+
+@needs_systemd
+@pytest.mark.slow
+def test_systemd_knows_every_zone_that_a_study_may_name() -> None:
+    values = [f"*-*-* 02:30:00 {name}" for name in sorted(available_timezones())]
+    subprocess.run(["systemd-analyze", "calendar", *values], check=True, capture_output=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_htcondors_cron_starts_each_day_when_the_study_promises_in_every_zone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine's zone is the study's: then a time may be missing, or come twice, for both."""
+    for zone in zones_with_different_clocks():
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        for time_of_day, missed in (("0:15", "none"), ("2:15", "none"), ("2:30", "latest")):
+            settings = daily(zone=None, at=time_of_day, missed=missed)
+            for day in changes(zone)[:4]:
+                base = datetime(day.year, day.month, day.day, tzinfo=UTC) - timedelta(days=2)
+                starts = crons_starts(cron_keys(settings, base), base, base + timedelta(days=6))
+                for promised in promised_starts(settings, base, base + timedelta(days=5)):
+                    late = [start - promised for start in starts if start >= promised]
+                    assert min(late) < timedelta(minutes=4), (zone, time_of_day, promised)
+    monkeypatch.undo()
+    time.tzset()
+
+
+def crons_starts(keys: tuple[str, str], base: datetime, end: datetime) -> list[datetime]:
+    """Return when the schedd starts a job with these keys, by the rule of its condor_crontab.cpp.
+
+    It looks for the next local time that fits, and starts two minutes from now where `mktime` says
+    that this is over.
+    """
+    hours = range(24) if keys[0] == "*" else sorted(map(int, keys[0].split(",")))
+    minutes = sorted(map(int, keys[1].split(",")))
+    moment, starts = int(base.timestamp()), []
+    while moment < end.timestamp():
+        moment += 60 - moment % 60
+        local = time.localtime(moment)
+        fitting = (
+            (day, hour, minute)
+            for day in (local.tm_mday, local.tm_mday + 1)
+            for hour in hours
+            for minute in minutes
+            if (day, hour, minute) >= (local.tm_mday, local.tm_hour, local.tm_min)
+        )
+        found = time.mktime((local.tm_year, local.tm_mon, *next(fitting), 0, 0, 0, -1))
+        moment = int(found) if found >= moment else moment + 120
+        starts.append(datetime.fromtimestamp(moment, UTC))
+    return starts
 
 
 @needs_systemd
@@ -115,6 +276,7 @@ def test_systemd_takes_the_units_whatever_their_folder_is_called(
     assert "demo" not in verified.stderr, verified.stderr
     assert "a 'b' %%h; $$HOME ü/runs/demo/daily.start\"" in units.service.read_text()
     assert "Persistent=false" in units.timer.read_text()
+    assert units.timer.read_text().count("\nOnCalendar=") == 21, "one for each spring"
     assert units.remove()
     assert not units.remove()
     assert list(units.place.iterdir()) == []

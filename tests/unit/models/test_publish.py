@@ -95,7 +95,7 @@ def best(tmp_path: Path) -> TrialFolder:
         '{"region": "A", "trial": 3, "params": {"x": 0.5}, "seed": 7, "objective": {}}'
     )
     best.result.write_text(RESULT)
-    write_json(best.data_checksums, DATA)
+    write_json(best.trained_on, {"data": DATA, "code": []})
     return best
 
 
@@ -455,7 +455,7 @@ def test_an_attempt_that_ended_before_the_switch_is_taken_up(
         ("model/deep/weights", "w2"),  # size and time are the same: only the bytes tell
         ("model/more", ""),
         ("result.json", RESULT.replace("0.25", "0.125")),
-        ("data.json", "[]"),
+        ("trained-on.json", '{"data": [], "code": []}'),
         ("trial.json", '{"region": "A", "trial": 4, "params": {}, "seed": 7, "objective": {}}'),
     ],
 )

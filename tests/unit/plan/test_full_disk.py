@@ -48,7 +48,7 @@ def test_a_model_that_meets_a_full_disk_does_not_stop_its_region(
     monkeypatch.setattr(publish_node, "adopt", lambda _: None)
     monkeypatch.setattr(publish_node, "publish", lambda *_: full())
     folder = RunFolder(tmp_path)
-    folder.region("A").root.mkdir(parents=True)
+    folder.region("A").best.root.mkdir(parents=True)
     with pytest.raises(OSError, match="No space left"):
         publish_node.publish_region(folder, "A")
     assert not folder.region("A").stopped.exists()

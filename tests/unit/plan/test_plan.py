@@ -53,7 +53,7 @@ def contents(folder: RunFolder) -> dict[str, str]:
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name not in {"inputs.json", "checksums.jsonl"}  # inodes, times
     }
 
 

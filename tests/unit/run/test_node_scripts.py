@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 import errno
-import hashlib
 import io
 import json
 import os
-import threading
 import unittest.mock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -28,7 +26,7 @@ from trialfleet.optimizer import ownership
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.watching import show_end
-from trialfleet.workflows.plan import checksums, trial_files
+from trialfleet.workflows.plan import trial_files
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.report import render_page
@@ -161,7 +159,7 @@ def test_a_job_knows_the_days_deadline_unless_it_is_a_full_training(scripts: Scr
     for node in ("A.l1.t01", "A.l1.t02", "A.l1.t03"):
         late.ask(node)
         late.finish(node)
-    ask_best_until_it_is_known(late)
+    late.call("ask-best", "A", "A.best")
     at = f"time() >= {int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())}"
     assert at in late.trial("A.l1.t01").submit.read_text()
     assert at not in late.folder.region("A").best.submit.read_text()
@@ -533,123 +531,18 @@ def test_a_model_that_cant_be_published_stops_its_region_and_says_why(
     assert reason in capsys.readouterr().out
 
 
-class Reads:
-    """Counts the files that are read, and lets none be read to its end while the gate is shut."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.files: list[str] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self._read = checksums.sha256_of
-        monkeypatch.setattr(checksums, "sha256_of", self)
-        monkeypatch.setattr(checksums, "PATIENCE_SECONDS", 0.05)
-
-    def __call__(self, path: Path) -> str:
-        self.files.append(path.name)
-        assert self.gate.wait(60)
-        return self._read(path)
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
-    shut = Reads(monkeypatch)
-    yield shut
-    shut.gate.set()
-
-
-def ask_best_until_it_is_known(scripts: Scripts, region: str = "A") -> list[dict[str, object]]:
-    """Do as DAGMan does, but don't sleep for 10 s."""
-    while (reply := scripts.call("ask-best", region, f"{region}.best")).exit_code:
-        assert reply.exit_code == EXITS["defer"], reply.message
-        assert not scripts.folder.region(region).best.submit.exists()
-    data: list[dict[str, object]]
-    data = json.loads(scripts.folder.region(region).best.data_checksums.read_text())
-    return data
-
-
-@pytest.fixture
-def two(make_run: MakeRun, work: Path) -> Scripts:
-    """Two regions with data, the first of which has a complete trial."""
-    for name in ("A", "B"):
-        (work / f"{name}.csv").write_text(f"{name}\n")
-    data: dict[str, Any] = {"data": str(work / "{region}.csv"), "regions": ["A", "B"]}
-    scripts = Scripts(make_run(budget={"trials": 3, "lanes": 1}, **data))
+def test_data_that_is_gone_is_named_and_looked_for_again(make_run: MakeRun, work: Path) -> None:
+    (work / "A.csv").touch()
+    scripts = Scripts(make_run(budget={"trials": 3, "lanes": 1}, data="A.csv"))
     scripts.ask("A.l1.t01")
     scripts.finish("A.l1.t01")
-    return scripts
-
-
-def test_other_regions_are_answered_while_a_regions_data_is_read(
-    two: Scripts, reads: Reads
-) -> None:
-    reads.gate.clear()
-    for _ in range(3):  # DAGMan comes back every 10 s
-        assert two.call("ask-best", "A", "A.best").exit_code == EXITS["defer"]
-        assert two.call("ask", "B", "B.l1.t01").exit_code == EXITS["done"]
-    reads.gate.set()
-    (data,) = ask_best_until_it_is_known(two)
-    assert data["sha256"] == hashlib.sha256(b"A\n").hexdigest()
-    assert reads.files == ["A.csv"]
-
-
-def test_a_file_is_read_once_per_change_whatever_service_asks(
-    two: Scripts, reads: Reads, work: Path
-) -> None:
-    before = ask_best_until_it_is_known(two)
-    with two.folder.checksums.open("a") as cache:  # the end of one that was killed
-        cache.write('\n{"path": "/da')
-    two.handler = NodeScripts(two.folder)
-    assert ask_best_until_it_is_known(two) == before
-    assert reads.files == ["A.csv"]
-    (work / "A.csv").write_text("tomorrow's\n")
-    two.handler = NodeScripts(two.folder)
-    assert ask_best_until_it_is_known(two) != before
-    two.handler = NodeScripts(two.folder)
-    ask_best_until_it_is_known(two)
-    assert reads.files == ["A.csv", "A.csv"]
-
-
-def test_what_was_read_long_ago_is_looked_at_again(
-    two: Scripts, reads: Reads, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads.gate.clear()
-    assert two.call("ask-best", "A", "A.best").exit_code == EXITS["defer"]
-    reads.gate.set()
-    monkeypatch.setattr(checksums, "FRESH_SECONDS", 0.0)  # DAGMan was away for an hour
-    (work / "A.csv").write_text("an hour later\n")
-    monkeypatch.setattr(checksums, "PATIENCE_SECONDS", 60.0)
-    two.handler._final._checksums._asked[(str(work / "A.csv"),)].result(60)
-    (data,) = ask_best_until_it_is_known(two)
-    assert data["sha256"] == hashlib.sha256(b"an hour later\n").hexdigest()
-
-
-def test_a_file_that_changes_whenever_it_is_read_has_no_checksum(
-    two: Scripts, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def written_meanwhile(path: Path) -> str:
-        with path.open("a") as file:
-            file.write("more\n")
-        return "of something that is no more"
-
-    monkeypatch.setattr(checksums, "sha256_of", written_meanwhile)
-    (data,) = ask_best_until_it_is_known(two)
-    assert data["sha256"] is None
-
-
-def test_data_that_cant_be_read_is_named_and_tried_again(
-    two: Scripts, reads: Reads, work: Path
-) -> None:
-    reads.gate.clear()
-    assert two.call("ask-best", "A", "A.best").exit_code == EXITS["defer"]
     (work / "A.csv").rename(work / "elsewhere")
-    reads.gate.set()
-    while "checksums" in (reply := two.call("ask-best", "A", "A.best")).message:
-        pass
+    reply = scripts.call("ask-best", "A", "A.best")
     assert reply.exit_code == EXITS["defer"]
     gone = f"the data can't be read: {work / 'A.csv'}: No such file or directory"
     assert reply.message == f"A.best: {gone}; it will be tried again"
     (work / "elsewhere").rename(work / "A.csv")
-    ask_best_until_it_is_known(two)
+    assert scripts.call("ask-best", "A", "A.best").exit_code == EXITS["done"]
 
 
 def test_without_a_complete_trial_there_is_nothing_to_train(scripts: Scripts) -> None:
