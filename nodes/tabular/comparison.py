@@ -177,6 +177,13 @@ def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
         if (name in columns.numeric) is not (name in wanted.numeric):
             now, then = ("numbers", "categories")[:: 1 if name in columns.numeric else -1]
             raise ValueError(f"the column {name!r} holds {now}; the model takes {then}")
-        if columns.kinds.get(name) != wanted.kinds.get(name):
-            now, then = (each.kinds.get(name, "number or text") for each in (columns, wanted))
+        now, then = (_unit(each.kinds.get(name, "number or text")) for each in (columns, wanted))
+        if now != then:
             raise ValueError(f"the column {name!r} is read as {now}; the model takes {then}")
+
+
+def _unit(kind: str) -> str:
+    """Return what a kind of cells comes to, however they are written."""
+    if "%" in kind:
+        return "date"
+    return "number or text" if kind.startswith("decimal_") else kind

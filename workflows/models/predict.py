@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import csv
-import io
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import polars as pl
 
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables import cells, csv_rows
 from trialfleet.workflows.tables.building import encode
-from trialfleet.workflows.tables.reading import (
-    UnreadableTableError,
-    check_names,
-    format_of,
-    read_rows,
-    separator_of,
-)
+from trialfleet.workflows.tables.reading import PARQUET, read_rows
+
+_PREDICTED = "\0"  # among the columns of a file, none of which can have this name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +23,6 @@ if TYPE_CHECKING:
 
     from trialfleet.nodes.tabular.predict import Model
     from trialfleet.nodes.tabular.table import Columns
-
-BATCH = 65536  # rows in memory at once
 
 
 def predict(folder: Path, rows: Iterable[Mapping[str, object]]) -> list[float] | list[str]:
@@ -123,21 +115,13 @@ def predict_file(
 
     model = load_model(folder)
     try:
-        if _is_parquet(rows):
-            return _copy_frame(model, read_rows(rows, "parquet"), out, unknown)
-        return _copy_csv(model, rows, out, unknown)
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise ValueError(f"{rows}: is no text in UTF-8: it has the byte 0x{byte:02x}") from error
-    except (ValueError, csv.Error) as error:
+        if rows.name.lower().endswith(PARQUET):
+            frame = read_rows(rows, "parquet")
+            return _copy(model, frame.columns, frame.iter_slices(csv_rows.BATCH), out, unknown)
+        with csv_rows.opened_csv(rows) as opened:
+            return _copy(model, opened.header, opened.frames, out, unknown)
+    except ValueError as error:
         raise ValueError(f"{rows}: {error}") from error
-
-
-def _is_parquet(rows: Path) -> bool:
-    try:
-        return format_of(rows.name) == "parquet"
-    except UnreadableTableError:  # a pipe, perhaps
-        return False
 
 
 def _predictions(
@@ -152,57 +136,27 @@ def _predictions(
     return model.predict(numeric, categorical)
 
 
-def _copy_csv(model: Model, rows: Path, out: TextIO, unknown: UnknownCategories | None) -> int:
-    """Copy the cells as they stand, a batch at a time; the file may be a pipe."""
-    count = 0
-    with rows.open(encoding="utf-8-sig", newline="") as file:
-        first = file.readline()
-        separator = separator_of(first)
-        reader = csv.reader(itertools.chain([first], file), delimiter=separator)
-        header = next(reader, [])
-        model.columns.check_header(header)
-        check_names(header)
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*header, f"predicted_{model.columns.target}"])
-        for batch in _batches(row for row in reader if row):
-            _check_lengths(batch, len(header), count + 1)
-            frame = pl.DataFrame(batch, schema=dict.fromkeys(header, pl.String), orient="row")
-            predictions = _predictions(model, frame, count + 1, unknown)
-            for row, value in zip(batch, map(_short, predictions), strict=True):
-                writer.writerow([*row, value])
-            count += len(batch)
-    return count
-
-
-def _batches(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
-    while batch := list(itertools.islice(rows, BATCH)):
-        yield batch
-
-
-def _copy_frame(
-    model: Model, frame: pl.DataFrame, out: TextIO, unknown: UnknownCategories | None
+def _copy(
+    model: Model,
+    header: Sequence[str],
+    frames: Iterable[pl.DataFrame],
+    out: TextIO,
+    unknown: UnknownCategories | None,
 ) -> int:
-    model.columns.check_header(frame.columns)
-    if nested := [name for name, kind in frame.schema.items() if kind.is_nested()]:
-        raise ValueError(f"CSV can't hold the columns {', '.join(nested)}: each cell is a list")
-    name = f"predicted_{model.columns.target}"
-    for start in range(0, len(frame), BATCH):
-        batch = frame.slice(start, BATCH)
-        values = pl.Series(name, [*map(_short, _predictions(model, batch, start + 1, unknown))])
-        text = io.StringIO()
-        batch.with_columns(values).write_csv(text, include_header=start == 0)
-        out.write(text.getvalue())
-    return len(frame)
+    """Copy the rows with their predictions, a batch at a time."""
+    model.columns.check_header(header)
+    csv.writer(out, lineterminator="\n").writerow([*header, f"predicted_{model.columns.target}"])
+    count = 0
+    for frame in frames:
+        if nested := [name for name, kind in frame.schema.items() if kind.is_nested()]:
+            raise ValueError(f"CSV can't hold the columns {', '.join(nested)}: each cell is a list")
+        predicted = _predictions(model, frame, count + 1, unknown)
+        values = pl.Series(_PREDICTED, [*map(_short, predicted)])
+        out.write(frame.with_columns(values).write_csv(include_header=False))
+        count += len(frame)
+    return count
 
 
 def _short(value: float | str) -> float | str:
     """A number as far as a model's 32 bits carry."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
-
-
-def _check_lengths(batch: Sequence[Sequence[Any]], width: int, first_row: int) -> None:
-    """Raise ValueError for a row with more or fewer cells than the header."""
-    for number, row in enumerate(batch, start=first_row):
-        if len(row) != width:
-            size = "longer" if len(row) > width else "shorter"
-            raise ValueError(f"row {number} below the header is {size} than it")

@@ -82,7 +82,12 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     for region, table in tables.items():
         for note in _notes_of(table):
             about.setdefault(_without_examples(note), {})[region] = note
-    roles = [*_without_target(tables), *_roles(tables), *_not_everywhere(tables)]
+    roles = [
+        *_without_target(tables),
+        *_in_no_cell(tables),
+        *_roles(tables),
+        *_not_everywhere(tables),
+    ]
     notes = [_merged(own, of=len(tables)) for own in about.values()]
     return [*notes, *_beginnings(tables), *roles]
 
@@ -163,6 +168,16 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
         return []
     counts = first_of([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
     return [f"rows without a target are left out: {counts}"]
+
+
+def _in_no_cell(tables: dict[str, Table]) -> list[str]:
+    """Name the study's own texts for a missing value that no region has."""
+    texts, *others = (table.get("in_no_cell", []) for table in tables.values())
+    idle = [repr(text) for text in texts if all(text in other for other in others)]
+    if not idle:
+        return []
+    cells = "no cell" if len(tables) == 1 else "no cell of any region"
+    return [f"table.null_values: {cells} is {first_of(idle, _MOST_NAMES)}"]
 
 
 def _roles(tables: dict[str, Table]) -> list[str]:

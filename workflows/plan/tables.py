@@ -29,8 +29,9 @@ from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, TableError, build_table, describe
+from trialfleet.workflows.tables.csv_rows import UnreadableTableError
 from trialfleet.workflows.tables.fetching import UnreachableError, fetched
-from trialfleet.workflows.tables.reading import UnreadableTableError, format_of, read_rows
+from trialfleet.workflows.tables.reading import format_of, read_rows
 
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1

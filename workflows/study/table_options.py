@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeGuard
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialfleet.sections import Section, not_empty, refusal, refuse
 
@@ -14,7 +14,27 @@ NULL_VALUES = ["NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"]
 _ROUNDING = 1e-6
 
 ColumnName = Annotated[str, AfterValidator(not_empty)]
-Role = Literal["numeric", "categorical", "ignore"]
+_ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
+
+
+def is_form(role: str | None) -> TypeGuard[str]:
+    """Tell whether a column's role says how its numbers or dates are written."""
+    return role is not None and (role.startswith("decimal_") or "%" in role)
+
+
+def _role(value: str) -> str:
+    if value in _ROLES or any(year in value for year in ("%Y", "%y", "%F", "%D")):
+        return value
+    raise refusal(
+        f"must be {', '.join(map(repr, _ROLES))}, or the form of its dates as strftime writes it, "
+        "such as '%d.%m.%Y %H:%M'"
+    )
+
+
+_ROLE_OR_FORM = WithJsonSchema(
+    {"anyOf": [{"enum": _ROLES}, {"type": "string", "pattern": "%[YyFD]"}]}
+)
+Role = Annotated[str, AfterValidator(_role), _ROLE_OR_FORM]
 
 
 def _shares(value: list[float]) -> list[float]:
@@ -27,6 +47,13 @@ def _shares(value: list[float]) -> list[float]:
     return value
 
 
+def _as_text(value: object) -> object:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number else value
+
+
+_TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
+NullValue = Annotated[str, BeforeValidator(_as_text), _TEXT_OR_NUMBER]
 Shares = Annotated[list[float], AfterValidator(_shares)]
 
 
@@ -73,9 +100,12 @@ class TableOptions(Section):
         "numbers.",
     )
     columns: dict[ColumnName, Role] = Field(
-        {}, description="What columns are, where what is inferred is not what they are."
+        {},
+        description="What columns are, where what is inferred is not what they are; or how their "
+        "numbers (decimal_comma) or dates (%d.%m.%Y) are written.",
     )
     split: Split = Split(random=DEFAULT_SHARES)
-    null_values: list[str] = Field(
-        NULL_VALUES, description="Texts that stand for a missing value, as an empty cell does."
+    null_values: list[NullValue] = Field(
+        NULL_VALUES,
+        description="Texts and numbers that stand for a missing value, as an empty cell does.",
     )

@@ -3,8 +3,11 @@
     options      the study's `table:` section
     fetching     a region's file, from S3 where it lies there
     reading      a file's rows
+    csv_rows     those of CSV, for prediction too
     cells        what the cells of a column hold: numbers, dates, times, booleans or text
-    inference    what a column is: numeric, categorical or ignored
+    moments      dates as databases, tools and people write them
+    amounts      numbers as people write them
+    column_types what a column is: numeric, categorical or ignored
     splits       which rows are to train, to validate, to test
     building     a region's table and its description
     planning     the tables of all regions, written into the run's folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,8 +12,9 @@ import polars as pl
 
 from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Columns, Table, Task, stack
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.study.table_options import TableOptions
+from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, is_form
 from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, as_people_write_numbers, with_units
 from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, feature_of
 from trialfleet.workflows.tables.splits import SplitError, beginnings, split_rows
 
@@ -50,6 +51,7 @@ class Description:
         notes: what a person should know of a column.
         one_class: the parts whose rows have one class only.
         begins: with a split by time: the earliest moment of validation and of test, as text.
+        in_no_cell: the study's own texts for a missing value that no cell holds.
     """
 
     rows: int
@@ -67,6 +69,7 @@ class Description:
     notes: dict[str, str] = field(default_factory=dict)
     one_class: list[str] = field(default_factory=list)
     begins: dict[str, str] = field(default_factory=dict)
+    in_no_cell: list[str] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -91,11 +94,14 @@ def build_table(
         TableError: there is no such table in these rows.
     """
     target = _check_columns(frame.columns, target, options)
+    own = [text for text in options.null_values if text not in NULL_VALUES]
+    in_no_cell = cells.in_no_cell(frame, own)
     frame = cells.without_nulls(frame, options.null_values)
     present = _has_target(frame[target])
     if not present.any():
         raise TableError(f"the target {target!r} is empty in every row")
-    rows, numbered = frame.filter(present), (present.arg_true() + 1).to_list()
+    numbered = (present.arg_true() + 1).to_list()
+    rows = _read_by_forms(frame.filter(present), options.columns, numbered)
     goal = _goal(rows[target], options.task, numbered)
     try:
         classes = goal.values if goal.classes else None
@@ -108,7 +114,7 @@ def build_table(
     found = _describe(table, features, goal, rows, len(frame) - len(rows))
     time = options.split.time
     begins = {} if time is None else beginnings(rows[time], split)
-    return table, replace(found, begins=begins)
+    return table, replace(found, begins=begins, in_no_cell=in_no_cell)
 
 
 def describe(table: Table) -> Description:
@@ -135,6 +141,16 @@ def describe(table: Table) -> Description:
             name: int(count) for name, count in zip(columns.numeric, missing, strict=True) if count
         },
     )
+
+
+def _read_by_forms(
+    rows: pl.DataFrame, roles: Mapping[str, str], numbered: Sequence[int]
+) -> pl.DataFrame:
+    """Return the rows with those columns read that the study says how to read."""
+    forms = {name: role for name, role in roles.items() if is_form(role)}
+    for name, form in forms.items():
+        _numbers(rows[name], form, numbered, _WAYS_OUT)
+    return rows.with_columns(cells.as_written(rows[name], form) for name, form in forms.items())
 
 
 # The target
@@ -168,7 +184,10 @@ def _goal(
         held = "dates" if kind == "date" else "times" if kind == "time" else str(values.dtype)
         raise TableError(f"the target {values.name!r} holds {held}; it must be numbers or classes")
     inferred = wanted == "auto"
-    written = cells.as_people_write_numbers(values) if kind == "text" and inferred else ""
+    written = ""
+    if kind == "text" and inferred:
+        written = as_people_write_numbers(values)
+        written = written or ("" if _slip(values, kind, numbered) else with_units(values))
     if written:
         raise TableError(f"the target {values.name!r} is {written}{_where(values, numbered)}")
     task = _task_of(found, kind) if wanted == "auto" else wanted
@@ -232,7 +251,7 @@ def _slip(
         return ""
     others = "1 is not:" if found.others == 1 else f"{found.others} are not, the first is"
     return (
-        f"{found.percent}% of its cells are numbers, {others} {found.first!r} in row "
+        f"{found.words}, {others} {found.first!r} in row "
         f"{numbered[found.row]} below the header. {_WAYS_OUT}"
     )
 
@@ -243,7 +262,7 @@ def _numbers(
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:
-        written = cells.as_people_write_numbers(values)
+        written = as_people_write_numbers(values) if kind == "number" else ""
         hint = f"; it is {written}" if written else f". {ways_out}" if ways_out else ""
         raise TableError(
             f"row {numbered[error.row]} below the header, column {values.name!r}: {error.why}{hint}"
@@ -281,7 +300,7 @@ def _check_columns(names: Sequence[str], target: str | None, options: TableOptio
         for key, name in wanted
         if name not in names
     ]
-    if target in options.columns:
+    if options.columns.get(target) not in {None, *DECIMAL_SIGNS}:
         problems.append(f"table.columns: {target!r} is the target; say what it is with table.task")
     if target in options.split.own_columns:
         problems.append(f"table.split: {target!r} is the target")
@@ -296,7 +315,7 @@ def _features(rows: pl.DataFrame, target: str, options: TableOptions) -> dict[st
         override = options.columns.get(name)
         if name == target:
             continue
-        if name in options.split.own_columns and override is None:
+        if name in options.split.own_columns and (override is None or is_form(override)):
             found[name] = Feature(role="ignore", values=rows[name], why="it only splits the rows")
         else:
             found[name] = feature_of(rows[name], override)

@@ -5,32 +5,25 @@ Training and prediction read their cells here alone, so a value means the same i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+
+from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, amounts
+from trialfleet.workflows.tables.moments import by_form, moments
 
 KINDS = ("number", "date", "time", "boolean", "text")
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DAY, _HOUR = 86_400e6, 3_600e9  # in the units that polars keeps dates (µs) and times (ns) in
 _SAMPLE = 64  # cells; most columns are told apart by these
-_DATES = [  # ISO 8601: no other form says which number is the month
-    "%Y-%m-%d",
-    "%Y-%m-%d %H:%M",
-    "%Y-%m-%d %H:%M:%S%.f",
-]
-_ZONED = ["%Y-%m-%d %H:%M%z", "%Y-%m-%d %H:%M:%S%.f%z"]
-_OFFSET = r"[0-9][+-][0-9][0-9]:?[0-9][0-9]$"
-# Amounts as people write them: 4.729,04 and 4 729,04; 4,729.04; each with a sign of money or %.
-_MONEY = r"[$€£¥₹%]|\b(?:EUR|USD|GBP|CHF|kr)\b|[\s'\x{2019}]"
-_DECIMAL_COMMA = r"^[-+\x{2212}]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
-_WITH_THOUSANDS = r"^[-+\x{2212}]?\d{1,3}([.,]\d{3})+(\.\d+)?$"
-# Days as people write them: 01.08.2024, 8/1/24, 2024/08/01; the order is not to be seen.
-_DAY_AS_WRITTEN = r"^(\d{1,2}([./-])\d{1,2}[./-](\d{4}|\d{2})|\d{4}[./]\d{1,2}[./]\d{1,2})\b"
-MOSTLY = 0.9  # of the cells
-_TIMES = ["%H:%M", "%H:%M:%S%.f"]
+_CODE = r"^0[0-9]"
+MOSTLY, _HALF = 0.9, 0.5  # of the cells
+_FEW_TEXTS = 0.2  # of the different ones: placeholders among numbers
+_TIMES = ["%H:%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p"]
 
 
 class CellError(ValueError):
@@ -48,18 +41,55 @@ class CellError(ValueError):
 
 def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFrame:
     """Return the frame with its missing values as nulls: the texts given, empty cells and NaN."""
-    texts = pl.Series([*null_values, ""], dtype=pl.String)
     columns = []
     for column in frame.iter_columns():
-        values = column
-        if _is(column, pl.Categorical, pl.Enum):
-            values = column.cast(pl.String)
-        if values.dtype == pl.String:
-            values = values.set(values.is_in(texts.implode()), None)
-        elif values.dtype.is_float():
+        values = _plain(column)
+        if values.dtype.is_float():
             values = values.fill_nan(None)
-        columns.append(values)
+        columns.append(values.set(_are_among(values, [*null_values, ""]), None))
     return frame.with_columns(columns)
+
+
+def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
+    """Return the texts for missing values that no cell holds."""
+    columns = [_plain(column) for column in frame.iter_columns()]
+    return [
+        text for text in null_values if not any(_are_among(each, [text]).any() for each in columns)
+    ]
+
+
+def _plain(values: pl.Series) -> pl.Series:
+    return values.cast(pl.String) if _is(values, pl.Categorical, pl.Enum) else values
+
+
+def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
+    """Return which cells hold one of the texts, or the same number, date or time.
+
+    A text that begins with 0, as codes do, is no number.
+    """
+    is_text = values.dtype == pl.String
+    kind_of_type = None if is_text else _kind_of_type(values)
+    if is_text:
+        found = values.is_in(pl.Series([*null_values], dtype=pl.String).implode())
+    else:
+        found = values.is_null() & False
+    for kind, numbers in _as_numbers(tuple(null_values)).items():
+        if not (is_text or kind == kind_of_type):
+            continue
+        single = values.dtype == pl.Float32
+        marks = numbers.cast(pl.Float32).cast(pl.Float64) if single else numbers
+        same = _CONVERT[kind](values).is_in(marks.implode())
+        found |= same & ~values.str.contains(_CODE) if is_text else same
+    return found.fill_null(value=False)
+
+
+@lru_cache
+def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
+    """Return the numbers, dates and times among texts, by their kind."""
+    texts = pl.Series(null_values, dtype=pl.String)
+    found = {kind: _CONVERT[kind](texts) for kind in ("number", "date", "time")}
+    read = {kind: numbers.fill_nan(None).drop_nulls() for kind, numbers in found.items()}
+    return {kind: numbers for kind, numbers in read.items() if len(numbers)}
 
 
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
@@ -84,7 +114,7 @@ def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
 def begin_with_zero(values: pl.Series) -> bool:
     """Tell whether a text column has numbers such as 01234, which are codes and no quantities."""
     zero = values.str.starts_with("0") & (values.str.len_bytes() > 1)
-    return bool((zero & values.str.contains(r"^0[0-9]")).any()) if zero.any() else False
+    return bool((zero & values.str.contains(_CODE)).any()) if zero.any() else False
 
 
 def _kind_of_type(values: pl.Series) -> str | None:
@@ -107,69 +137,60 @@ class Understood(NamedTuple):
     """How many cells of a text column are of one kind, such as numbers.
 
     Attributes:
+        kind: which.
         share: those that are, of all that are not missing.
         others: how many are not.
-        first: the first of these; empty where there is none.
+        different: how many different texts there are.
+        different_others: how many of them are not.
+        first: the first cell that is not; empty where there is none.
         row: its number, from 0.
     """
 
+    kind: str
     share: float
     others: int = 0
+    different: int = 0
+    different_others: int = 0
     first: str = ""
     row: int = 0
 
-    @property
-    def percent(self) -> int:
-        """The share as a person is told it: never 100 where a cell is another."""
-        return min(99, round(100 * self.share))
-
     def are_most(self, least: float = MOSTLY) -> bool:
-        """Whether the column was meant so, and a few cells are something else."""
-        return self.others > 0 and self.share >= least
+        """Tell whether the column was meant so, and a few cells or texts are something else."""
+        few = self.different_others <= _FEW_TEXTS * self.different
+        return self.others > 0 and (self.share >= least or few)
+
+    @property
+    def words(self) -> str:
+        """Say how many are: never 100% where a cell is another."""
+        if self.share >= _HALF:
+            return f"{min(99, round(100 * self.share))}% of its cells are {self.kind}s"
+        count = self.different - self.different_others
+        return f"{count} of its {self.different} different texts are {self.kind}s"
 
 
 def understood_as(kind: str, values: pl.Series) -> Understood:
     """Return how many cells of a text column are of a kind, and which is the first that isn't."""
     present = len(values) - values.null_count()
-    rows = _unread(values, _CONVERT[kind](values)).arg_true()
-    if not len(rows):
-        return Understood(1.0 if present else 0.0)
-    row = int(rows[0])
-    return Understood(1 - len(rows) / present, len(rows), str(values[row]), row)
+    different = values.drop_nulls().unique(maintain_order=True)
+    others = different.filter(_unread(different, _CONVERT[kind](different)))
+    if not len(others):
+        return Understood(kind, 1.0 if present else 0.0, different=len(different))
+    rows = values.is_in(others.implode()).arg_true()
+    share = 1 - len(rows) / present
+    counts = len(rows), len(different), len(others)
+    return Understood(kind, share, *counts, str(others[0]), int(rows[0]))
 
 
-def as_people_write_numbers(values: pl.Series) -> str:
-    """Return what to do where a text column holds numbers with commas, blanks or signs of money.
+def as_written(values: pl.Series, form: str) -> pl.Series:
+    """Return a column as numbers or moments, all of which the form reads.
 
-    Empty where it holds something else.
+    Args:
+        values: as `without_nulls` left them.
+        form: "decimal_point" or "decimal_comma"; or a date's, as strftime writes it.
     """
-    if values.dtype != pl.String:
-        return ""
-    present = values.drop_nulls().str.strip_chars()
-    other = present.filter(_floats(present).is_null())
-    bare = other.str.replace_all(_MONEY, "")
-    read = bare.str.contains(_DECIMAL_COMMA) | bare.str.contains(_WITH_THOUSANDS)
-    read |= bare.cast(pl.Float64, strict=False).is_not_null()
-    if not read.any() or len(other) - int(read.sum()) > (1 - MOSTLY) * len(present):
-        return ""
-    return (
-        f"text such as {other.filter(read)[0]!r}: write a point before decimals, and neither "
-        "separators nor units"
-    )
-
-
-def as_people_write_dates(values: pl.Series) -> str:
-    """Return what to do where a text column holds dates in another form than ISO 8601's.
-
-    Empty where it holds something else.
-    """
-    if values.dtype != pl.String:
-        return ""
-    present = values.drop_nulls().str.strip_chars()
-    dates = present.filter(present.str.contains(_DAY_AS_WRITTEN))
-    if len(dates) == 0 or len(dates) < MOSTLY * len(present):
-        return ""
-    return f"dates such as {dates[0]!r}, whose order nobody can tell: write YYYY-MM-DD"
+    if form in DECIMAL_SIGNS:
+        return numbers(values, form)
+    return values if _is(values, pl.Date, pl.Datetime) else by_form(values, form)
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:
@@ -177,15 +198,16 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
 
     Args:
         values: as `without_nulls` left them.
-        kind: "number"; "date" (days since 1970 began, in UTC); "time" (hours since midnight);
-            "boolean" (0 or 1).
+        kind: "number", "decimal_point" or "decimal_comma"; "date", or a date's form (days since
+            1970 began, in UTC); "time" (hours since midnight); "boolean" (0 or 1).
 
     Raises:
         CellError: a cell is no such thing.
     """
-    found = _CONVERT[kind](values)
-    words = {"number": "a number", "boolean": "true or false"}.get(kind, f"a {kind}")
-    _refuse(_unread(values, found), values, f"is not {words}")
+    found = _CONVERT[kind](values) if kind in _CONVERT else _days(values, kind)
+    _refuse(
+        _unread(values, found), values, f"is not {_WORDS.get(kind, f'a date in the form {kind}')}"
+    )
     found = found.fill_nan(None)
     _refuse(found.abs() > _LARGEST, values, "is infinite or too large for a 32-bit number")
     return found
@@ -247,34 +269,29 @@ def _floats(values: pl.Series) -> pl.Series:
     return found
 
 
-def _days(values: pl.Series) -> pl.Series:
-    if values.dtype == pl.String:
-        plain = values.str.strip_chars().str.replace("T", " ", literal=True)
-        plain = plain.str.replace("Z$", "+00:00")
-        found = [plain.str.to_datetime(form, time_unit="us", strict=False) for form in _DATES]
-        if plain.str.contains(_OFFSET).any():
-            zoned = [
-                plain.str.to_datetime(form, time_unit="us", time_zone="UTC", strict=False)
-                for form in _ZONED
-            ]
-            found += [series.dt.replace_time_zone(None) for series in zoned]
-        values = _first_of(found)
+def _amounts(values: pl.Series, kind: str) -> pl.Series:
+    return amounts(values, kind) if values.dtype == pl.String else _numbers(values)
+
+
+def _days(values: pl.Series, form: str | None = None) -> pl.Series:
     if not _is(values, pl.Date, pl.Datetime):
-        return pl.Series([None] * len(values), dtype=pl.Float64)
+        if form:
+            values = by_form(values, form)
+        elif values.dtype == pl.String:
+            values = moments(values)
+        else:
+            return pl.Series([None] * len(values), dtype=pl.Float64)
     return values.cast(pl.Datetime("us")).to_physical().cast(pl.Float64) / _DAY
 
 
 def _hours(values: pl.Series) -> pl.Series:
     if values.dtype == pl.String:
         plain = values.str.strip_chars()
-        values = _first_of([plain.str.to_time(form, strict=False) for form in _TIMES])
+        found = [plain.str.to_time(form, strict=False) for form in _TIMES]
+        values = pl.select(pl.coalesce(found)).to_series()
     if values.dtype != pl.Time:
         return pl.Series([None] * len(values), dtype=pl.Float64)
     return values.to_physical().cast(pl.Float64) / _HOUR
-
-
-def _first_of(found: list[pl.Series]) -> pl.Series:
-    return pl.select(pl.coalesce(found)).to_series()
 
 
 def _zero_or_one(values: pl.Series) -> pl.Series:
@@ -282,4 +299,16 @@ def _zero_or_one(values: pl.Series) -> pl.Series:
     return words.replace_strict({"false": 0.0, "true": 1.0}, default=None, return_dtype=pl.Float64)
 
 
-_CONVERT = {"number": _numbers, "date": _days, "time": _hours, "boolean": _zero_or_one}
+_CONVERT: dict[str, Callable[[pl.Series], pl.Series]] = {
+    "number": _numbers,
+    "date": _days,
+    "time": _hours,
+    "boolean": _zero_or_one,
+    **{kind: partial(_amounts, kind=kind) for kind in DECIMAL_SIGNS},
+}
+_WORDS = {
+    "date": "a date",
+    "time": "a time",
+    "boolean": "true or false",
+    **dict.fromkeys(("number", *DECIMAL_SIGNS), "a number"),
+}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import polars as pl
 
-from trialfleet.workflows.study.table_options import Role
+from trialfleet.workflows.study.table_options import Role, is_form
 from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.amounts import as_people_write_numbers, with_units
+from trialfleet.workflows.tables.csv_rows import UNNAMED
+from trialfleet.workflows.tables.moments import as_people_write_dates
 
 MOST_CLASSES = 10  # whole numbers with more different values are a regression's target
 _FEWEST = 3  # rows of which each has a value of its own say that a column is an id
@@ -25,7 +29,7 @@ class Feature:
         note: what a person should know who didn't say what it is.
     """
 
-    role: Role
+    role: Literal["numeric", "categorical", "ignore"]
     kind: str = "text"
     values: pl.Series
     why: str = ""
@@ -36,7 +40,7 @@ def feature_of(values: pl.Series, override: Role | None) -> Feature:
     """Return what a column is.
 
     Args:
-        values: as `cells.without_nulls` left them.
+        values: as `cells.without_nulls` left them, or read by the form that the study gives.
         override: what the study says it is.
     """
     if override == "ignore":
@@ -48,17 +52,32 @@ def feature_of(values: pl.Series, override: Role | None) -> Feature:
     if override == "categorical":
         kind = "boolean" if kind == "boolean" else "text"
         return Feature(role="categorical", kind=kind, values=values)
+    if is_form(override):
+        return Feature(role="numeric", kind=override, values=values)
     if override == "numeric":
         return Feature(role="numeric", kind="number" if kind == "text" else kind, values=found)
-    written = ""
+    return _inferred(values, kind, found)
+
+
+def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
+    """Return what a column is that the study says nothing of.
+
+    Args:
+        values: its cells.
+        kind: what they hold.
+        found: the cells as they were understood.
+    """
+    written = almost = ""
     if kind == "text":
-        written = cells.as_people_write_numbers(values) or cells.as_people_write_dates(values)
+        written = as_people_write_dates(values) or as_people_write_numbers(values)
+        almost = "" if written else _almost_numbers(values)
+        written = written or ("" if almost else with_units(values))
     if why := _why_useless(found, kind):
-        if written and found.n_unique() > 1:
-            why = f"it is {written}"
+        if kind == "text" and found.n_unique() > 1:
+            why = f"it is {written}" if written else why + almost
         return Feature(role="ignore", values=values, why=why)
     if kind in {"text", "boolean"}:
-        note = _almost_numbers(values) if kind == "text" else ""
+        note = f"is categorical{almost}" if almost else ""
         if written:
             note = f"is categorical, {found.n_unique()} different texts: it is {written}"
         return Feature(role="categorical", kind=kind, values=values, note=note)
@@ -67,7 +86,7 @@ def feature_of(values: pl.Series, override: Role | None) -> Feature:
 
 def _why_useless(values: pl.Series, kind: str) -> str:
     """Return why a column says nothing about the target; empty where it may say something."""
-    if not values.name:
+    if not values.name or UNNAMED.fullmatch(values.name):
         return "it has no name"
     if values.null_count() == len(values):
         return "it has no values"
@@ -88,14 +107,16 @@ def _counts_rows(values: pl.Series) -> bool:
 
 
 def _almost_numbers(values: pl.Series) -> str:
+    """Say which texts keep a column from being numbers, dates or times; empty where none does."""
     if values.dtype != pl.String:
         return ""
-    found = cells.understood_as("number", values)
-    if found.share == 1:
-        return "is categorical: some of its numbers begin with 0, as codes do"
-    if not found.are_most():
-        return ""
-    return (
-        f"is categorical, though {found.percent}% of its cells are numbers: {found.first!r} is "
-        "not a number. If it stands for a missing value, add it to table.null_values"
-    )
+    for kind in ("number", "date", "time"):
+        found = cells.understood_as(kind, values)
+        if kind == "number" and found.share == 1:
+            return ": some of its numbers begin with 0, as codes do"
+        if found.are_most():
+            return (
+                f", though {found.words}: {found.first!r} is not a {kind}. If it stands for a "
+                "missing value, add it to table.null_values"
+            )
+    return ""

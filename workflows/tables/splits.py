@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import polars as pl
 from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION
 from trialfleet.workflows.study.table_options import DEFAULT_SHARES, Split
 from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.moments import as_people_write_dates
 
 PARTS = {
     "train": TRAIN,
@@ -24,9 +24,6 @@ PARTS = {
 _SHOWN = 5
 _HALF = 0.5  # of the cells are dates: the column was meant as such
 _ISO = "year-month-day, such as 2024-11-01 or 2024-11-01 07:00"
-# Forms of dates in which nobody takes the month for the day.
-_DAYS = ("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y")
-_TIMES = ("", " %H:%M", " %H:%M:%S")
 
 Codes = npt.NDArray[np.int8]
 Numbers = npt.NDArray[np.float32]
@@ -96,28 +93,16 @@ def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
         return "has no values"
     if values.dtype != pl.String:
         return f"holds no dates and no numbers, such as {str(values.drop_nulls()[0])!r}"
-    found = {kind: cells.understood_as(kind, values) for kind in ("date", "number", "time")}
-    kind, best = max(found.items(), key=lambda each: each[1].share)
+    if written := as_people_write_dates(values):
+        return f"holds {written}"
+    found = [cells.understood_as(kind, values) for kind in ("date", "number", "time")]
+    best = max(found, key=lambda each: each.share)
     if not best.others:
         return f"has numbers that begin with 0, as codes do; write dates as {_ISO}"
     if best.share < _HALF:
-        iso = _as_iso(best.first) or _ISO
-        return f"holds no dates and no numbers, such as {best.first!r}; write {iso}"
-    iso = _as_iso(best.first) if kind == "date" else ""
-    hint = f"; write {iso}" if iso else ""
+        return f"holds no dates and no numbers, such as {best.first!r}; write {_ISO}"
     row = numbered[best.row]
-    return f"has {best.first!r} in row {row} below the header, which is no {kind}{hint}"
-
-
-def _as_iso(cell: str) -> str:
-    """Return a date as it is to be written; empty where the cell may be something else."""
-    for day in _DAYS:
-        for time in _TIMES:
-            try:
-                return f"{datetime.strptime(cell.strip(), day + time):%Y-%m-%d{time}}"
-            except ValueError:
-                continue
-    return ""
+    return f"has {best.first!r} in row {row} below the header, which is no {best.kind}"
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:

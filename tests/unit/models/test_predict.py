@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import gzip
 import io
 import json
 import shlex
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,9 @@ from trialfleet.workflows.models import predict
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.run.lookup import find_model
 from trialfleet.workflows.study.table_options import TableOptions
-from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables import cells, csv_rows
 from trialfleet.workflows.tables.building import build_table, encode
+from trialfleet.workflows.tables.reading import read_rows
 
 ROWS = 300
 
@@ -141,7 +144,7 @@ def test_a_csv_file_gets_a_column_at_its_end(model: Path, tmp_path: Path) -> Non
 def test_many_rows_go_in_batches(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predict, "BATCH", 4)
+    monkeypatch.setattr(csv_rows, "BATCH", 4)
     path = tmp_path / "rows.csv"
     path.write_text("kind,number\n" + "a,50\n" * 10)
     out = io.StringIO()
@@ -155,7 +158,8 @@ def test_many_rows_go_in_batches(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column number, kind; the model needs number, kind"),
+        ("", "is empty"),
+        ("a,b\n", "no column number, kind; the model needs number, kind"),
         ("kind,Number\na,1\n", "no column number; the model needs number, kind"),
         (
             "kind,number\na,1\na,x1\n",
@@ -165,8 +169,8 @@ def test_many_rows_go_in_batches(
             "kind,number\na,1e99\n",
             "row 1 below the header, column 'number': '1e99' is infinite or too large",
         ),
-        ("kind,number\na,1\nb\n", "row 2 below the header is shorter"),
-        ("kind,number\na,1,2\n", "row 1 below the header is longer"),
+        ("kind,number\na,1\nb\n", "line 3 has 1 cell, the header 2"),
+        ("kind,number\na,1,2\n", "line 2 has 3 cells, the header 2"),
     ],
 )
 def test_rows_that_cannot_be_predicted_are_named(
@@ -181,10 +185,11 @@ def test_rows_that_cannot_be_predicted_are_named(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff\xfe\x00", "is no text in UTF-8: it has the byte 0xff"),
-        (b"kind,number\na,1\n" + b"x" * 200_000 + b"\n", "field larger than field limit"),
+        (b"\xff\xfe\x00", "is no text in UTF-16"),
+        (b"kind,number\na,1\nb,\xe9\n", "it has the byte 0xe9 in line 3, character 3; save it as"),
+        (b"kind,number\na,1\n" + b"x" * 200_000 + b"\n", "line 3 has 1 cell, the header 2"),
         (b"kind,number\na,one\n", "row 1"),
-        (b"", "there is no column number, kind"),
+        (b"", "is empty"),
     ],
 )
 def test_a_file_of_rows_that_cant_be_used_is_named(
@@ -242,7 +247,7 @@ def test_a_regions_folder_stands_for_its_latest_model(model: Path, tmp_path: Pat
 def test_a_parquet_file_is_predicted_as_the_same_csv(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predict, "BATCH", 7)
+    monkeypatch.setattr(csv_rows, "BATCH", 7)
     rows = rows_of(model)[:20]
     numbers = [float(row["number"]) if row["number"] else None for row in rows]
     frame = pl.DataFrame({"kind": [row["kind"] for row in rows], "number": numbers})
@@ -255,6 +260,32 @@ def test_a_parquet_file_is_predicted_as_the_same_csv(
         texts.append([*csv.reader(io.StringIO(out.getvalue()))])
     assert texts[0][0] == texts[1][0] == ["kind", "number", "predicted_y"]
     assert [line[2] for line in texts[0]] == [line[2] for line in texts[1]]
+
+
+FORMS = [
+    (gzip.compress, "kind,number\na,50\n"),
+    (bytes, "sep=;\nkind;number\na;50\n"),
+    (bytes, "\nkind|number|\na|50|\n"),
+    (lambda text: text.decode().encode("utf-16"), "kind\tnumber\r\na\t50\r\n"),
+]
+
+
+@pytest.mark.parametrize(("pack", "text"), FORMS)
+def test_rows_are_read_as_those_to_train_on(
+    model: Path, tmp_path: Path, pack: Callable[[bytes], bytes], text: str
+) -> None:
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(pack(text.encode()))
+    with csv_rows.opened_csv(path) as opened:
+        assert pl.concat(opened.frames).equals(read_rows(path, "csv"))
+    out = io.StringIO()
+    assert predict.predict_file(model, path, out) == 1
+    (tmp_path / "plain.csv").write_text("kind,number\na,50\n")
+    plain = io.StringIO()
+    predict.predict_file(model, tmp_path / "plain.csv", plain)
+    [header, row] = csv.reader(io.StringIO(out.getvalue()))
+    assert header[:2] == ["kind", "number"]
+    assert [*row[:2], row[-1]] == [*csv.reader(io.StringIO(plain.getvalue()))][1]
 
 
 def test_lists_in_a_parquet_file_are_named(model: Path, tmp_path: Path) -> None:

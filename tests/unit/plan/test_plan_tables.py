@@ -156,6 +156,14 @@ def test_plan_tells_the_boundaries_of_a_split_by_time(place: Path) -> None:
     )
 
 
+def test_plan_tells_what_stands_for_missing_in_no_cell_of_any_region(place: Path) -> None:
+    rows = pl.read_csv(place / "data/north.csv", infer_schema=False)
+    rows[5, "amount"] = "-9"
+    rows.write_csv(place / "data/north.csv")
+    text = plan_text(Run(planned(place, table={"null_values": [-9, "?", "NA"]}).root))
+    assert "    table.null_values: no cell of any region is '?'" in text.splitlines()
+
+
 def test_plan_tells_how_many_rows_have_no_target(place: Path) -> None:
     rows = (place / "data/north.csv").read_text().splitlines()
     blank = [",".join("" if name == "churned" else "1" for name in rows[0].split(","))]
@@ -491,7 +499,8 @@ def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words:
     ("text", "words"),
     [
         ("{task: clasification}", "table.task: must be 'auto', 'classification' or"),
-        ("{columns: {a: number}}", "table.columns.a: must be 'numeric', 'categorical' or"),
+        ("{columns: {a: number}}", "table.columns.a: must be 'numeric', 'categorical', "),
+        ("{columns: {a: '%d.%m.'}}", "or the form of its dates as strftime writes it, such as "),
         ("{colums: {}}", "unknown key 'colums' (did you mean 'columns'?); valid keys: task, col"),
         ("{split: {}}", "must have exactly one of random, time and column; it has none of them"),
         ("{split: {time: a, column: b}}", "one of random, time and column; it has time and column"),

@@ -20,7 +20,7 @@ from tests.unit.tabular.small_trials import (
     start,
     write_order,
 )
-from trialfleet.nodes.tabular import table
+from trialfleet.nodes.tabular import comparison, table
 from trialfleet.workflows.models.gate_decision import Rule, Verdict, decide
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.gate import measured
@@ -245,3 +245,28 @@ def test_what_is_told_is_json_and_plain_numbers(
     result = json.loads((sandbox / "result.json").read_text())
     assert (result["schema"], result["status"], result["device"]) == (1, "complete", "cpu")
     assert "metrics" not in result
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "agree"),
+    [
+        ({}, {"n": "decimal_comma"}, True),
+        ({"n": "date"}, {"n": "%d.%m.%Y"}, True),
+        ({"n": "date"}, {}, False),
+        ({"n": "time"}, {"n": "date"}, False),
+    ],
+)
+def test_a_column_may_be_written_in_another_way_than_the_model_knows(
+    now: dict[str, str], then: dict[str, str], agree: bool
+) -> None:
+    today, former = (
+        table.Columns(
+            numeric=["n"], categorical={}, target="y", task="regression", classes=[], kinds=each
+        )
+        for each in (now, then)
+    )
+    if agree:
+        comparison.check_columns(today, former)
+    else:
+        with pytest.raises(ValueError, match="column 'n' is read as"):
+            comparison.check_columns(today, former)

@@ -1,0 +1,89 @@
+"""Numbers as people write them: 1.200,50 and 1,200.50, (3.50), € 4, 12%, 5K.
+
+None is read unless `table.columns` says which sign stands before decimals.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+DECIMAL_SIGNS = {"decimal_point": ".", "decimal_comma": ","}
+_MONEY = (
+    r"[\p{Sc}%‰\s'\x{2019}\x{202f}]|\b(?:EUR|USD|GBP|CHF|JPY|CNY|INR|NOK|SEK|DKK|PLN|CZK|HUF|AUD|CAD"
+    r"|NZD|BRL|MXN|ZAR|kr|zł|Rs)\b\.?"
+)
+_FACTORS = {"k": 1e3, "m": 1e6, "mn": 1e6, "mio": 1e6, "b": 1e9, "bn": 1e9, "mrd": 1e9}
+_FACTOR = rf"(?i)^(.*[0-9])({'|'.join(sorted(_FACTORS, key=len, reverse=True))})$"
+# With a unit, as an interval, out of bounds: 12 kg, 3 days 04:05:06, 27:15:00, <5.
+_MEASURE = (
+    r"^[<>≤≥~+-]?\s?[0-9]+(?:[.,][0-9]{3})*(?:[.,][0-9]+)?"
+    r"(?:[:/][0-9][0-9]\S*|\s?[^\W\d]{1,8}\b.*|\s?[°µ\x22'].*)?$"
+)
+_MANY_TEXTS = 20
+_FEW_TEXTS = 0.2  # of the different ones are no numbers: placeholders
+
+
+def amounts(values: pl.Series, kind: str) -> pl.Series:
+    """Return a text column's numbers as Float64, null where a cell is none.
+
+    Args:
+        values: the texts.
+        kind: "decimal_point" or "decimal_comma".
+    """
+    decimal = DECIMAL_SIGNS[kind]
+    thousands = "," if decimal == "." else "."
+    bare = values.str.replace_all("\u2212", "-").str.replace_all(_MONEY, "")
+    bare = bare.str.replace(r"^\((.*)\)$", "-$1").str.replace(r"^([^-].*)-$", "-$1")
+    parts = bare.str.extract_groups(_FACTOR).struct
+    factor = parts.field("2").str.to_lowercase().replace_strict(_FACTORS, default=1.0)
+    number = parts.field("1").zip_with(parts.field("1").is_not_null(), bare)
+    grouped = rf"[0-9]{{1,3}}(?:[{thousands}][0-9]{{2,3}})*[{thousands}][0-9]{{3}}"
+    written = rf"^[-+]?(?:[0-9]*|{grouped})(?:[{decimal}][0-9]+)?(?:[eE][-+]?[0-9]+)?$"
+    number = number.set(~number.str.contains(written).fill_null(value=False), None)
+    plain = number.str.replace_all(thousands, "", literal=True).str.replace(
+        decimal, ".", literal=True
+    )
+    found = (plain.cast(pl.Float64, strict=False) * factor).alias(values.name)
+    if decimal == ",":
+        return found
+    exact = values.str.strip_chars().cast(pl.Float64, strict=False)  # 1e3
+    return exact.zip_with(exact.is_not_null(), found)
+
+
+def as_people_write_numbers(values: pl.Series) -> str:
+    """Return what to do where a text column holds numbers that aren't read.
+
+    Empty where it holds something else.
+    """
+    if values.dtype != pl.String:
+        return ""
+    present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
+    other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
+    read = {kind: amounts(other, kind).is_not_null() for kind in DECIMAL_SIGNS}
+    either = read["decimal_point"] | read["decimal_comma"]
+    if not either.any() or (~either).sum() > _FEW_TEXTS * len(present):
+        return ""
+    whole = [kind for kind in DECIMAL_SIGNS if (read[kind] | ~either).all()]
+    if amounts(other, "decimal_point").equals(amounts(other, "decimal_comma")):
+        whole = ["decimal_point"]
+    way = (
+        f"; or table: {{columns: {{{values.name}: {' or '.join(whole)}}}}} reads it"
+        if whole
+        else ""
+    )
+    return (
+        f"text such as {other.filter(either)[0]!r}: write a point before decimals, and neither "
+        f"separators nor units{way}"
+    )
+
+
+def with_units(values: pl.Series) -> str:
+    """Return what to do where many different texts are numbers with a unit; empty otherwise."""
+    if values.dtype != pl.String:
+        return ""
+    present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
+    is_plain = present.cast(pl.Float64, strict=False).is_not_null()
+    measures = present.filter(present.str.contains(_MEASURE) & ~is_plain)
+    if len(measures) < max(_MANY_TEXTS, (1 - _FEW_TEXTS) * len(present)):
+        return ""
+    return f"text such as {measures[0]!r}: write the number alone"

@@ -1,0 +1,150 @@
+"""Dates and moments as databases, programs and people write them.
+
+A form in which nobody takes the month for the day is read. Any other is pointed out, with the
+form that `table.columns` may give, as strftime writes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import polars as pl
+
+_SAMPLE = 64  # texts; most columns are told apart by these
+_MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+_MONTH += "(?:uary|ruary|ch|il|e|y|ust|t|tember|ober|ember)?[.]?"
+_DAY = "([0-9]{1,2})(?:st|nd|rd|th)?"
+_YEAR = "((?:19|20)[0-9][0-9])"
+_CLOCKS = ["", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S%.f %p"]
+_READ = [day + clock for day in ("%Y-%m-%d", "%Y-%B-%d") for clock in _CLOCKS]
+_REWRITTEN = [  # to a year, a month, a day and a time, from:
+    (r"\s+", " "),
+    (r"^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? ", ""),  # RFC 2822, asctime
+    (rf"^{_DAY}[-/. ]?{_MONTH}[-/., ]*([0-9]{{4}})[ :T]?", "$3-$2-$1 "),  # also SAS, Apache
+    (rf"^{_DAY}[-/. ]{_MONTH}[-/. ]([0-6][0-9])\b", "20$3-$2-$1"),  # Oracle: 02-JAN-26
+    (rf"^{_DAY}[-/. ]{_MONTH}[-/. ]([7-9][0-9])\b", "19$3-$2-$1"),
+    (rf"^{_MONTH} ?{_DAY},? ([0-9]{{4}})", "$3-$1-$2"),  # also SQL Server
+    (rf"^{_MONTH} ([0-9]{{1,2}}) ([0-9:]{{8}})(?: UTC| GMT)? ([0-9]{{4}})$", "$4-$1-$2 $3"),
+    (r"^([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})", "$1-$2-$3 $4:$5:$6"),
+    (r"^([0-9]{4})[/.]([0-9]{1,2})[/.]([0-9]{1,2})\b", "$1-$2-$3"),
+    (r"^([0-9]{4}-[0-9a-z]+-[0-9]{1,2})(?:[-T:,_]+ ?| )([0-9])", "$1 $2"),
+    (r" ([0-9]{1,2})[.]([0-9]{2})[.]([0-9]{2})", " $1:$2:$3"),  # Oracle, DB2
+    (r"([0-9]),([0-9]+)", "$1.$2"),  # 03:04:05,123
+    (rf"^{_MONTH}[-/., ]*{_YEAR}$", "$2-$1-1"),
+    (rf"^{_YEAR}[-/ ]{_MONTH}$", "$1-$2-1"),
+    (rf"^{_YEAR}[-/M](0[1-9]|1[0-2])$", "$1-$2-1"),
+    (rf"^(0?[1-9]|1[0-2])[-/]{_YEAR}$", "$2-$1-1"),
+    *((rf"^{_YEAR}[- ]?Q{n}$", f"$1-{3 * n - 2}-1") for n in (1, 2, 3, 4)),
+    *((rf"^Q{n}[-/ ]?{_YEAR}$", f"$1-{3 * n - 2}-1") for n in (1, 2, 3, 4)),
+    (r" ?([ap])[.]?m[.]?( |$)", " ${1}m$2"),
+    (r" ?(?:\[.*\]|\(.*\))$", ""),  # a zone's name behind its offset
+    (r"^ +| +$", ""),
+]
+_ZONED = (  # without a zone a moment is in UTC
+    r"(?i)^(?<moment>.*:.*?) ?(?:Z|UTC|GMT|"
+    "(?:UTC|GMT)?(?<hours>[-+](?:0[0-9]|1[0-4])):?(?<minutes>[0-5][0-9])?(?: UTC)?)$"
+)
+_MINUTE = 60_000_000  # µs
+
+# What may be a date for people, and the forms that it may have.
+_MONTHS_ABROAD = "jan|feb|fév|mar|mär|mrz|apr|avr|abr|may|mai|maj|jun|juin|jul|juil|aug|aoû|ago"
+_MONTHS_ABROAD += "|sep|set|oct|okt|out|nov|dec|dez|déc|des|dic|ene|gen|mag|giu|lug|ott"
+_WORD = rf"(?:{_MONTHS_ABROAD})[^\W\d]*\.?"
+_LIKE_A_DAY = [
+    r"\d{1,2}[./-]\d{1,2}[./-](?:\d{4}|\d{2})",
+    r"\d{4}[./-]\d{1,2}[./-]\d{1,2}",
+    rf"{_YEAR}-?W\d\d(?:-?\d)?",
+    rf"{_DAY}[-/. ]*{_WORD}[-/., ]*{_YEAR}",
+    rf"{_WORD}[-/. ]*(?:{_DAY},? )?{_YEAR}",
+    rf"{_DAY}[-/. ]{_MONTH}",
+    rf"{_MONTH}[-/. ]{_DAY}",
+]
+_LIKE_A_TIME = r"[T ,:]{0,2}\d{1,2}[:.h]\d\d.*"
+_LIKE_DATES = rf"(?i)^(?:[a-z]{{2,9}}\.?,? )?(?:{'|'.join(_LIKE_A_DAY)})(?:{_LIKE_A_TIME})?$"
+_ORDERS = [
+    day.replace("/", mark)
+    for mark in "/.-"
+    for day in ("%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y", "%m/%d/%y", "%y/%m/%d", "%b/%y")
+]
+_TO_OFFER = [
+    day + clock
+    for day, clock in itertools.product([*_ORDERS, "%Y-%m-%d"], [*_CLOCKS, " %H:%M:%S%.f %Z"])
+]
+_FEW_TEXTS = 0.2  # of the different ones aren't dates: placeholders
+
+
+def moments(values: pl.Series) -> pl.Series:
+    """Return a text column's moments in UTC, null where a cell is none."""
+    found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
+    left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
+    sample = values.gather(left.head(_SAMPLE))
+    if len(left) and _in_utc(_rewritten(sample)).is_not_null().any():
+        found = found.scatter(left, _in_utc(_rewritten(values.gather(left))))
+    return found.alias(values.name)
+
+
+def by_form(values: pl.Series, form: str) -> pl.Series:
+    """Return a column's moments in UTC as the study says that they are written; 20260102 too."""
+    whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
+    plain = whole.cast(pl.String).str.strip_chars()
+    if "%Y" in form:  # a year of two digits is none of the first century
+        plain = plain.set(~plain.str.contains("[0-9]{4}").fill_null(value=False), None)
+    if "z" not in form:
+        return plain.str.to_datetime(form, time_unit="us", strict=False)
+    found = plain.str.to_datetime(form, time_unit="us", time_zone="UTC", strict=False)
+    return found.dt.replace_time_zone(None)
+
+
+def as_people_write_dates(values: pl.Series) -> str:
+    """Return what to do where a text column holds dates in a form that isn't read.
+
+    Empty where it holds something else.
+    """
+    if values.dtype != pl.String:
+        return ""
+    present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
+    dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
+    if not len(dates) or len(dates) < (1 - _FEW_TEXTS) * len(present):
+        return ""
+    forms = [form for form in _TO_OFFER if _reads(form, dates.head(_SAMPLE))]
+    forms = [form for form in forms if _reads(form, dates)]
+    plain = [form for form in forms if "%Z" not in form] or forms
+    order = ", whose order nobody can tell" if len(plain) > 1 else ""
+    told = f"dates such as {dates[0]!r}{order}: write YYYY-MM-DD"
+    if not plain:
+        return told
+    offered = " or ".join(f'"{form}"' for form in plain)
+    zone = ", which leaves out the zone" if "%Z" in plain[0] else ""
+    return f"{told}, or say their form: table: {{columns: {{{values.name}: {offered}}}}}{zone}"
+
+
+def _reads(form: str, dates: pl.Series) -> bool:
+    return not by_form(dates, form).null_count()
+
+
+def _rewritten(values: pl.Series) -> pl.Series:
+    texts = values.str.strip_chars()
+    for pattern, form in _REWRITTEN:
+        texts = texts.str.replace_all(f"(?i){pattern}", form)
+    return texts
+
+
+def _in_utc(texts: pl.Series) -> pl.Series:
+    zoned = texts.str.extract_groups(_ZONED).struct
+    found = _first_of(zoned.field("moment").zip_with(zoned.field("moment").is_not_null(), texts))
+    hours, minutes = (zoned.field(name).cast(pl.Int64) for name in ("hours", "minutes"))
+    sign = zoned.field("hours").str.starts_with("-").cast(pl.Int64) * -2 + 1
+    offset = (hours * 60 + sign * minutes.fill_null(0)).fill_null(0)
+    return found - (offset * _MINUTE).cast(pl.Duration("us"))
+
+
+def _first_of(texts: pl.Series) -> pl.Series:
+    found = pl.Series([None], dtype=pl.Datetime("us")).new_from_index(0, len(texts))
+    left = texts.str.contains(r"^[0-9]{4}-").fill_null(value=False).arg_true()
+    for form in _READ:
+        if not len(left):
+            break
+        read = texts.gather(left).str.to_datetime(form, time_unit="us", strict=False)
+        found = found.scatter(left.filter(read.is_not_null()), read.drop_nulls())
+        left = left.filter(read.is_null())
+    return found
