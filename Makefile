@@ -28,6 +28,7 @@
 # make bench-ranks-scaling  what the model of compute and link predicts, beside what ranks take; three minutes
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
+# make bench-tables     the reference trainer's errors beside LightGBM's and scikit-learn's; ten minutes, ARGS="--settings 1 --seeds 1" for less
 # make gpu          everything that a GPU has to show, within nine minutes, by $(PYTHON) as it is: no .venv
 #              DRY=1   the same on a processor; OUT=FOLDER for gpu.json; without make: python3 -m tests.gpu
 # make gpu-report FILE=build/gpu/gpu.json   writes tests/bench/BENCHMARKS.md from that
@@ -44,7 +45,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 DEMO ?= demo
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
-	bench bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train
+	bench bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-tables
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -142,6 +143,9 @@ bench-kernels: $(VENV)/ready
 
 bench-train: $(VENV)/ready
 	$(BIN)/python -m tests.bench.train
+
+bench-tables: $(VENV)/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench.tables $(ARGS)
 
 gpu:
 	$(PYTHON) -m tests.gpu $(if $(DRY),--dry) --out $(or $(OUT),build/gpu)/gpu.json

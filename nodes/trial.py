@@ -244,18 +244,25 @@ class Trial:
             file.write(json.dumps(line) + "\n")
         self._news.tell(step, values.get(self.metric or ""))
 
-    def evaluated(self, name: str, losses: Iterable[float] | None = None, **metrics: float) -> None:
+    def evaluated(
+        self,
+        name: str,
+        losses: Iterable[float] | None = None,
+        note: str = "",
+        **metrics: float,
+    ) -> None:
         """Tell how good a model is, in mode "evaluate"; `complete()` ends it.
 
         Args:
             name: as in `models`; "baseline" for what a constant prediction would get.
             losses: the model's loss in each row, the same rows in the same order for all models:
                 they tell what is chance.
+            note: what a person should know of how it was measured; the gate's verdict repeats it.
             metrics: as for `complete`; those that are not finite are left out.
         """
         values = _finite_or_none(metrics)
         finite = {metric: value for metric, value in values.items() if value is not None}
-        self._evaluated[name] = {"metrics": finite}
+        self._evaluated[name] = {"metrics": finite} | ({"note": note} if note else {})
         if losses is not None:
             folder = self._folder / "losses"
             folder.mkdir(exist_ok=True)

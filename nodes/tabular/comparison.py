@@ -10,7 +10,7 @@ Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     from network import loss_of, outputs_of
     from predict import Model, load_model
 
+SHOWN = 3  # columns of a note
 PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 
 
@@ -44,12 +45,21 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
         t.reject(f"a model can't be read: {error}")
     # one scale for all: the losses of a regression have the unit that the training's have
     scale = models["challenger"].target_scale
+    unseen = Unseen({}, np.zeros(len(held.target), bool))
+    found = {}
     for name, model in models.items():
         try:
-            outputs, target = answers(model, held, scale, device)
+            if name == "champion":
+                unseen = unseen_by(model.columns, held)
+            found[name] = answers(model, held, scale, device)
         except ValueError as error:
             t.reject(f"the {name} can't be measured on today's data: {error}")
-        measure(t, name, outputs, target, held, scale)
+    seen = torch.from_numpy(~unseen.rows)
+    for name, (outputs, target) in found.items():
+        measure(t, name, outputs, target, held, scale, unseen.note if name == "champion" else "")
+        if unseen.rows.any():  # the same once more, on what the champion can know
+            rows = chosen(held, ~unseen.rows)
+            measure(t, f"{name}_seen", outputs[seen], target[seen], rows, scale)
     outputs, target = constant(source, held, scale)
     measure(t, "baseline", outputs, target, held, scale)
     t.complete()
@@ -57,7 +67,11 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
 
 def held_out(source: table.Table) -> table.Table:
     """Return the rows that no model was trained on today."""
-    rows = source.split != table.TRAIN
+    return chosen(source, source.split != table.TRAIN)
+
+
+def chosen(source: table.Table, rows: npt.NDArray[np.bool_]) -> table.Table:
+    """Return some rows of a table."""
     names = ("numeric", "categorical", "target", "split")
     return dataclasses.replace(source, **{name: getattr(source, name)[rows] for name in names})
 
@@ -69,17 +83,20 @@ def measure(
     target: Tensor,
     source: table.Table,
     scale: dataset.Scale,
+    note: str = "",
 ) -> None:
     """Tell the metrics of outputs [n, o] against target [n], and the losses of the test rows."""
     kind, deviation = source.columns.kind, scale.deviation.item()
     metrics: dict[str, float] = {}
     for prefix, code in PARTS.items():
         rows = torch.from_numpy(source.split == code)
+        if not rows.any():
+            continue
         found = metrics_of(outputs[rows], target[rows], kind, deviation)
         metrics |= {prefix + metric: value for metric, value in found.items()}
     tested = torch.from_numpy(source.split == table.TEST)
     losses = loss_of(outputs[tested], target[tested], kind, reduction="none")
-    t.evaluated(name, losses.double().tolist(), **metrics)
+    t.evaluated(name, losses.double().tolist(), note, **metrics)
 
 
 def answers(
@@ -98,8 +115,8 @@ def answers(
     if kind == "regression":
         values = model.target_scale.restore(outputs)
         return scale.standardise(values), standardised(source, scale)
-    known = {name: code for code, name in enumerate(model.columns.classes)}
-    codes = torch.tensor([known[name] for name in source.columns.classes])
+    known = table.codes_of(model.columns.classes)
+    codes = torch.tensor([known[table.category(name)] - 1 for name in source.columns.classes])
     target = codes[torch.from_numpy(source.target).long()]
     return outputs, target if kind == "multiclass" else target.float()
 
@@ -129,7 +146,7 @@ def standardised(source: table.Table, scale: dataset.Scale) -> Tensor:
 
 def recode(
     source: table.Table, wanted: table.Columns
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return a table's rows as another table's columns have them: [n, d] and [n, k].
 
     A category that the model doesn't know becomes unknown to it, and so does one that is in none
@@ -141,21 +158,75 @@ def recode(
     columns = source.columns
     check_target(columns, wanted)
     check_columns(columns, wanted)
-    places = [columns.numeric.index(name) for name in wanted.numeric]
-    today = list(columns.categorical)
+    missing = np.full(len(source.target), np.nan)
+    numeric = [
+        missing if name in columns.empty else source.numeric[:, columns.numeric.index(name)]
+        for name in wanted.numeric
+    ]
     codes = [
-        recoded(source.categorical[:, today.index(name)], columns.categorical[name], vocabulary)
+        np.zeros(len(source.target), np.int32)
+        if name in columns.empty
+        else recoded(*column_of(source, name), vocabulary)
         for name, vocabulary in wanted.categorical.items()
     ]
-    return source.numeric[:, places], table.stack(codes, len(source.target), np.int32)
+    count = len(source.target)
+    return table.stack(numeric, count, np.float64), table.stack(codes, count, np.int32)
+
+
+def column_of(source: table.Table, name: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """Return the codes [n] of a categorical column, and its vocabulary."""
+    place = [*source.columns.categorical].index(name)
+    return source.categorical[:, place], source.columns.categorical[name]
 
 
 def recoded(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
     """Return codes [n] of one vocabulary as those of another; 0 where it lacks the word."""
-    known = {word: code for code, word in enumerate(vocabulary, start=1)}
-    return np.array([0, *(known.get(word, 0) for word in words)], np.int32)[codes]
+    known = table.codes_of(vocabulary)
+    return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
+
+
+class Unseen(NamedTuple):
+    """What a model has never seen of a table.
+
+    Attributes:
+        columns: by name how many rows have a category that it doesn't know, and one of these.
+        rows: [n] which rows have any.
+    """
+
+    columns: dict[str, tuple[int, str]]
+    rows: npt.NDArray[np.bool_]
+
+    @property
+    def note(self) -> str:
+        """What a person should know; empty if there is nothing."""
+        if not self.columns:
+            return ""
+        columns = [
+            f"{name!r} in {count}, such as {word!r}" for name, (count, word) in self.columns.items()
+        ]
+        more = f" and {len(columns) - SHOWN} more columns" if len(columns) > SHOWN else ""
+        return (
+            f"{self.rows.sum()} of {len(self.rows)} rows to validate and test hold values that the "
+            f"champion never saw: {'; '.join(columns[:SHOWN])}{more}"
+        )
+
+
+def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
+    """Return what a model of these columns has never seen of a table that has them."""
+    check_columns(source.columns, wanted)
+    columns: dict[str, tuple[int, str]] = {}
+    rows = np.zeros(len(source.target), bool)
+    for name, vocabulary in wanted.categorical.items():
+        if name in source.columns.empty:
+            continue
+        codes, words = column_of(source, name)
+        unknown = (codes > 0) & (recoded(codes, words, vocabulary) == 0)
+        if unknown.any():
+            columns[name] = int(unknown.sum()), words[codes[unknown][0] - 1]
+        rows |= unknown
+    return Unseen(columns, rows)
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
@@ -163,7 +234,8 @@ def check_target(columns: table.Columns, wanted: table.Columns) -> None:
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
         raise ValueError(f"the target is {now}; the model predicts {then}")
-    if new := [name for name in columns.classes if name not in wanted.classes]:
+    known = table.codes_of(wanted.classes)
+    if new := [name for name in columns.classes if table.category(name) not in known]:
         raise ValueError(
             f"the model doesn't know the class {', '.join(map(repr, new))} of {columns.target!r}; "
             f"it knows {', '.join(map(repr, wanted.classes))}"
@@ -172,8 +244,10 @@ def check_target(columns: table.Columns, wanted: table.Columns) -> None:
 
 def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
     """Raise ValueError unless a table has a model's columns, and they hold the same."""
-    wanted.check_header(columns.needed)
+    wanted.check_header([*columns.needed, *columns.empty])
     for name in wanted.needed:
+        if name in columns.empty:
+            continue
         if (name in columns.numeric) is not (name in wanted.numeric):
             now, then = ("numbers", "categories")[:: 1 if name in columns.numeric else -1]
             raise ValueError(f"the column {name!r} holds {now}; the model takes {then}")

@@ -6,6 +6,7 @@ Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import settings
     import table
     import trial
+
+FAR = 6.0  # deviations from the mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,30 +72,60 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What standardises a column: (x - mean) / deviation, by the training rows."""
+    """What standardises a column: (x - mean) / deviation, by the training rows.
+
+    Attributes:
+        mean: [d]
+        deviation: [d], 0 for a column that is the same in all rows: it becomes 0 everywhere.
+        low: [d], what smaller values count as; None: they count as they are.
+        high: [d], the same of larger ones.
+    """
 
     mean: Tensor
     deviation: Tensor
+    low: Tensor | None = None
+    high: Tensor | None = None
 
     @staticmethod
     def of(values: Tensor) -> Scale:
-        """Measure each column of `values` [n, d], leaving out what is missing."""
+        """Measure each column of `values` [n, d], leaving out what is missing.
+
+        A value outside of the training rows' range, and further from the mean than FAR deviations,
+        counts as the nearest one that isn't: a network knows nothing of values so far away.
+        """
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
-        deviation = (exact - mean).square().nanmean(0).sqrt()
-        return Scale(mean=mean, deviation=torch.where(deviation > 0, deviation, 1.0))
+        low, high = exact.nan_to_num(math.inf).amin(0), exact.nan_to_num(-math.inf).amax(0)
+        varies = high - low > table.SAME * torch.maximum(low.abs(), high.abs())
+        deviation = torch.where(varies, (exact - mean).square().nanmean(0).sqrt(), 0.0)
+        return Scale(
+            mean=mean,
+            deviation=deviation,
+            low=torch.minimum(low, mean - FAR * deviation).nan_to_num(),
+            high=torch.maximum(high, mean + FAR * deviation).nan_to_num(),
+        )
+
+    @staticmethod
+    def of_target(values: Tensor) -> Scale:
+        """Measure a target [n]; nothing is too far away for it."""
+        found = Scale.of(values.unsqueeze(1))
+        return Scale(
+            mean=found.mean, deviation=torch.where(found.deviation > 0, found.deviation, 1.0)
+        )
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return the scale that `describe` described."""
+        """Return the scale that `describe` described; one of an earlier release has no bounds."""
         return Scale(
-            mean=torch.tensor(description["mean"], dtype=torch.float64),
-            deviation=torch.tensor(description["deviation"], dtype=torch.float64),
+            **{
+                name: torch.tensor(values, dtype=torch.float64)
+                for name, values in description.items()
+            }
         )
 
     def describe(self) -> dict[str, list[float]]:
         """Return the scale as JSON has it."""
-        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+        return {name: values.tolist() for name, values in vars(self).items() if values is not None}
 
     def restore(self, values: Tensor) -> Tensor:
         """Return what `standardise` was given, in double."""
@@ -100,7 +133,11 @@ class Scale:
 
     def standardise(self, values: Tensor) -> Tensor:
         """Return float32 [n, d]; a missing value becomes the mean, 0."""
-        return ((values.double() - self.mean) / self.deviation).nan_to_num(0.0).float()
+        exact = values.double()
+        if self.low is not None or self.high is not None:
+            exact = exact.clamp(self.low, self.high)
+        scaled = (exact - self.mean) / torch.where(self.deviation > 0, self.deviation, math.inf)
+        return scaled.nan_to_num(0.0).float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +171,7 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     """Read the region's table into this machine's memory."""
     if len(t.data) != 1:
         sys.exit(f"The tabular trainer reads one table per region, not {[*map(str, t.data)]}.")
-    source = table.read_table(t.data[0])
+    source = table.read_table(t.data[0]).used()
     numeric = torch.from_numpy(source.numeric)
     categorical = torch.from_numpy(source.categorical)
     target = torch.from_numpy(source.target)
@@ -146,7 +183,7 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     numeric_scale = Scale.of(numeric[trained])
     target_scale = Scale(mean=torch.zeros(1).double(), deviation=torch.ones(1).double())
     if kind == "regression":
-        target_scale = Scale.of(target[trained].unsqueeze(1))
+        target_scale = Scale.of_target(target[trained])
     target = target_scale.standardise(target.unsqueeze(1)).squeeze(1)  # [n, 1] -> [n]
 
     def rows(index: Tensor) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ elif not TYPE_CHECKING:  # beside the trainer
     import table
     from network import Network, outputs_of
 
+DIGITS = 7  # that 32 bits hold
 _UNUSABLE = (ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
 
 
@@ -33,9 +35,15 @@ class Model:
     target_scale: dataset.Scale
     network: Network
 
+    @property
+    def digits(self) -> int:
+        """Return how many digits of a prediction mean something: 7 of what varies in the target."""
+        ratio = self.target_scale.mean.abs() / self.target_scale.deviation
+        return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
+
     @torch.no_grad()
     def predict(
-        self, numeric: npt.NDArray[np.float32], categorical: npt.NDArray[np.int32]
+        self, numeric: table.Floats, categorical: npt.NDArray[np.int32]
     ) -> list[float] | list[str]:
         """Predict rows that are encoded as the region's table was.
 

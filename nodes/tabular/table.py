@@ -2,9 +2,10 @@
 
 The file is a .npz without pickled objects:
 
-    numeric      [rows, d] float32    NaN where a value is missing
+    numeric      [rows, d] float32    NaN where a value is missing; float64 if float32 is too coarse
     categorical  [rows, k] int32      0 = unknown, c = the c-th value of the column's vocabulary
-    target       [rows]    float32    regression: the value; classification: the class's number
+    target       [rows]    float64    of a regression: the value
+                           float32    of a classification: the class's number
     split        [rows]    int8       TRAIN, VALIDATION or TEST
     meta         JSON text            names, vocabularies, target, task, classes
 """
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +27,13 @@ import numpy.typing as npt
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
+# A whole number as a program writes it that keeps numbers as floats: 4.0, 1e+05.
+WHOLE = r"^-?(0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE]\+[0-9]{1,2})$"
+_ROUNDING = 1e-3  # of a column's spread: what float32 may lose
+SAME = 1e-14  # of the largest of some numbers: those that differ by no more are the same
+
 Task = Literal["classification", "regression"]
+Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +49,9 @@ class Columns:
         kinds: what the cells of a column hold where it isn't numbers or text: "date", "time" or
             "boolean". A model reads new rows as its table was read.
         null_values: texts that stand for a missing value.
+        unused: those of the columns that teach nothing, so that a model does without them. A
+            table keeps their values for models of other days.
+        empty: further columns that the table's file has, without a value in any row.
     """
 
     numeric: list[str]
@@ -49,6 +61,8 @@ class Columns:
     classes: list[str]
     kinds: dict[str, str] = field(default_factory=dict)
     null_values: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -75,10 +89,34 @@ class Table:
     """One region's rows; the arrays are as the module describes them."""
 
     columns: Columns
-    numeric: npt.NDArray[np.float32]
+    numeric: Floats
     categorical: npt.NDArray[np.int32]
-    target: npt.NDArray[np.float32]
+    target: Floats
     split: npt.NDArray[np.int8]
+
+    def used(self) -> Table:
+        """Return the table that a model learns from: without its unused columns."""
+        columns, unused = self.columns, {*self.columns.unused}
+        if not unused:
+            return replace(self, columns=replace(columns, empty=[]))
+        numbers = [name not in unused for name in columns.numeric]
+        categories = [name not in unused for name in columns.categorical]
+        left = replace(
+            columns,
+            numeric=[name for name in columns.numeric if name not in unused],
+            categorical={
+                name: words for name, words in columns.categorical.items() if name not in unused
+            },
+            kinds={name: kind for name, kind in columns.kinds.items() if name not in unused},
+            unused=[],
+            empty=[],
+        )
+        return replace(
+            self,
+            columns=left,
+            numeric=self.numeric[:, numbers],
+            categorical=self.categorical[:, categories],
+        )
 
 
 def write_table(
@@ -99,8 +137,8 @@ def write_table(
         target: the column to predict. Its classes are its values, sorted; they may be of any type.
         task: "classification" or "regression".
         split: [rows] TRAIN, VALIDATION or TEST.
-        categorical: the categorical columns; their values are taken as text, and the vocabulary
-            is what the training rows have. Anything else is unknown.
+        categorical: the categorical columns; their values are taken as text, whole numbers without
+            a fraction, and the vocabulary is what the training rows have. Anything else is unknown.
 
     Raises:
         ValueError: the columns don't make a table; the message names column and fault.
@@ -118,11 +156,12 @@ def write_table(
     )
     values = _encode(arrays[target], classes) - 1 if classes else arrays[target]
     codes = [_encode(arrays[name], vocabulary) for name, vocabulary in vocabularies.items()]
+    numbers = stack([arrays[name] for name in numeric], len(parts), np.float64)
     table = Table(
         columns=meta,
-        numeric=stack([arrays[name] for name in numeric], len(parts), np.float32),
+        numeric=as_stored(numbers, trained),
         categorical=stack(codes, len(parts), np.int32),
-        target=values.astype(np.float32),
+        target=values.astype(np.float32 if classes else np.float64),
         split=parts.astype(np.int8),
     )
     save_table(path, table)
@@ -202,8 +241,10 @@ def _check(
     for name, values in arrays.items():
         if name not in categorical and (name != target or task == "regression"):
             _check_numbers(name, values, missing_allowed=name != target)
-    if task == "classification" and len(np.unique(arrays[target][split == TRAIN])) < 2:
-        raise ValueError(f"the training rows have one class only in {target!r}")
+    learned = arrays[target][split == TRAIN]
+    if len(np.unique(learned)) < 2 or (task == "regression" and not spread_of(learned)):
+        what = "class" if task == "classification" else "value"
+        raise ValueError(f"the training rows have one {what} only in {target!r}: {learned[0]}")
 
 
 def _check_split(split: npt.NDArray[Any]) -> None:
@@ -227,24 +268,56 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
         raise ValueError(f"the target {name!r} has missing values; leave these rows out")
 
 
+def category(text: str) -> str:
+    """Return the one spelling of a category: whole numbers without a fraction.
+
+    4, 4.0 and 4.00 are one, and so are 100000 and 1e+05. 04 is another: a code.
+    """
+    if re.match(WHOLE, text) and (number := Decimal(text)) == (whole := int(number)):
+        return str(whole)
+    return text
+
+
+def as_stored(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
+    """Return numeric columns [rows, d] as float32, unless a column's spread gets lost in it."""
+    with np.errstate(over="ignore"):
+        narrow = numeric.astype(np.float32)
+    known = numeric[trained]
+    spreads = _spreads(known)
+    lost = np.fmax.reduce(np.abs(narrow[trained] - known), axis=0)
+    return numeric if ((spreads > 0) & (lost > _ROUNDING * spreads)).any() else narrow
+
+
+def spread_of(values: npt.NDArray[Any]) -> float:
+    """Return how far numbers [n] lie apart; 0 where that is no more than rounding makes."""
+    return float(_spreads(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
+
+
+def _spreads(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the same of each column of numbers [n, d], n at least 1; NaN is none."""
+    low, high = np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
+    varies = high - low > SAME * np.maximum(np.abs(low), np.abs(high))
+    return np.where(varies, high - low, 0.0)
+
+
 def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
     """Return the different values, as text, in order of the values themselves."""
-    return [str(value) for value in np.unique(values).tolist()]
+    return [*dict.fromkeys(category(str(value)) for value in np.unique(values).tolist())]
 
 
 def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.int32]:
     """Return [rows] codes: position in the vocabulary + 1, or 0."""
-    codes = _codes_of(vocabulary)
+    codes = codes_of(vocabulary)
     different, where = np.unique(values, return_inverse=True)
-    table = np.array([codes.get(str(value), 0) for value in different.tolist()], np.int32)
+    table = np.array([codes.get(category(str(value)), 0) for value in different.tolist()], np.int32)
     return table[where]
 
 
-def _codes_of(vocabulary: Sequence[str]) -> dict[str, int]:
-    """Return the code of each value."""
-    return {value: code for code, value in enumerate(vocabulary, start=1)}
+def codes_of(vocabulary: Sequence[str]) -> dict[str, int]:
+    """Return the code of each category, by its one spelling."""
+    return {category(value): code for code, value in enumerate(vocabulary, start=1)}
 
 
 def stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
     """Return [rows, len(arrays)], which may have no column."""
-    return np.stack(arrays, 1).astype(dtype) if arrays else np.zeros((rows, 0), dtype)
+    return np.stack(arrays, 1).astype(dtype, copy=False) if arrays else np.zeros((rows, 0), dtype)

@@ -31,6 +31,7 @@ _TAIL = 300  # characters of an error that are worth keeping
 _LAST_BYTES = 8192  # of standard error that are looked at
 _MOST_METRICS = 1_000  # of a result, or of a model in it
 _LONGEST_NAME = 100  # characters of a metric's name
+_SHOWN = 40  # characters of a value that isn't a number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,10 +225,25 @@ def _why_no_objective(result: dict[str, Any], metric: str) -> str:
     value = given.get(metric)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{metric} is {one_line(value)}"
+    if wrong := wrong_type(given, metric) or wrong_type(result, metric):
+        return f"{wrong}; {_shape(metric)}"
     there = ", ".join(sorted(finite_metrics(given))) or "none"
+    others = next((wrong for name in given if (wrong := wrong_type(given, name))), "")
     beside = _beside(result, metric)
-    hint = f"{beside}; {_shape(metric)}" if beside else ""
+    hint = f"{beside}; {_shape(metric)}" if beside else f"; {others}" if others else ""
     return f"the result has no number {metric!r}; it has: {there}{hint}"
+
+
+def wrong_type(given: Mapping[str, Any], metric: str) -> str:
+    """Return what a metric is that isn't a number, with its value; empty for a number or none."""
+    value = given.get(metric)
+    if metric not in given or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return ""
+    if value is None:
+        return f"{one_line(metric)!r} is null"
+    kind = {str: "text", bool: "true or false", list: "a list"}.get(type(value), "an object")
+    shown = repr(one_line(value)[:_SHOWN]) if kind == "text" else one_line(value)[:_SHOWN]
+    return f"{one_line(metric)!r} is {kind}: {shown}"
 
 
 def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:

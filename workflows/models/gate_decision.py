@@ -26,6 +26,10 @@ or a trimmed mean would not do: to these, a challenger with one such row is as g
 Shuffled labels spoil the rows to measure on as well: champion and challenger then look equally bad.
 So a challenger has to be better than a constant prediction, too, where the trainer measures one.
 There it is for the challenger to show it.
+
+A champion can't be good on values that it never saw, such as categories that are spelt in another
+way today. A challenger that beats it there alone has shown nothing. So it has to pass a second time
+on the rows that the champion can know, and these have to be half of all rows at least.
 """
 
 from __future__ import annotations
@@ -49,7 +53,10 @@ _NUMBERS = 4_000_000  # drawn at a time, which bounds the memory
 _AS_WELL = 0.25  # of a difference: what chance makes worse, it could have made better by so much
 _LITTLE = 0.01  # of the champion's metric: a difference that a person may not mind
 
+_ENOUGH_SEEN = 0.5  # of the rows: with fewer that the champion can know nothing is compared
+
 CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
+SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on what the champion can know
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +73,17 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the gate's job found of a model: its metrics, and its loss in each row if known."""
+    """What the gate's job found of a model.
+
+    Attributes:
+        metrics: by name.
+        losses: its loss in each row, if known.
+        note: what a person should know of how it was measured.
+    """
 
     metrics: Mapping[str, float]
     losses: Losses | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,13 +208,18 @@ def decide(
         challenger: the run of the new one.
     """
     promoted, why, interval = _decision(rule, measured)
+    if note := measured[CHAMPION].note:
+        doubt = _doubt(rule, measured) if promoted else None
+        promoted, why = promoted and not doubt, f"{doubt or why}; {note}"
     return Verdict(
         promoted=promoted,
         why=why,
         metric=rule.metric,
         champion=champion,
         challenger=challenger,
-        metrics={name: model.metrics for name, model in measured.items()},
+        metrics={
+            name: each.metrics for name, each in measured.items() if name not in SEEN.values()
+        },
         interval=interval,
     )
 
@@ -279,6 +298,25 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
             f"{rule.confidence:.0%} confidence); are the labels right?"
         )
     return None
+
+
+def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
+    """Return why a challenger that is better on all rows may owe it to values new to the champion.
+
+    None where it passes on the rows that the champion can know, too.
+    """
+    seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
+    if len(seen) < len(SEEN):
+        return None
+    share = _rows(seen[CHAMPION]) / max(1, _rows(measured[CHAMPION]))
+    if share < _ENOUGH_SEEN or any(rule.metric not in each.metrics for each in seen.values()):
+        return f"{_values(rule, measured, CHAMPION)}, which is no fair comparison"
+    promoted, why, _ = _decision(rule, seen)
+    return None if promoted else f"on the rows that the champion can know: {why}"
+
+
+def _rows(model: Measured) -> int:
+    return 0 if model.losses is None else len(model.losses)
 
 
 def _value(rule: Rule, measured: Mapping[str, Measured], name: str) -> str:

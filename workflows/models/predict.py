@@ -12,7 +12,7 @@ import polars as pl
 
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.tables import cells, csv_rows
-from trialfleet.workflows.tables.building import encode
+from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import PARQUET, read_rows
 
 _PREDICTED = "\0"  # among the columns of a file, none of which can have this name
@@ -151,12 +151,13 @@ def _copy(
         if nested := [name for name, kind in frame.schema.items() if kind.is_nested()]:
             raise ValueError(f"CSV can't hold the columns {', '.join(nested)}: each cell is a list")
         predicted = _predictions(model, frame, count + 1, unknown)
-        values = pl.Series(_PREDICTED, [*map(_short, predicted)])
+        values = pl.Series(_PREDICTED, _short(model, predicted))
         out.write(frame.with_columns(values).write_csv(include_header=False))
         count += len(frame)
     return count
 
 
-def _short(value: float | str) -> float | str:
-    """A number as far as a model's 32 bits carry."""
-    return float(f"{value:.7g}") if isinstance(value, float) else value
+def _short(model: Model, values: list[float] | list[str]) -> list[float | str]:
+    """Return numbers as far as a model's 32 bits carry."""
+    digits = model.digits
+    return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

@@ -68,7 +68,8 @@ def _row(name: str, table: Table) -> tuple[str, ...]:
 def _target(table: Table) -> str:
     if table["task"] == "regression":
         low, high = table["range"]
-        return f"{low:.6g} … {high:.6g}"
+        digits = next((n for n in range(6, 17) if f"{low:.{n}g}" != f"{high:.{n}g}"), 6)
+        return f"{low:.{digits}g} … {high:.{digits}g}"
     classes = [f"{name} ({count})" for name, count in table["classes"].items()]
     return first_of(classes, _MOST_NAMES)
 
@@ -133,7 +134,7 @@ def _notes_of(table: Table) -> list[str]:
         )
     if table["task"] == "classification" and len(table["classes"]) == 2:
         notes.append(f"predicted is the probability of {[*table['classes']][1]!r}")
-    notes += _rare_classes(table["classes"])
+    notes += _untaught_classes(table) + _rare_classes(table["classes"])
     if min(table["parts"]["validation"], table["parts"]["test"]) < _FEW_ROWS:
         notes.append(
             f"fewer than {_FEW_ROWS} rows to validate or to test: what is measured by so few, and "
@@ -142,6 +143,18 @@ def _notes_of(table: Table) -> list[str]:
     ignored = [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
     others = [f"column {name!r} {note}" for name, note in table["notes"].items()]
     return [*notes, *_first(ignored, "ignored"), *_first(others, "others like these")]
+
+
+def _untaught_classes(table: Table) -> list[str]:
+    """Name the classes that no training row has."""
+    classes = [
+        f"{name!r} ({table['classes'][name]})"
+        for name in table.get("untaught", [])  # earlier releases didn't note it
+    ]
+    if not classes:
+        return []
+    named = first_of(classes, _MOST_NAMES)
+    return [f"classes without a training row: {named}; the model can't learn them, see table.split"]
 
 
 def _rare_classes(classes: dict[str, int]) -> list[str]:

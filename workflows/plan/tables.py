@@ -28,8 +28,9 @@ from trialfleet.workflows.plan.table_findings import found_in
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
-from trialfleet.workflows.tables.building import Description, TableError, build_table, describe
+from trialfleet.workflows.tables.building import Description, build_table, describe
 from trialfleet.workflows.tables.csv_rows import UnreadableTableError
+from trialfleet.workflows.tables.encoding import TableError
 from trialfleet.workflows.tables.fetching import UnreachableError, fetched
 from trialfleet.workflows.tables.reading import format_of, read_rows
 
@@ -40,7 +41,11 @@ _MOST_PROBLEMS, _MOST_FILES, _MOST_CLASSES = 20, 3, 4
 _KEY = re.compile(r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|table(?:\.\w+)*): ")
 # What a kind of target is in words; that of the last kind that has a metric is the widest.
 _TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
-_AUC_OF = {"val_auc": "validation", "test_auc": "test"}
+_PART_OF = {
+    f"{prefix}_{name}": part
+    for prefix, part in [("val", "validation"), ("test", "test")]
+    for name in ("auc", "r2")
+}
 _THREADS = 8  # polars has threads of its own; these overlap reading, hashing and writing
 
 
@@ -197,8 +202,13 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             yield f"{key}: {_why_not(metric, found)}"
         elif metric is not None and (problem := _direction_problem(study, key, metric)):
             yield problem
-        elif (part := _AUC_OF.get(metric or "")) in found.one_class:
-            yield f"{key}: the {part} rows have one class only, and {metric} needs both"
+        elif (part := _PART_OF.get(metric or "")) in found.one_class:
+            what = (
+                "class only, and {} needs both"
+                if found.classes
+                else "value only, and {} needs more"
+            )
+            yield f"{key}: the {part} rows have one {what.format(metric)}"
 
 
 def _direction_problem(study: Study, key: str, metric: str) -> str | None:

@@ -24,6 +24,7 @@ from trialfleet.workflows.attempts.outcome import (
     load_result,
     one_line,
     outcome_of,
+    wrong_type,
 )
 from trialfleet.workflows.models.card import verdict_of
 from trialfleet.workflows.models.folders import models_folder_of
@@ -31,6 +32,7 @@ from trialfleet.workflows.models.gate_decision import (
     BASELINE,
     CHALLENGER,
     CHAMPION,
+    SEEN,
     Losses,
     Measured,
     Verdict,
@@ -117,7 +119,7 @@ def outcome_of_measurement(
         assert isinstance(outcome, Failed | Unpaid), "a job that failed isn't complete"
         return outcome
     try:
-        _metrics(place)
+        _models(place, rule_of(frozen.study).metric)
     except ValueError as error:
         return Failed(error=one_line(error), final=isinstance(error, _NotMeasuredError))
     return None
@@ -197,24 +199,31 @@ def measured(place: TrialFolder) -> dict[str, Measured]:
         OSError: it can't be read.
     """
     return {
-        name: Measured(metrics=metrics, losses=_losses(place, f"{name}.txt"))
-        for name, metrics in _metrics(place).items()
+        name: Measured(
+            metrics=finite_metrics(entry["metrics"]),
+            losses=_losses(place, f"{name}.txt"),
+            note=one_line(entry.get("note") or ""),
+        )
+        for name, entry in _models(place).items()
     }
 
 
-def _metrics(place: TrialFolder) -> dict[str, dict[str, float]]:
+def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return what the result says of each model; the decisive metric must be a number."""
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")
     models: Any = result.get("models")
     if not isinstance(models, dict):
         raise _NotMeasuredError(_UNKNOWN_MODE)
-    known = [name for name in (CHAMPION, CHALLENGER, BASELINE) if name in models]
+    known = [name for name in (CHAMPION, CHALLENGER, BASELINE, *SEEN.values()) if name in models]
     for name in (CHAMPION, CHALLENGER, *known):
         entry = models.get(name)
         if not isinstance(entry, dict) or not isinstance(entry.get("metrics"), dict):
             raise _NotMeasuredError(f'result.json has no metrics of the {name} in "models"')
-    return {name: finite_metrics(models[name]["metrics"]) for name in known}
+        if decisive and (wrong := wrong_type(entry["metrics"], decisive)):
+            raise _NotMeasuredError(f"the {name}'s metric {wrong}")
+    return {name: models[name] for name in known}
 
 
 def _losses(place: TrialFolder, name: str) -> Losses | None:

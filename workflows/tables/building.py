@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Columns, Table, Task, stack
+from trialfleet.nodes.tabular.table import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Columns,
+    Floats,
+    Table,
+    Task,
+    as_stored,
+    spread_of,
+)
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, is_form
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, as_people_write_numbers, with_units
 from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, feature_of
+from trialfleet.workflows.tables.encoding import TableError, encode, numbers_of
 from trialfleet.workflows.tables.splits import SplitError, beginnings, split_rows
 
 _SHOWN = 30  # names of columns in a message
@@ -23,14 +35,6 @@ _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _MOST_LABELS = 0.5  # of the rows; more classes than this are ids, or a text
 _HALF = 0.5  # of the cells are numbers, and what is left can't be classes
 _WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else mend the file"
-
-
-class TableError(ValueError):
-    """A file can't become a region's table; `problems` says why, without its name."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,8 @@ class Description:
         ignored: the columns that are not used, and why.
         missing: the used columns in which cells are missing, and how many.
         notes: what a person should know of a column.
-        one_class: the parts whose rows have one class only.
+        one_class: the parts whose rows have one class only, or one value.
+        untaught: classes that no training row has.
         begins: with a split by time: the earliest moment of validation and of test, as text.
         in_no_cell: the study's own texts for a missing value that no cell holds.
     """
@@ -68,6 +73,7 @@ class Description:
     missing: dict[str, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     one_class: list[str] = field(default_factory=list)
+    untaught: list[str] = field(default_factory=list)
     begins: dict[str, str] = field(default_factory=dict)
     in_no_cell: list[str] = field(default_factory=list)
 
@@ -108,8 +114,8 @@ def build_table(
         split = split_rows(rows, options.split, classes, seed, numbered)
     except SplitError as error:
         raise TableError(f"table.split: {error}") from error
-    _check_parts(split, goal)
-    features = _features(rows, target, options)
+    _check_parts(split, goal, target)
+    features = _features(rows, target, options, pl.Series(split == TRAIN))
     table = _encode(rows, features, goal, split, target, options.null_values, numbered)
     found = _describe(table, features, goal, rows, len(frame) - len(rows))
     time = options.split.time
@@ -119,23 +125,25 @@ def build_table(
 
 def describe(table: Table) -> Description:
     """Return what there is to tell of a table that `write_table` wrote."""
-    columns = table.columns
+    table = table.used()
+    columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)
-    values = table.target
     is_regression = columns.task == "regression"
+    classes = [] if is_regression else [*enumerate(columns.classes)]
     return Description(
         rows=len(values),
         parts=_parts(table.split),
         target=columns.target,
         task=columns.task,
-        classes={name: int((values == code).sum()) for code, name in enumerate(columns.classes)},
+        classes={name: int((values == code).sum()) for code, name in classes},
+        untaught=[
+            name for code, name in classes if not (values == code)[table.split == TRAIN].any()
+        ],
         range=[float(str(values.min())), float(str(values.max()))] if is_regression else [],
         numeric=columns.numeric,
         categorical={name: len(words) for name, words in columns.categorical.items()},
         one_class=[
-            part
-            for part, code in _PARTS.items()
-            if not is_regression and len(np.unique(values[table.split == code])) == 1
+            part for part, code in _PARTS.items() if not spread_of(values[table.split == code])
         ],
         missing={
             name: int(count) for name, count in zip(columns.numeric, missing, strict=True) if count
@@ -149,7 +157,7 @@ def _read_by_forms(
     """Return the rows with those columns read that the study says how to read."""
     forms = {name: role for name, role in roles.items() if is_form(role)}
     for name, form in forms.items():
-        _numbers(rows[name], form, numbered, _WAYS_OUT)
+        numbers_of(rows[name], form, numbered, _WAYS_OUT)
     return rows.with_columns(cells.as_written(rows[name], form) for name, form in forms.items())
 
 
@@ -163,7 +171,7 @@ class _Goal:
     task: Task
     inferred: bool
     kind: str
-    values: npt.NDArray[np.float32]
+    values: Floats
     classes: list[str] = field(default_factory=list)
     note: str = ""  # what a person should know who meant numbers
 
@@ -190,13 +198,11 @@ def _goal(
         written = written or ("" if _slip(values, kind, numbered) else with_units(values))
     if written:
         raise TableError(f"the target {values.name!r} is {written}{_where(values, numbered)}")
-    task = _task_of(found, kind) if wanted == "auto" else wanted
+    task = _task_of(values, found, kind) if wanted == "auto" else wanted
     if task == "regression":
-        numbers = _numbers(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
-        return _Goal(
-            task=task, inferred=inferred, kind=kind, values=numbers.to_numpy().astype(np.float32)
-        )
-    labels = cells.labels(found, kind)
+        numbers = numbers_of(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
+        return _Goal(task=task, inferred=inferred, kind=kind, values=numbers.to_numpy())
+    labels = cells.labels(values, kind)
     classes = _classes(labels, kind)
     if len(classes) > max(MOST_CLASSES, _MOST_LABELS * len(labels)):
         slip = _slip(values, kind, numbered, _HALF)
@@ -223,17 +229,18 @@ def _where(values: pl.Series, numbered: Sequence[int]) -> str:
     )
 
 
-def _task_of(values: pl.Series, kind: str) -> Task:
+def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
     if kind != "number":
         return "classification"
-    is_whole = bool((values.cast(pl.Float64) % 1 == 0).all())
-    return "classification" if is_whole and values.n_unique() <= MOST_CLASSES else "regression"
+    are_whole = bool((found.cast(pl.Float64) % 1 == 0).all())
+    are_few = are_whole and cells.labels(values, kind).n_unique() <= MOST_CLASSES
+    return "classification" if are_few else "regression"
 
 
 def _classes(labels: pl.Series, kind: str) -> list[str]:
     """Return the names of the classes, numbers by their size."""
     different = labels.unique().to_list()
-    return sorted(different, key=float) if kind == "number" else sorted(different)
+    return sorted(different, key=Decimal) if kind == "number" else sorted(different)
 
 
 def _or_numbers(kind: str) -> str:
@@ -256,19 +263,6 @@ def _slip(
     )
 
 
-def _numbers(
-    values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
-) -> pl.Series:
-    try:
-        return cells.numbers(values, kind)
-    except cells.CellError as error:
-        written = as_people_write_numbers(values) if kind == "number" else ""
-        hint = f"; it is {written}" if written else f". {ways_out}" if ways_out else ""
-        raise TableError(
-            f"row {numbered[error.row]} below the header, column {values.name!r}: {error.why}{hint}"
-        ) from error
-
-
 # The parts
 
 
@@ -276,13 +270,17 @@ def _parts(split: npt.NDArray[np.int8]) -> dict[str, int]:
     return {name: int((split == code).sum()) for name, code in _PARTS.items()}
 
 
-def _check_parts(split: npt.NDArray[np.int8], goal: _Goal) -> None:
+def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
     if empty := [name for name, count in _parts(split).items() if not count]:
         raise TableError(
             f"{len(split)} rows with a target leave none for {' and '.join(empty)}; see table.split"
         )
-    if goal.classes and len(np.unique(goal.values[split == TRAIN])) == 1:
-        raise TableError("the training rows have one class only; see table.split")
+    if spread_of(goal.values[split == TRAIN]):
+        return
+    first = goal.values[split == TRAIN][0]
+    only = f"class only, {goal.classes[int(first)]!r}" if goal.classes else f"value only, {first:g}"
+    where = "table.split" if spread_of(goal.values) else "the file"
+    raise TableError(f"target: the training rows have one {only}, in {target!r}; see {where}")
 
 
 # The columns
@@ -309,7 +307,9 @@ def _check_columns(names: Sequence[str], target: str | None, options: TableOptio
     return target
 
 
-def _features(rows: pl.DataFrame, target: str, options: TableOptions) -> dict[str, Feature]:
+def _features(
+    rows: pl.DataFrame, target: str, options: TableOptions, trained: pl.Series
+) -> dict[str, Feature]:
     found: dict[str, Feature] = {}
     for name in rows.columns:
         override = options.columns.get(name)
@@ -318,47 +318,11 @@ def _features(rows: pl.DataFrame, target: str, options: TableOptions) -> dict[st
         if name in options.split.own_columns and (override is None or is_form(override)):
             found[name] = Feature(role="ignore", values=rows[name], why="it only splits the rows")
         else:
-            found[name] = feature_of(rows[name], override)
-    if all(feature.role == "ignore" for feature in found.values()):
+            found[name] = feature_of(rows[name], override, trained)
+    if not any(feature.is_used for feature in found.values()):
         why = "; ".join(f"{name!r}: {feature.why}" for name, feature in found.items())
         raise TableError(f"there is no column to predict {target!r} by. {why}".strip())
     return found
-
-
-def encode(
-    rows: pl.DataFrame, columns: Columns, numbered: Sequence[int]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-    """Return rows as a model takes them: numeric [n, d], categorical [n, k].
-
-    Args:
-        rows: as `cells.without_nulls` left them; they have every column that is needed.
-        columns: what they mean.
-        numbered: what each row is called in messages.
-
-    Raises:
-        TableError: cells of numeric columns are no numbers; names the first of each column.
-    """
-    numeric: list[npt.NDArray[np.float32]] = []
-    problems: list[str] = []
-    for name in columns.numeric:
-        try:
-            numeric.append(_floats(rows[name], columns.kinds.get(name, "number"), numbered))
-        except TableError as error:
-            problems += error.problems
-    if problems:
-        raise TableError(*problems)
-    categorical = [
-        cells.codes(cells.texts(rows[name], columns.kinds.get(name, "text")), words).to_numpy()
-        for name, words in columns.categorical.items()
-    ]
-    return stack(numeric, len(rows), np.float32), stack(categorical, len(rows), np.int32)
-
-
-def _floats(values: pl.Series, kind: str, numbered: Sequence[int]) -> npt.NDArray[np.float32]:
-    if values.dtype == pl.Float64:  # as `recognise` left it
-        kind = "number"
-    found = _numbers(values, kind, numbered).cast(pl.Float32)
-    return found.fill_null(float("nan")).to_numpy()
 
 
 def _encode(
@@ -388,11 +352,21 @@ def _encode(
             if feature.role != "ignore" and feature.kind != usual[feature.role]
         },
         null_values=null_values,
+        unused=[
+            name
+            for name, feature in features.items()
+            if feature.role != "ignore" and not feature.is_used
+        ],
+        empty=[name for name in features if rows[name].null_count() == len(rows)],
     )
     understood = pl.DataFrame([features[name].values for name in columns.needed])
     numeric, categorical = encode(understood, columns, numbered)
     return Table(
-        columns=columns, numeric=numeric, categorical=categorical, target=goal.values, split=split
+        columns=columns,
+        numeric=as_stored(numeric, split == TRAIN),
+        categorical=categorical,
+        target=goal.values,
+        split=split,
     )
 
 
@@ -404,13 +378,11 @@ def _describe(
     table: Table, features: dict[str, Feature], goal: _Goal, rows: pl.DataFrame, without: int
 ) -> Description:
     found = describe(table)
-    used = table.columns.needed
+    used = [name for name, feature in features.items() if feature.is_used]
     changes: dict[str, Any] = {
         "without_target": without,
         "task_inferred": goal.inferred,
-        "ignored": {
-            name: feature.why for name, feature in features.items() if feature.role == "ignore"
-        },
+        "ignored": {name: each.why for name, each in features.items() if not each.is_used},
         "missing": {name: count for name in used if (count := rows[name].null_count())},
         "notes": _notes(features, table.columns.target, goal),
     }

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from trialfleet.nodes.tabular.table import WHOLE, category, codes_of
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, amounts
 from trialfleet.workflows.tables.moments import by_form, moments
 
@@ -24,6 +25,7 @@ _CODE = r"^0[0-9]"
 MOSTLY, _HALF = 0.9, 0.5  # of the cells
 _FEW_TEXTS = 0.2  # of the different ones: placeholders among numbers
 _TIMES = ["%H:%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p"]
+_DIGITS = r"^(0|-?[1-9][0-9]*)$"
 
 
 class CellError(ValueError):
@@ -213,19 +215,42 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
     return found
 
 
+def kind_now(values: pl.Series, kind: str) -> str:
+    """Return what cells hold after `recognise` has made numbers of them, where it has."""
+    return "number" if values.dtype == pl.Float64 else kind
+
+
 def texts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a column's cells as text, null where they are missing; booleans in lower case."""
+    """Return a column's cells as categories, null where they are missing.
+
+    A category has one spelling: whole numbers without a fraction, booleans in lower case.
+    """
     found = values.cast(pl.String)
-    return found.str.to_lowercase() if kind == "boolean" else found
+    if kind == "boolean":
+        return found.str.to_lowercase()
+    floats = found.filter(found.str.contains(WHOLE)).unique().to_list()
+    return found.replace({text: category(text) for text in floats}) if floats else found
 
 
 def labels(values: pl.Series, kind: str) -> pl.Series:
-    """Return a target's cells as the names of classes: whole numbers without a fraction."""
+    """Return a target's cells as the names of classes: whole numbers without a fraction.
+
+    Args:
+        values: as `without_nulls` left them: a float has no room for large whole numbers.
+        kind: what they hold.
+
+    Raises:
+        CellError: a cell is no number.
+    """
     if kind != "number":
         return texts(values, kind)
     found = numbers(values, kind)
     if (found.drop_nulls() % 1 == 0).all():
-        return found.cast(pl.Int64, strict=False).cast(pl.String)
+        exact = texts(values.cast(pl.String).str.strip_chars(), "text").str.strip_chars_start("+")
+        rounded = found.cast(pl.Int64, strict=False).cast(pl.String)
+        return pl.select(pl.when(exact.str.contains(_DIGITS)).then(exact).otherwise(rounded))[
+            values.name
+        ]
     return found.cast(pl.String)
 
 
@@ -234,7 +259,7 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
     A missing one is 0 as well, unless the vocabulary has the empty text, as `write_table` may give.
     """
-    known = {value: code for code, value in enumerate(vocabulary, start=1)}
+    known = codes_of([*vocabulary])
     if not known:
         return pl.zeros(len(values), pl.Int32, eager=True)
     return values.fill_null("").replace_strict(known, default=0, return_dtype=pl.Int32)

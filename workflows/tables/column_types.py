@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import polars as pl
@@ -12,6 +12,7 @@ from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import as_people_write_numbers, with_units
 from trialfleet.workflows.tables.csv_rows import UNNAMED
 from trialfleet.workflows.tables.moments import as_people_write_dates
+from trialfleet.workflows.tables.training_rows import why_untaught
 
 MOST_CLASSES = 10  # whole numbers with more different values are a regression's target
 _FEWEST = 3  # rows of which each has a value of its own say that a column is an id
@@ -25,7 +26,7 @@ class Feature:
         role: numeric, categorical or ignore.
         kind: what its cells hold, see `cells`.
         values: its cells as they were understood: what turned out to be numbers, as numbers.
-        why: why it is ignored.
+        why: why a model does without it. If the role isn't ignore, the table keeps its values.
         note: what a person should know who didn't say what it is.
     """
 
@@ -35,14 +36,31 @@ class Feature:
     why: str = ""
     note: str = ""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a model learns from it."""
+        return not self.why
 
-def feature_of(values: pl.Series, override: Role | None) -> Feature:
+
+def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
     """Return what a column is.
 
     Args:
         values: as `cells.without_nulls` left them, or read by the form that the study gives.
         override: what the study says it is.
+        trained: which rows are to train.
     """
+    if values.null_count() == len(values) and override != "ignore" and values.name:
+        return Feature(role="ignore", values=values, why="it has no values")
+    found = _feature_of(values, override)
+    if found.role == "ignore":
+        return found
+    why = why_untaught(found.values, found.kind, found.role, trained)
+    return replace(found, why=why, note="") if why else found
+
+
+def _feature_of(values: pl.Series, override: Role | None) -> Feature:
+    """Return what a column is by all of its rows."""
     if override == "ignore":
         return Feature(role="ignore", values=values, why="the study says so")
     kind, found = cells.recognise(values)
@@ -88,10 +106,6 @@ def _why_useless(values: pl.Series, kind: str) -> str:
     """Return why a column says nothing about the target; empty where it may say something."""
     if not values.name or UNNAMED.fullmatch(values.name):
         return "it has no name"
-    if values.null_count() == len(values):
-        return "it has no values"
-    if values.null_count() == 0 and values.min() == values.max():
-        return "it is the same in every row"
     present = values.drop_nulls()
     if kind == "text" and present.n_unique() == len(present) >= _FEWEST:
         return "its text is another in every row: an id"

@@ -37,6 +37,7 @@ _NO_PUBLISH = re.compile(r"^the model can't be published")
 _UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
 _NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Columns.check_header`
 _DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison with a constant
+_UNSEEN = re.compile(r"values that the champion never saw")  # of the trainer's mode evaluate
 _DAYS = re.compile(r" is of (a later|an earlier) day\b")  # of `switch_to_newest`
 _BY_DAYS = "a day that is made up for is as old as its data, a run without a day as its plan"
 NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.NOT_LATEST}  # a region is well, and its new model isn't used
@@ -201,6 +202,8 @@ def _kept(run: RunFacts, region: RegionFacts) -> Answer:
     blame, what = Blame.NOBODY, "nothing is wrong"
     if _DOUBTFUL.search(why):
         blame, what = Blame.USER, "look at the labels and the join of today's data first"
+    elif _UNSEEN.search(why):
+        blame, what = Blame.USER, "compare today's spelling of these values with that of other days"
     advice = f"{what}; {all_the_same}"
     return _answer(region, Kind.GATE_KEPT, blame, sentence, advice=advice, command=promote)
 

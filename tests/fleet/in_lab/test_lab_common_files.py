@@ -33,13 +33,16 @@ def test_a_trial_that_is_interrupted_again_and_again_always_starts_elsewhere(
         budget={"trials": 1, "lanes": 1},
     )
     lab.wait_for(lambda: work.where().get(FIRST), "a trial that runs")
+    place = work.where()[FIRST]
+
+    def is_elsewhere() -> bool:
+        return work.where().get(FIRST, place) != place
+
     for _ in range(INTERRUPTIONS):
         place = work.where()[FIRST]
         lab.interrupt(place, seconds=20)
         began = time.monotonic()
-        lab.wait_for(
-            lambda place=place: work.where().get(FIRST, place) != place, "it elsewhere", ELSEWHERE
-        )
+        lab.wait_for(is_elsewhere, "it elsewhere", ELSEWHERE)
         print(f"the trial runs elsewhere {time.monotonic() - began:.0f} s after the notice")
     log = project.file(f"interrupted/regions/A/trials/{FIRST}/log")
     assert log.count("Common files event: TransferFinished") == 1

@@ -215,6 +215,50 @@ def test_a_model_without_the_metric_is_named(name: str) -> None:
     )
 
 
+def unseen(champion: tuple[float, float], challenger: tuple[float, float], share: float) -> Verdict:
+    """The verdict on models of a loss where the champion knows the values, and where it doesn't."""
+    rows = 1000
+    is_new = np.arange(rows) < share * rows
+    noise = 0.1 * np.random.default_rng(0).normal(size=rows)
+    each = {
+        name: np.where(is_new, losses[1], losses[0]) + noise
+        for name, losses in (("champion", champion), ("challenger", challenger))
+    }
+    found = {
+        name: Measured(metrics={"loss": each[name].mean()}, losses=each[name]) for name in each
+    }
+    found["champion"] = replace(found["champion"], note=NEW)
+    for name, losses in each.items():
+        known = losses[~is_new]
+        metrics = {"loss": known.mean()} if len(known) else {}
+        found[f"{name}_seen"] = Measured(metrics=metrics, losses=known)
+    of = rule(metric="loss", direction="minimize")
+    return decide(of, found, champion="r1", challenger="r2")
+
+
+NEW = "many rows hold values that the champion never saw"
+
+
+@pytest.mark.parametrize(
+    ("champion", "challenger", "share", "promoted", "words"),
+    [
+        ((1, 9), (1, 1), 0.1, True, NEW),  # a new shop, and the new model knows it
+        ((1, 9), (2, 1), 0.4, False, "on the rows that the champion can know: loss 1.99"),
+        ((1, 9), (1, 1), 0.6, False, "which is no fair comparison"),
+        ((1, 9), (2, 2), 1.0, False, "which is no fair comparison"),
+        ((1, 1), (2, 2), 0.1, False, "worse by 1"),
+    ],
+)
+def test_a_challenger_has_to_pass_on_what_the_champion_can_know(
+    champion: Any, challenger: Any, share: float, promoted: bool, words: str
+) -> None:
+    found = unseen(champion, challenger, share)
+    assert found.promoted is promoted
+    assert words in found.why
+    assert found.why.endswith(NEW)
+    assert set(found.metrics) == {"champion", "challenger"}
+
+
 def test_an_equal_challenger_is_seldom_kept_and_one_that_is_worse_mostly() -> None:
     """At 95% an equal one is kept in 9% of cases; half of them have a worse metric."""
     kept = {0.5: 0, 0.53: 0}
@@ -485,6 +529,11 @@ FAILURES = [
     (0, 0, '{"status": "complete", "metrics": {"loss": 1}}', "doesn't know the mode evaluate"),
     (0, 0, '{"status": "complete", "models": {"champion": {}}}', "no metrics of the champion"),
     (0, 0, '{"status": "failed", "error": "no column x", "models": {}}', "no column x"),
+    (
+        *(0, 0),
+        '{"status": "complete", "models": {"champion": {"metrics": {"loss": "0.4"}}}}',
+        "the champion's metric 'loss' is text: '0.4'",
+    ),
 ]
 
 

@@ -96,6 +96,51 @@ def test_plan_names_classes_that_may_be_a_slip(place: Path) -> None:
     assert f"{told} slip (in north)" in text
 
 
+def test_plan_tells_what_the_training_rows_of_one_region_lack(place: Path) -> None:
+    parts = ["train"] * 140 + ["validation"] * 30 + ["test"] * 30
+    for region in ("north", "south"):
+        screened = [None] * 140 + [5.0] * 60 if region == "north" else [*range(100)] * 2
+        rows = frame(0).with_columns(part=pl.Series(parts), screened=pl.Series(screened))
+        is_new = (pl.int_range(ROWS) > 170) & (region == "north")
+        churned = pl.when(is_new).then(pl.lit("left")).otherwise("churned")
+        rows.with_columns(churned=churned).write_csv(place / f"data/{region}.csv")
+    split = {"table": {"split": {"column": "part"}, "task": "classification"}}
+    objective = {"metric": "val_loss", "direction": "minimize"}
+    run = Run(planned(place, objective=objective, **split).root)
+    text = plan_text(run)
+    said = "column 'screened' is ignored: it has no values in the training rows (in north)"
+    assert said in text
+    assert (
+        "classes without a training row: 'left' (29); the model can't learn them, see table.split "
+        "(in north)"
+    ) in text
+    [north, south] = plan_summary(run)["regions"]
+    assert "screened" in north["table"]["ignored"]
+    assert south["table"]["numeric"] == ["amount", "screened"]
+
+
+def test_plan_refuses_a_target_that_is_the_same_everywhere(place: Path) -> None:
+    for region in ("north", "south"):
+        frame(0).with_columns(churned=pl.lit("5.5")).write_csv(place / f"data/{region}.csv")
+    objective = {"metric": "val_rmse", "direction": "minimize"}
+    [error] = problems_of(place, objective=objective)
+    said = "the training rows have one value only, 5.5, in 'churned'; see the file"
+    assert said in error
+    assert "data/north.csv" in error
+
+
+def test_a_metric_that_needs_a_spread_is_refused_where_the_rows_have_none(place: Path) -> None:
+    parts = ["train"] * 140 + ["validation"] * 30 + ["test"] * 30
+    rows = frame(0).with_columns(part=pl.Series(parts), churned=pl.int_range(ROWS) % 40 * 0.5)
+    still = pl.when(pl.col("part") == "test").then(7.5).otherwise("churned")
+    for region in ("north", "south"):
+        rows.with_columns(churned=still).write_csv(place / f"data/{region}.csv")
+    objective = {"metric": "val_r2", "direction": "maximize"}
+    given = {"table": {"split": {"column": "part"}}, "objective": objective}
+    [error] = problems_of(place, report_metric="test_r2", **given)
+    assert "report_metric: the test rows have one value only, and test_r2 needs more" in error
+
+
 def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
     run = Run(planned(place).root)
     text = plan_text(run)

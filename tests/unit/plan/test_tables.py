@@ -16,7 +16,8 @@ from trialfleet.nodes.tabular import table
 from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Table
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.building import Description, TableError, build_table, encode
+from trialfleet.workflows.tables.building import Description, build_table
+from trialfleet.workflows.tables.encoding import TableError, encode
 from trialfleet.workflows.tables.reading import format_of, read_rows
 
 ROWS = 40
@@ -459,7 +460,8 @@ def test_csv_and_parquet_of_the_same_rows_give_the_same_table(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
 ) -> None:
     folder = tmp_path_factory.mktemp("rows")
-    frame = pl.DataFrame(rows, schema=TYPES).with_columns(y=pl.int_range(len(rows)) * 0.5)
+    count = pl.int_range(len(rows))
+    frame = pl.DataFrame(rows, schema=TYPES).with_columns(y=count * 0.5, useful=count % 5 * 0.5)
     frame.write_parquet(folder / "rows.parquet")
     frame.write_csv(folder / "rows.csv", quote_style="non_numeric")
     roles = {"number": "numeric", "whole": "numeric", "day": "numeric", "moment": "numeric"}

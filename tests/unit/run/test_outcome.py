@@ -52,8 +52,13 @@ def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
         ('{"status": "complete", "metrics": {"loss": 1}}', "it has: loss", True),
         ('{"status": "complete", "metrics": {"auc": NaN}}', "auc is nan", True),
         ('{"status": "complete", "metrics": {"auc": -Infinity}}', "auc is -inf", True),
-        ('{"status": "complete", "metrics": {"auc": "0.9"}}', "no number 'auc'", True),
-        ('{"status": "complete", "metrics": {"auc": true}}', "no number 'auc'", True),
+        ('{"status": "complete", "metrics": {"auc": "0.9"}}', "'auc' is text: '0.9'", True),
+        ('{"status": "complete", "metrics": {"auc": true}}', "'auc' is true or false: True", True),
+        ('{"status": "complete", "metrics": {"auc": null}}', "'auc' is null", True),
+        ('{"status": "complete", "metrics": {"auc": [0.9]}}', "'auc' is a list: [0.9]", True),
+        ('{"status": "complete", "metrics": {"auc": {"a": 1}}}', "'auc' is an object", True),
+        ('{"status": "complete", "metrics": {"loss": "0.9"}}', "'loss' is text: '0.9'", True),
+        ('{"status": "complete", "auc": "0.9"}', "'auc' is text: '0.9'", True),
         ('{"status": "failed", "error": "too deep"}', "too deep", True),
         ('{"metrics": {"auc": 1}}', "has no status", True),
         ("[" * 200_000, "not JSON", False),
@@ -61,6 +66,7 @@ def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
         ("9" * 5000, "not JSON", False),
         (f'{{"status": "complete", "metrics": {{"auc": 1{"0" * 400}}}}}', "auc is 1000", True),
         (f'{{"status": "complete", "metrics": {{"{"x" * 900}": 1}}}}', "it has: none", True),
+        (f'{{"status": "complete", "metrics": {{"auc": "{"x" * 900}"}}}}', "is text: 'xxx", True),
     ],
 )
 def test_a_wrong_result_fails_with_its_reason(

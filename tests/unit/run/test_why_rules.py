@@ -211,6 +211,10 @@ def test_what_ended_well() -> None:
             f"look at the labels and the join of today's data first; {ALL_THE_SAME}",
         ),
         (
+            "no fair comparison; 9 of 9 rows hold values that the champion never saw: 'x' in 9",
+            f"compare today's spelling of these values with that of other days; {ALL_THE_SAME}",
+        ),
+        (
             "the gate's job failed: exit code 1",
             f"mend the trainer's mode evaluate; {ALL_THE_SAME}",
         ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +138,75 @@ def test_a_champion_of_other_columns_and_categories_reads_its_own(
     rewritten(sandbox, kind=kind, y=np.array(kind == "b") | (np.arange(ROWS) % 7 == 0))
     train("challenger")
     assert compare(sandbox, monkeypatch) == 0
-    assert set(read_result(sandbox)["models"]) == {"champion", "challenger", "baseline"}
+    models = read_result(sandbox)["models"]
+    new = (kind[np.arange(ROWS) % 3 != table.TRAIN] == "zz").sum()
+    assert models["champion"]["note"] == (
+        f"{new} of 400 rows to validate and test hold values that the champion never saw: 'kind' "
+        f"in {new}, such as 'zz'"
+    )
+    seen = {"champion_seen", "challenger_seen"}
+    assert {*models} == {"champion", "challenger", "baseline", *seen}
+    found = measured(TrialFolder(sandbox))
+    rows = (kind[np.arange(ROWS) % 3 == 2] != "zz").sum()
+    assert {len(np.asarray(found[name].losses)) for name in seen} == {rows}
+
+
+def test_a_champion_that_knows_nothing_of_todays_spelling_is_kept(
+    sandbox: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train("champion")
+    kind = np.random.default_rng(1).choice(["A", "B", "C"], ROWS)
+    noise = np.random.default_rng(2).normal(size=ROWS)
+    rewritten(sandbox, kind=kind, y=(kind == "B") | (noise > 1), number=noise)
+    train("challenger")
+    assert compare(sandbox, monkeypatch) == 0
+    found = verdict(sandbox)
+    assert not found.promoted
+    assert "no fair comparison; 400 of 400 rows" in found.why
+    assert set(found.metrics) == {"champion", "challenger", "baseline"}
+    assert "NaN" not in (sandbox / "result.json").read_text()
+
+
+def test_whole_numbers_are_known_however_they_are_spelt(
+    sandbox: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = np.random.default_rng(1).choice(["1", "2", "3"], ROWS)
+    rewritten(sandbox, kind=kind, y=kind == "2")
+    train("champion")
+    model = sandbox / "champion/model.json"  # as earlier releases wrote it
+    model.write_text(re.sub(r'"([123])"', r'"\1.0"', model.read_text()))
+    rewritten(sandbox, kind=kind, y=kind == "2")
+    train("challenger")
+    assert compare(sandbox, monkeypatch) == 0
+    found = read_result(sandbox)["models"]
+    assert set(found) == {"champion", "challenger", "baseline"}
+    assert found["champion"]["metrics"] == pytest.approx(found["challenger"]["metrics"], rel=1e-5)
+
+
+@pytest.mark.parametrize("column", ["number", "kind"])
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_champion_reads_what_todays_model_does_without(
+    sandbox: Path, train: Train, monkeypatch: pytest.MonkeyPatch, column: str, is_empty: bool
+) -> None:
+    train("champion")
+    former = table.read_table(sandbox / "r.npz")
+    columns = dataclasses.replace(former.columns, unused=[column])
+    today = dataclasses.replace(former, columns=columns)
+    if is_empty:  # in every row of the file
+        today = today.used()
+        today = dataclasses.replace(
+            today, columns=dataclasses.replace(today.columns, empty=[column])
+        )
+    table.save_table(sandbox / "r.npz", today)
+    train("challenger")
+    assert column not in json.loads((sandbox / "challenger/model.json").read_text())["columns"]
+    assert compare(sandbox, monkeypatch) == 0
+    champion, challenger = (
+        read_result(sandbox)["models"][name]["metrics"]["test_auc"]
+        for name in ("champion", "challenger")
+    )
+    assert (champion > 0.9) is not is_empty
+    assert challenger < 0.9
 
 
 def test_a_champion_on_new_rows_in_another_order_is_as_good_as_before(

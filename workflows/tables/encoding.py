@@ -1,0 +1,69 @@
+"""Rows as a model takes them, when it is trained and when it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trialfleet.nodes.tabular.table import Columns, stack
+from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.amounts import as_people_write_numbers
+
+
+class TableError(ValueError):
+    """A file can't become a region's table; `problems` says why, without its name."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def encode(
+    rows: pl.DataFrame, columns: Columns, numbered: Sequence[int]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
+    """Return rows as a model takes them: numeric [n, d], categorical [n, k].
+
+    Args:
+        rows: as `cells.without_nulls` left them; they have every column that is needed.
+        columns: what they mean.
+        numbered: what each row is called in messages.
+
+    Raises:
+        TableError: cells of numeric columns are no numbers; names the first of each column.
+    """
+    numeric: list[npt.NDArray[np.float64]] = []
+    problems: list[str] = []
+    for name in columns.numeric:
+        try:
+            numeric.append(_floats(rows[name], columns.kinds.get(name, "number"), numbered))
+        except TableError as error:
+            problems += error.problems
+    if problems:
+        raise TableError(*problems)
+    categorical = [
+        cells.codes(cells.texts(rows[name], columns.kinds.get(name, "text")), words).to_numpy()
+        for name, words in columns.categorical.items()
+    ]
+    return stack(numeric, len(rows), np.float64), stack(categorical, len(rows), np.int32)
+
+
+def _floats(values: pl.Series, kind: str, numbered: Sequence[int]) -> npt.NDArray[np.float64]:
+    found = numbers_of(values, cells.kind_now(values, kind), numbered)
+    return found.fill_null(float("nan")).to_numpy()
+
+
+def numbers_of(
+    values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
+) -> pl.Series:
+    """Return a column's cells as Float64; the error names row and column, and the ways out."""
+    try:
+        return cells.numbers(values, kind)
+    except cells.CellError as error:
+        written = as_people_write_numbers(values) if kind == "number" else ""
+        hint = f"; it is {written}" if written else f". {ways_out}" if ways_out else ""
+        raise TableError(
+            f"row {numbered[error.row]} below the header, column {values.name!r}: {error.why}{hint}"
+        ) from error

@@ -1,0 +1,67 @@
+"""Why a model can learn nothing of a column from the rows that are to train it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+
+from trialfleet.nodes.tabular.table import spread_of
+from trialfleet.workflows.study.table_options import Role
+from trialfleet.workflows.tables import cells
+
+_NARROW = 0.01  # of the spread of other rows: training rows that vary less teach nothing
+_RARE = 0.05  # of the share of other rows: the same of values that training rows seldom have
+_ENOUGH = 20  # training rows; a value that one row of so many has teaches nothing
+
+
+def why_untaught(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
+    """Return why a model learns nothing of a column; empty where it may.
+
+    Args:
+        values: the column's cells in all rows.
+        kind: what they hold, see `cells`.
+        role: numeric or categorical.
+        trained: which rows are to train.
+    """
+    if role == "categorical":
+        texts = cells.texts(values, kind)
+        learned = texts.filter(trained)
+        return _why_constant(texts, learned, learned.n_unique() == 1)
+    try:
+        numbers = cells.numbers(values, cells.kind_now(values, kind))
+    except cells.CellError:
+        return ""  # which is told with its row
+    learned, others = numbers.filter(trained), numbers.filter(~trained)
+    is_constant = not spread_of(learned.drop_nulls().to_numpy())
+    return _why_constant(numbers, learned, is_constant) or _why_unlike(learned, others)
+
+
+def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> str:
+    if learned.null_count() == len(learned):
+        return "it has no values in the training rows"
+    if not is_constant:
+        return ""
+    row = "row" if values.drop_nulls().n_unique() == 1 else "training row"
+    some = " that has a value" if learned.null_count() else ""
+    return f"it is the same in every {row}{some}"
+
+
+def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
+    """Return why numbers of the training rows say nothing of those of the others."""
+    present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
+    spread = spread_of(present)
+    width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0
+    if spread < _NARROW * width:
+        return f"it varies by {spread:.2g} in the training rows, by {width:.2g} in the others"
+    usual, what = math.nan, "a value"
+    if 2 * learned.null_count() <= len(learned):
+        usual = float(np.quantile(present, 0.5, method="lower"))
+        what = f"another value than {usual:g}"
+    taught, needed = (int((each != usual).sum()) for each in (present, rest))
+    seldom = taught * len(others) < _RARE * needed * len(learned)
+    if seldom or (taught == 1 and len(learned) >= _ENOUGH):
+        rest_of = f"{needed} of {len(others)} others"
+        return f"{taught} of {len(learned)} training rows have {what}, {rest_of}"
+    return ""
