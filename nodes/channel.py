@@ -31,8 +31,8 @@ else:  # in a trial's sandbox
     from chirp import Chirp
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
-# RUN/start as HTCondor names it, and what it runs; these import nothing else from the sandbox.
-PROGRAMS = ("condor_exec.exe", "courier.py", "channel.py", "chirp.py")
+# RUN/start by HTCondor's names for it, and what it runs; these import nothing else in the sandbox.
+PROGRAMS = ("condor_exec.exe", "start", "courier.py", "channel.py", "chirp.py")
 _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 
 

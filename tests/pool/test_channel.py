@@ -172,7 +172,7 @@ def test_a_job_that_kept_its_channel_would_reach_its_words_and_what_travels(
     run = timed(make_run, {"A": gang or {}}, data="data/{region}.csv")
     folder, place = RunFolder(run.folder), trial_of(run, "A")
     token = next((pool.folder / "tokens.d").iterdir())
-    good = ["open words/new wc 420", "rename words/new words/other", "getfile words/other"]
+    good = ["open words/new wc 420", "rename words/new words/other", "getfile words/reports.jsonl"]
     bad = [
         f"getfile {secret}",
         f"getfile {token}",

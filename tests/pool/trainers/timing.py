@@ -26,7 +26,9 @@ def report(step: int) -> None:
 
 def tamper() -> None:
     """Put a program of one's own where the next first process would run it."""
-    for name in ("condor_exec.exe", "courier.py", "channel.py", "chirp.py"):
+    here = {path.name for path in Path().iterdir()}
+    assert here & {"condor_exec.exe", "start"}
+    for name in here & {"condor_exec.exe", "start", "courier.py", "channel.py", "chirp.py"}:
         Path(name).unlink()
         Path(name).write_text("#!/bin/sh\n'exec' 'echo' 'taken'\n")
         Path(name).chmod(0o755)

@@ -101,7 +101,7 @@ def ask_and_tell(space: SearchSpace, storage: BaseStorage, sampler: Sampler) -> 
         study.tell_complete(f"n{trial}", metrics=metrics, seconds=1.0, device=None)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(spaces())
 def test_our_sampler_takes_each_space_that_is_accepted(space: SearchSpace) -> None:
     with warnings.catch_warnings():
@@ -109,7 +109,7 @@ def test_our_sampler_takes_each_space_that_is_accepted(space: SearchSpace) -> No
         ask_and_tell(space, InMemoryStorage(), "RegionSampler")
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(spaces(), st.sampled_from(["TPESampler", "RandomSampler"]))
 def test_optunas_samplers_and_a_database_take_each_space_that_is_accepted(
     space: SearchSpace, sampler: Sampler
