@@ -50,7 +50,9 @@ def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
     stays = read_stays(place.log, study.usd_per_hour, failed=failed)
     if job is None:
         return {}
-    if not place.gang.is_dir() and not _has_checkpoint(place):  # what was saved is no use
+    if not job_files.is_folder(place.gang) and not _has_checkpoint(
+        place
+    ):  # what was saved is no use
         stays = [replace(stay, saved=None) for stay in stays]
     own = ranks_and_generation(place)
     job = replace(job, ranks=own.get("ranks"), generations=own.get("generation"))
@@ -59,6 +61,6 @@ def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
 
 def _has_checkpoint(place: TrialFolder) -> bool:
     try:
-        return any(place.checkpoint.iterdir())
+        return job_files.has_files(place.checkpoint)
     except OSError:
         return False

@@ -16,13 +16,13 @@ from pathlib import Path
 from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
+from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
 from trialfleet.workflows.daily.pool_watch import PoolWatch
 from trialfleet.workflows.daily.region_outcomes import RunsEndings, data_not_there
 from trialfleet.workflows.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
-from trialfleet.workflows.plan.checksums import Checksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.tables import TablesError
 from trialfleet.workflows.run.new_run import plan_day

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.plan.checksums import Checksums, files_of, sha256_of
+from trialfleet.workflows.checksums import Checksums, files_of, sha256_of
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 # What says when and where a study runs, and not what it trains.

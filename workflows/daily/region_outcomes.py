@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 
+from trialfleet import job_files
 from trialfleet.files import read_record
 from trialfleet.workflows.daily.fingerprints import fingerprint_of
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
@@ -60,9 +61,9 @@ class RunsEndings:
     def _with_model(self, region: RegionStatus) -> Outcome:
         files = self._files.region(region.slug)
         outcome = self._outcome(region.name, *ending_with_model(files))
-        if files.changed.exists() or not files.best.trained_on.exists():
+        if files.changed.exists() or not job_files.size_of(files.best.trained_on):
             return outcome  # nobody knows what the model was trained on
-        data = read_record(files.best.trained_on, "data")["data"]
+        data = job_files.read_record(files.best.trained_on, "data")["data"]
         return replace(
             outcome,
             fingerprint=fingerprint_of(self._study.data_of(region.name), data),

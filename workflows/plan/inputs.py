@@ -16,8 +16,8 @@ from typing import Any
 
 from trialfleet.errors import InputError, first_of
 from trialfleet.files import read_record, write_json
+from trialfleet.workflows.checksums import Checksums, Entries, FileState, files_of
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.plan.checksums import Checksums, Entries, FileState, files_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.table_findings import source_of_table
 from trialfleet.workflows.record_shapes import Inputs, InputsChanged

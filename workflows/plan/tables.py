@@ -21,8 +21,8 @@ from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
 from trialfleet.nodes.tabular.table import read_table, save_table
 from trialfleet.spelling import nearest
 from trialfleet.workflows import ctrl_c
+from trialfleet.workflows.checksums import FileState, sha256_of
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.plan.checksums import FileState, sha256_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.table_findings import found_in
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError

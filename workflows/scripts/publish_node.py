@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
@@ -41,8 +42,9 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         frozen = load_frozen(folder.study)
         if moved := adopt(frozen.study):
             print(moved)
-        if not files.best.trained_on.exists():  # or another attempt told so
-            write_json(files.best.trained_on, trained_on(folder, slug, frozen.study))
+        if not job_files.size_of(files.best.trained_on):  # or another attempt told so
+            noted = trained_on(folder, slug, frozen.study)
+            job_files.write_json(files.best.trained_on, noted)
         found = gate.verdict(frozen, files, slug)
         published = publish(frozen, slug, files.best, found)
     except (InputError, OSError) as error:

@@ -50,7 +50,8 @@ def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> 
         override: what the study says it is.
         trained: which rows are to train.
     """
-    if values.null_count() == len(values) and override != "ignore" and values.name:
+    is_named = values.name and not UNNAMED.fullmatch(values.name)
+    if values.null_count() == len(values) and override != "ignore" and is_named:
         return Feature(role="ignore", values=values, why="it has no values")
     found = _feature_of(values, override)
     if found.role == "ignore":

@@ -23,6 +23,7 @@ from trialfleet.errors import InputError, StudyError
 from trialfleet.files import write_json
 from trialfleet.infra.pool import connection
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
+from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily import day_lock
 from trialfleet.workflows.daily import days as days_module
@@ -38,7 +39,6 @@ from trialfleet.workflows.daily.units import Units
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.models.gate_decision import Passed
-from trialfleet.workflows.plan.checksums import Checksums
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.status.states import RunState, Stage

@@ -17,12 +17,13 @@ from rich.console import Console
 from tests.conftest import MOODY, MakeRun
 from tests.moto_server import moto_server, s3_with_bucket
 from trialfleet import InputError, Run
+from trialfleet.workflows import checksums
+from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.daily.fingerprints import data_fingerprint
 from trialfleet.workflows.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.journal.journal import Attempt
-from trialfleet.workflows.plan import checksums, inputs
-from trialfleet.workflows.plan.checksums import Checksums
+from trialfleet.workflows.plan import inputs
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import freeze_data

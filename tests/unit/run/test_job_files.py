@@ -55,7 +55,7 @@ LEFT: dict[str, Leave] = {
 @pytest.fixture
 def place(tmp_path: Path) -> TrialFolder:
     found = TrialFolder(tmp_path / "trial")
-    for folder in (found.root, found.gang, found.model, found.losses):
+    for folder in (found.root, found.words, found.gang, found.model, found.losses):
         folder.mkdir()
     return found
 

@@ -11,9 +11,12 @@ import fcntl
 import hashlib
 import json
 import math
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+
+from trialfleet.files import open_lock
 
 Entries = list[dict[str, Any]]
 
@@ -72,7 +75,7 @@ class Checksums:
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:
-            with self._cache.open("a+b") as cache:
+            with open_lock(self._cache) as cache:
                 fcntl.flock(cache, fcntl.LOCK_EX)
                 self._catch_up(cache)
                 if key not in self._known:
@@ -89,6 +92,7 @@ class Checksums:
         self._known[str(path), state] = checksum
         line = json.dumps({"path": str(path), **state._asdict(), "sha256": checksum})
         with suppress(OSError):  # a line that a crash cut short ends where the next begins
+            cache.seek(0, os.SEEK_END)
             cache.write(f"\n{line}".encode())
 
     def _catch_up(self, cache: BinaryIO) -> None:
