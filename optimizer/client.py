@@ -212,21 +212,22 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
     import time
 
     begin = time.monotonic()
-    deadline, next_note = begin + START_SECONDS, begin + NOTE_SECONDS
+    deadline, next_note = begin + START_SECONDS, begin + START_SECONDS / 2
     next_start, failed, service = 0.0, 0, None
     while time.monotonic() < deadline:
         if time.monotonic() >= next_note:
-            next_note += NOTE_SECONDS
+            next_note = deadline
             waited = time.monotonic() - begin
             _note(folder, f"no optimiser's service has listened for {waited:.0f} s", waiting=True)
         if service is None and time.monotonic() >= next_start:
             service = _start(folder, start)
         elif service is not None and service.poll() is not None:
-            failed += service.returncode != 0  # 0: it was asked to end before it listened
-            if failed == FAILED_STARTS:
-                code = service.returncode
+            if code := service.returncode:  # 0: it was asked to end before it listened
+                failed += 1
                 message = f"the service ends with exit code {code}{_log_tail(folder)}"
-                raise ServiceError(message, for_now=code == EXIT_NO_SERVICE)
+                _note(folder, message)
+                if failed == FAILED_STARTS:
+                    raise ServiceError(message, for_now=code == EXIT_NO_SERVICE)
             service, next_start = None, time.monotonic() + RESTART_SECONDS
         connection = _connect(folder)
         if connection is not None:

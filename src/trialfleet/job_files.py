@@ -298,6 +298,8 @@ def _copy(source: Path, root: Path, to: Path) -> None:
         descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as new:
             shutil.copyfileobj(file, new)
+            new.flush()
+            os.fsync(new.fileno())
 
 
 def remove(path: Path) -> None:

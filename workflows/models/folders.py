@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import sync
 from trialfleet.workflows.models.latest import (
@@ -122,7 +123,7 @@ def _copy(model: Path, to: Path) -> None:
         return
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=to.parent))
     try:
-        shutil.copytree(model, beside, dirs_exist_ok=True, copy_function=_share)
+        job_files.copy_tree(model, beside, job_files.share)
         for folder in [path for path in beside.rglob("*") if path.is_dir()]:
             sync(folder)
         sync(beside)
@@ -130,15 +131,6 @@ def _copy(model: Path, to: Path) -> None:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     sync(to.parent)
-
-
-def _share(source: str, to: str) -> None:
-    """Give a file a second name, or copy it where the file system has none to give."""
-    try:
-        os.link(source, to)
-    except OSError:  # a file system without such links
-        shutil.copy2(source, to)
-        sync(Path(to))
 
 
 def _lead_latest(former: Path, new: Path, models: list[Path]) -> None:

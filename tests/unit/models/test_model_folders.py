@@ -107,7 +107,7 @@ def test_who_reads_the_former_paths_goes_on_and_gets_what_is_published_later(
 def test_files_are_copied_where_they_cant_be_shared(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError("no links here")
 
     monkeypatch.setattr(os, "link", refuse)
