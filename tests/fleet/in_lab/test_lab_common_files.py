@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 
 import pytest
 
+from tests.fleet.in_lab.test_lab_faults import runs_elsewhere
 from tests.fleet.in_lab.work_in_lab import FIRST, Work
 from tests.fleet.lab.lab import Lab
 from tests.fleet.lab.project import HOME, Project
@@ -33,16 +35,11 @@ def test_a_trial_that_is_interrupted_again_and_again_always_starts_elsewhere(
         budget={"trials": 1, "lanes": 1},
     )
     lab.wait_for(lambda: work.where().get(FIRST), "a trial that runs")
-    place = work.where()[FIRST]
-
-    def is_elsewhere() -> bool:
-        return work.where().get(FIRST, place) != place
-
     for _ in range(INTERRUPTIONS):
         place = work.where()[FIRST]
         lab.interrupt(place, seconds=20)
         began = time.monotonic()
-        lab.wait_for(is_elsewhere, "it elsewhere", ELSEWHERE)
+        lab.wait_for(partial(runs_elsewhere, work, place), "it elsewhere", ELSEWHERE)
         print(f"the trial runs elsewhere {time.monotonic() - began:.0f} s after the notice")
     log = project.file(f"interrupted/regions/A/trials/{FIRST}/log")
     assert log.count("Common files event: TransferFinished") == 1

@@ -36,6 +36,7 @@ ROWS = 40
         (b'a,b,c\n\n1,2,\n"x\ny"\n', "the row of lines 4-5 has 1 cell, the header 3"),
         (b"sep=;\na;b\n1;2;3\n", "line 3 has 3 cells, the header 2"),
         (b'a,b\n1,"x \\"y, z\\""\n', "line 2 has 3 cells, the header 2; a quote within a cell is"),
+        (b"x,y,z\n1,2,3\n,\n,,,", "line 3 has 2 cells, the header 3"),
         (b'a,b\n1,"2\n', "a quote that is opened in line 2 is not closed"),
         (b'a,b\n1,2\n3,"x\ny\n', "a quote that is opened in line 3 is not closed"),
         (b"\xff\xfea,b", "is no text in UTF-16: truncated data"),
