@@ -137,16 +137,18 @@ class Units:
 def calendar(daily: Daily, now: datetime) -> list[str]:
     """Return the values of systemd's OnCalendar that start each day once.
 
-    systemd has no start at a local time that does not exist. A day whose clocks go forward over
-    the time gets a value of its own.
+    systemd has no start at a local time that does not exist, nor within an hour whose beginning
+    does not exist. A day whose clocks go forward over either gets a value of its own.
     """
     zone = f" {daily.zone}" if daily.zone else ""
     at = f"{daily.time:%H:%M}:00{zone}"
-    skipped = [day for day in coming_days(daily, now) if _is_skipped(daily, day, daily.time)]
-    fatal = [day for day in skipped if not _is_skipped(daily, day, daily.time.replace(minute=0))]
+    hour = daily.time.replace(minute=0)
+    days = list(coming_days(daily, now))
+    no_time = {day for day in days if _is_skipped(daily, day, daily.time)}
+    no_hour = {day for day in days if _is_skipped(daily, day, hour)}
     return [
-        *(f"{days} {at}" for days in _all_days_but(fatal, daily.today(now).year)),
-        *(f"{daily.begins(day):%Y-%m-%d %H:%M}:00 UTC" for day in skipped),
+        *(f"{usual} {at}" for usual in _all_days_but(no_time - no_hour, days[0].year)),
+        *(f"{daily.begins(day):%Y-%m-%d %H:%M}:00 UTC" for day in sorted(no_time | no_hour)),
     ]
 
 
@@ -156,7 +158,7 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
     return there.astimezone(UTC).astimezone(daily.tzinfo).time() != at
 
 
-def _all_days_but(days: list[date], first: int) -> list[str]:
+def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return all other days as OnCalendar has them, from a year on to that of the last of `days`.
 
     Where the clocks go forward within an hour, not at its beginning, systemd finds no start after

@@ -16,6 +16,14 @@ from pathlib import Path
 
 params = json.loads(Path(os.environ["TRIALFLEET_TRIAL"]).read_text())["params"]
 saved = Path("checkpoint/saved")
+# In the place of a module of the courier's. Where the study has gangs, too, their agent imports it
+# as part of this trainer's command.
+MODULE = """\
+import sys
+Channel = Chirp = object
+if "courier.py" in sys.argv[0]:
+    print("taken", flush=True)
+"""
 lives = len(saved.read_text()) if saved.exists() else 0
 
 
@@ -34,7 +42,7 @@ def tamper() -> None:
         Path(name).chmod(0o755)
     for name in ("channel", "chirp"):
         Path(name).mkdir()
-        Path(name, "__init__.py").write_text("raise SystemExit('taken')\n")
+        Path(name, "__init__.py").write_text(MODULE)
 
 
 print(f"life {lives}", flush=True)

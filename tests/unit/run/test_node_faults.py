@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -171,9 +170,8 @@ def test_a_job_that_got_nowhere_on_one_machine_is_tried_on_another(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
     scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=0))
-    removed: dict[str, Any] = {"code": -1002, "more": REMOVED}
-    assert fail(scripts, "A.l1.t01", 0, "eater", **removed) == EXITS["retry"]
-    assert fail(scripts, "A.l1.t01", 1, "other", **removed) == EXITS["done"]
+    assert fail(scripts, "A.l1.t01", 0, "eater", -1002, REMOVED) == EXITS["retry"]
+    assert fail(scripts, "A.l1.t01", 1, "other", -1002, REMOVED) == EXITS["done"]
 
 
 @pytest.mark.slow
