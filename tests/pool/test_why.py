@@ -110,8 +110,8 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
         notify=[{"command": ["sh", "-c", tell]}],
     )
     folder = RunFolder(run.folder)
-    order = folder.region("shut").trial("shut.l1.t01").trial_json
-    order.mkdir(parents=True)  # so that the trial's order can't be written
+    place = folder.region("shut").trial("shut.l1.t01").root
+    place.chmod(0o555)  # so that nothing can be written for the trial
     run.submit()
     wait_for(lambda: run.status().regions[1].running)
     assert asked(run, "gone").kind == "well"
@@ -121,7 +121,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     wait_for(lambda: len(run.status().failing) == 2)
     lacks = f"the data can't be read: {data['gone']}: No such file or directory"
     again = "; it will be tried again"
-    shut = f"shut: ask of shut.l1.t01 fails: {order}: Is a directory{again}"
+    shut = f"shut: ask of shut.l1.t01 fails: {place}/result.json: Permission denied{again}"
     assert run.status().failing == (f"gone: ask-best of gone.best fails: {lacks}{again}", shut)
     assert run.status().state is RunState.RUNNING
     assert (asked(run, "gone").kind, asked(run, "shut").kind) == ("data-missing", "script")
@@ -135,7 +135,10 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
         write_json(failing, content)
     ended = run.wait()
     assert (ended.state, ended.troubles) == (RunState.FAILED, ())
-    assert [each.reason for each in ended.regions[1:]] == [lacks, f"{order}: Is a directory"]
+    assert [each.reason for each in ended.regions[1:]] == [
+        lacks,
+        f"{place}/result.json: Permission denied",
+    ]
     answers = [asked(run, name) for name in ("gone", "shut")]
     assert [answer.kind for answer in answers] == ["data-missing", "script"]
     assert [answer.command for answer in answers] == [f"trialfleet resume {run.folder}"] * 2
