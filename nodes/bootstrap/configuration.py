@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 
+from trialfleet.nodes.bootstrap import accounts
 from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
 
@@ -24,8 +23,6 @@ SYSCTL = "/etc/sysctl.d/60-trialfleet.conf"
 KERNEL = "net.ipv4.tcp_keepalive_intvl = 5\nnet.ipv4.tcp_keepalive_probes = 3\n"
 # AWS's deep-learning images have torch in the first, conda's in the second.
 JOB_PATH = ("/opt/pytorch/bin", "/opt/conda/bin", "/usr/local/bin", "/usr/bin", "/bin")
-JOB_HOME = "/var/lib/trialfleet/home"  # what is compiled once is there for the next trial
-JOB_ACCOUNT = "nobody"
 _HAS_TORCH = (
     "import sys, importlib.util; "
     "sys.exit(sys.version_info < (3, 10) or not importlib.util.find_spec('torch'))"
@@ -46,18 +43,11 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
     if not shared:
         raise StepError(f"there is no {HOME}/node.conf: the bundle is broken")
     host.write(SHARED, shared)
-    host.write(INSTANCE, text(instance, driver, execute, jobs_python(host)))
-    make_home(host)
+    accounts.make(host)
+    own = text(instance, driver, execute, jobs_python(host)) + accounts.settings()
+    host.write(INSTANCE, own)
     host.write(SYSCTL, KERNEL)
     host.succeeds("sysctl", "-q", "-p", str(host.place(SYSCTL)))
-
-
-def make_home(host: Host) -> None:
-    """Make the folder that jobs have as HOME: compilers keep their caches below it."""
-    home = host.place(JOB_HOME)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if os.geteuid() == 0:
-        shutil.chown(home, JOB_ACCOUNT)
 
 
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
@@ -68,7 +58,6 @@ def text(instance: Instance, driver: str, execute: str, python: str) -> str:
 EXECUTE = {execute}
 TRIALFLEET_PYTHON = {python}
 TRIALFLEET_JOB_PATH = {":".join(JOB_PATH)}
-TRIALFLEET_JOB_HOME = {JOB_HOME}
 TrialfleetInstance = "{instance.id}"
 TrialfleetInstanceType = "{instance.type}"
 TrialfleetZone = "{instance.zone}"

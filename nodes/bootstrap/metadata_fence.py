@@ -2,7 +2,7 @@
 
 Those keys read the pool's token. The metadata's hop limit keeps containers from them, not jobs. The
 fence is a routing rule by account rather than by unit: not everywhere do HTCondor's jobs run in
-the unit's cgroup. Whether it stands is asked of the kernel, as a packet of that account would ask.
+the unit's cgroup. Whether it stands is asked of the kernel, as a packet of theirs would ask.
 
 `python3 -m trialfleet.nodes.bootstrap.metadata_fence` raises it: HTCondor starts only where that
 went well.
@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import sys
 
+from trialfleet.nodes.bootstrap.accounts import FIRST_ID, NOBODY_ID
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
 METADATA = "169.254.169.254"
-NOBODY = 65_534  # the account of jobs
+# All accounts of jobs; between them are systemd's dynamic ones, which have no use for the metadata.
+JOBS = (FIRST_ID, NOBODY_ID)
 # systemd-networkd removes the routing rules of others when it starts, but for the kernel's.
 RULE = (
-    *("pref", "169", "uidrange", f"{NOBODY}-{NOBODY}"),
+    *("pref", "169", "uidrange", f"{FIRST_ID}-{NOBODY_ID}"),
     *("to", METADATA, "prohibit", "protocol", "kernel"),
 )
 REFUSED = "answers: Permission denied"  # the kernel's word for what a rule prohibits
@@ -44,9 +46,13 @@ def raise_fence(host: Host) -> bool:
 
 
 def stands(host: Host) -> bool:
-    """Say whether the kernel refuses the jobs' account the way to the metadata."""
+    """Say whether the kernel refuses the jobs' accounts the way to the metadata."""
+    return all(_is_refused(host, account) for account in JOBS)
+
+
+def _is_refused(host: Host, account: int) -> bool:
     try:
-        host.run("ip", "route", "get", METADATA, "uid", str(NOBODY), seconds=SECONDS)
+        host.run("ip", "route", "get", METADATA, "uid", str(account), seconds=SECONDS)
     except StepError as error:
         return str(error).endswith(REFUSED)
     return False

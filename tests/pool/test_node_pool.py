@@ -91,7 +91,7 @@ def test_a_sick_gpu_gets_no_trial_until_the_probe_finds_it_well(
     wait_for(lambda: attribute(manager, "TrialfleetInstance") == INSTANCE.id, 30)
     asked = ("TotalGPUs", "HAS_GPU", "SLOT1_HAS_GPU", "TrialfleetGpuReason")
     assert attribute(manager, *asked) == "1 false false Xid 79"
-    submit(manager, work, "HAS_GPU && SLOT1_HAS_GPU", "echo $PATH; echo $HOME; sleep 5")
+    submit(manager, work, "HAS_GPU && SLOT1_HAS_GPU", "echo $PATH; sleep 5")
     wait_for(lambda: probed(node) >= 2, 30)
     assert "Job executing" not in (work / "log").read_text()
     (node.folder / "verdict").write_text(WELL)
@@ -100,8 +100,7 @@ def test_a_sick_gpu_gets_no_trial_until_the_probe_finds_it_well(
     before = probed(node)
     assert manager.run("condor_wait", "-wait", "60", str(work / "log")).returncode == 0
     assert probed(node) - before <= 2, "the probe ran beside the trial"
-    output = (work / "out").read_text().splitlines()
-    assert output == [":".join(configuration.JOB_PATH), configuration.JOB_HOME]
+    assert (work / "out").read_text().strip() == ":".join(configuration.JOB_PATH)
     wait_for((node.folder / "log/startd_history").exists, 20)
     assert node.folder.joinpath("probed").read_text().splitlines()[0] == (
         "-m trialfleet.nodes.probe --classad /opt/trialfleet/lib"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.node_stand_ins import IP, Bench
-from trialfleet.nodes.bootstrap import metadata_fence, services
+from trialfleet.nodes.bootstrap import accounts, metadata_fence, services
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
 pytestmark = pytest.mark.slow
@@ -52,8 +52,15 @@ def in_a_network_of_its_own(script: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(("account", "expected"), [(0, "no such place"), (65_534, "kept out")])
-def test_the_metadata_are_for_others_than_the_jobs_account(account: int, expected: str) -> None:
+JOBS = accounts.NUMBERS.values()
+ACCOUNTS = {
+    **dict.fromkeys((0, 1000, min(JOBS) - 1), "no such place"),
+    **dict.fromkeys((min(JOBS), max(JOBS), 65_534), "kept out"),
+}
+
+
+@pytest.mark.parametrize(("account", "expected"), ACCOUNTS.items())
+def test_the_metadata_are_for_others_than_the_jobs_accounts(account: int, expected: str) -> None:
     connect = f"/usr/bin/python3 -c '{CONNECT}' {account}"
     assert in_a_network_of_its_own(f"{RAISE}; {RAISE}; {connect}") == expected
 
@@ -61,6 +68,13 @@ def test_the_metadata_are_for_others_than_the_jobs_account(account: int, expecte
 def test_the_fence_is_one_rule_and_the_kernels_own_which_networkd_leaves_alone() -> None:
     (rule,) = json.loads(in_a_network_of_its_own(f"{RAISE}; {RAISE}; ip -d -j rule show pref 169"))
     assert (rule["action"], rule["protocol"]) == ("prohibit", "kernel")
+
+
+def test_a_fence_around_one_account_alone_is_none() -> None:
+    narrow = "ip rule add pref 169 uidrange 65534-65534 to 169.254.169.254 prohibit"
+    script = "from trialfleet.nodes.bootstrap.metadata_fence import *; print(raise_fence(Host()))"
+    again = f'{sys.executable} -c "{script}"'
+    assert in_a_network_of_its_own(f"{narrow}; {again}; {again}").split() == ["True", "False"]
 
 
 def test_a_fence_that_was_removed_is_raised_again() -> None:

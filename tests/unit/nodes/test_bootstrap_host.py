@@ -12,7 +12,7 @@ import pytest
 
 from tests.node_stand_ins import Bench
 from tests.processes import is_alive
-from trialfleet.nodes.bootstrap import configuration, packages, settings
+from trialfleet.nodes.bootstrap import accounts, configuration, packages, settings
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
 
@@ -228,16 +228,19 @@ def test_a_bundle_without_configuration_is_an_error(bench: Bench) -> None:
         configuration.write(Host(bench.root), SPOT, "set", "/scratch")
 
 
-def test_the_kernel_gives_up_silent_peers_as_soon_as_the_settings_say_so(bench: Bench) -> None:
+def test_the_kernel_gives_up_silent_peers_as_soon_as_the_settings_say_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.file("opt/trialfleet/node.conf", "A = 1\n")
     bench.program("sysctl")
+    monkeypatch.setattr(accounts, "make", lambda _: None)
     # As written by a bootstrap that was killed before the kernel heard of it.
     bench.file(configuration.SYSCTL, configuration.KERNEL)
     configuration.write(Host(bench.root), SPOT, "set", "/scratch")
     file = bench.root / "etc/sysctl.d/60-trialfleet.conf"
     assert "tcp_keepalive_intvl = 5" in file.read_text()
-    assert (bench.root / "var/lib/trialfleet/home").stat().st_mode & 0o777 == 0o700
     assert bench.calls == [f"sysctl -q -p {file}"]
+    assert bench.text(configuration.INSTANCE).endswith(accounts.settings())
 
 
 def test_what_the_instance_is_stands_in_its_configuration() -> None:

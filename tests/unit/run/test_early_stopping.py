@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MakeRun
-from trialfleet import Run
+from trialfleet import Run, job_files
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
@@ -137,11 +137,11 @@ def test_a_disk_that_is_full_puts_a_decision_off(
     place = service.ask("A.l2.t01")
     report(place.reports, 0.8, 8)
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(early_stopping, "write_json", full)
+        patched.setattr(job_files, "write_json", full)
         with pytest.raises(OSError, match="No space"):
             service.look()
     service.look()

@@ -20,13 +20,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from tests.conftest import MakeRun
-from trialfleet import InputError, Run, RunState
+from trialfleet import InputError, Run, RunState, job_files
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.optimizer import ownership
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.watching import show_end
-from trialfleet.workflows.plan import trial_files
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.report import render_page
@@ -745,7 +744,7 @@ def test_a_full_disk_is_waited_for(
 ) -> None:
     with monkeypatch.context() as full:
         error = OSError(code, os.strerror(code))
-        full.setattr(trial_files, "write_json", unittest.mock.Mock(side_effect=error))
+        full.setattr(job_files, "write_json", unittest.mock.Mock(side_effect=error))
         reply = scripts.call("ask", "A", "A.l1.t01")
     assert reply.exit_code == EXITS["defer"]
     assert os.strerror(code) in reply.message

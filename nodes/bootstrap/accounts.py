@@ -1,0 +1,80 @@
+"""The accounts of jobs: one for each slot, so that no job reaches the job of another slot.
+
+An account has no password and no shell. Its home is a folder for caches: what is compiled once is
+there for the slot's next job. HTCondor keeps a region's files in a slot, too, so slots are numbered
+beyond the machine's cores; one beyond the last account runs its job as `nobody`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from trialfleet.nodes.bootstrap.host import Host, StepError
+
+HOMES = "/var/lib/trialfleet/home"
+LIST = "/etc/sysusers.d/trialfleet.conf"
+SLOTS = 400
+FILES = "trialfleet-files"  # has the files that HTCondor sends to a node once for all of its jobs
+FIRST_ID = 60_706  # no distribution gives out this and the 477 after it
+NOBODY_ID = 65_534  # also the number of its group, whose name differs between distributions
+
+
+def name(slot: int) -> str:
+    """Return the name of a slot's account."""
+    return f"trialfleet-slot{slot}"
+
+
+NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, SLOTS + 1)}
+
+
+def make(host: Host) -> None:
+    """Make all accounts and their homes; those that are there already stay.
+
+    Raises:
+        StepError: an account can't be made, or has another number.
+    """
+    lines = (f"u {name} {_ids(number)} - {_home(name)}\n" for name, number in NUMBERS.items())
+    host.write(LIST, "".join(lines))
+    host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
+    made = _made(host)
+    for account, number in NUMBERS.items():
+        if made.get(account) != number:
+            raise StepError(
+                f"the account {account} has the number {made.get(account)} instead of {number}:"
+                " use an AMI on which that name and number are free"
+            )
+    _make_homes(host)
+
+
+def settings() -> str:
+    """Return HTCondor's configuration of which slot has which account.
+
+    HTCondor looks up `SLOT1_USER` for the slots that have files alone.
+    """
+    slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
+    return f"SLOT1_USER = {FILES}\n" + "".join(slots)
+
+
+def _ids(number: int) -> str:
+    return f"{number}:{NOBODY_ID}"
+
+
+def _home(account: str) -> str:
+    return f"{HOMES}/{account}"
+
+
+def _made(host: Host) -> dict[str, int]:
+    entries = (line.split(":") for line in host.read("/etc/passwd").splitlines())
+    return {entry[0]: int(entry[2]) for entry in entries if len(entry) > 2}
+
+
+def _make_homes(host: Host) -> None:
+    folder = host.place(HOMES)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    for account, number in NUMBERS.items():
+        home = host.place(_home(account))
+        home.mkdir(mode=0o700, exist_ok=True)
+        if os.geteuid() == 0:
+            shutil.chown(home, number)
