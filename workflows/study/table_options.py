@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -13,6 +16,9 @@ DEFAULT_SHARES = [0.7, 0.15, 0.15]
 NULL_VALUES = ["NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"]
 _ROUNDING = 1e-6
 
+_PLAIN = re.compile(r"[^\W\d][\w ()/%€.-]*(?<! )")  # a key in YAML that needs no quotes
+_NO_TEXTS = {"true", "false", "null", "yes", "no", "on", "off"}
+
 ColumnName = Annotated[str, AfterValidator(not_empty)]
 _ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
 
@@ -20,6 +26,13 @@ _ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
 def is_form(role: str | None) -> TypeGuard[str]:
     """Tell whether a column's role says how its numbers or dates are written."""
     return role is not None and (role.startswith("decimal_") or "%" in role)
+
+
+def line_for(name: str, roles: Iterable[str]) -> str:
+    """Return the line of a study that says what a column is: YAML, where there is one role."""
+    is_plain = _PLAIN.fullmatch(name) and name.lower() not in _NO_TEXTS
+    key = name if is_plain else json.dumps(name, ensure_ascii=False)
+    return f"table: {{columns: {{{key}: {' or '.join(roles)}}}}}"
 
 
 def _role(value: str) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from trialfleet.workflows.study.table_options import line_for
+
 DECIMAL_SIGNS = {"decimal_point": ".", "decimal_comma": ","}
 _MONEY = (
     r"[\p{Sc}%‰\s'\x{2019}\x{202f}]|\b(?:EUR|USD|GBP|CHF|JPY|CNY|INR|NOK|SEK|DKK|PLN|CZK|HUF|AUD|CAD"
@@ -14,11 +16,14 @@ _MONEY = (
 )
 _FACTORS = {"k": 1e3, "m": 1e6, "mn": 1e6, "mio": 1e6, "b": 1e9, "bn": 1e9, "mrd": 1e9}
 _FACTOR = rf"(?i)^(.*[0-9])({'|'.join(sorted(_FACTORS, key=len, reverse=True))})$"
-# With a unit, as an interval, out of bounds: 12 kg, 3 days 04:05:06, 27:15:00, <5.
+# With a unit, as an interval, out of bounds: 12 kg, 3 days 04:05:06, 27:15:00, PT1H30M, <5.
 _MEASURE = (
     r"^[<>≤≥~+-]?\s?[0-9]+(?:[.,][0-9]{3})*(?:[.,][0-9]+)?"
     r"(?:[:/][0-9][0-9]\S*|\s?[^\W\d]{1,8}\b.*|\s?[°µ\x22'].*)?$"
+    r"|^-?P[0-9.]*[0-9YMWDT][0-9.YMWDTHS]*[YMWDHS]$"
 )
+# With signs around it, perhaps a flag behind: 4.5*, ="4.5", [4.5], 4.5 p.
+_MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 _MANY_TEXTS = 20
 _FEW_TEXTS = 0.2  # of the different ones are no numbers: placeholders
 
@@ -66,11 +71,7 @@ def as_people_write_numbers(values: pl.Series) -> str:
     whole = [kind for kind in DECIMAL_SIGNS if (read[kind] | ~either).all()]
     if amounts(other, "decimal_point").equals(amounts(other, "decimal_comma")):
         whole = ["decimal_point"]
-    way = (
-        f"; or table: {{columns: {{{values.name}: {' or '.join(whole)}}}}} reads it"
-        if whole
-        else ""
-    )
+    way = f"; or {line_for(values.name, whole)} reads it" if whole else ""
     return (
         f"text such as {other.filter(either)[0]!r}: write a point before decimals, and neither "
         f"separators nor units{way}"
@@ -78,12 +79,18 @@ def as_people_write_numbers(values: pl.Series) -> str:
 
 
 def with_units(values: pl.Series) -> str:
-    """Return what to do where many different texts are numbers with a unit; empty otherwise."""
+    """Return what to do where many different texts are numbers with a unit or a mark.
+
+    Empty otherwise. Plain numbers may stand between those with a mark.
+    """
     if values.dtype != pl.String:
         return ""
     present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()
-    measures = present.filter(present.str.contains(_MEASURE) & ~is_plain)
-    if len(measures) < max(_MANY_TEXTS, (1 - _FEW_TEXTS) * len(present)):
-        return ""
-    return f"text such as {measures[0]!r}: write the number alone"
+    is_marked = present.str.contains(_MARKED) & ~is_plain
+    is_measure = present.str.contains(_MEASURE) & ~is_plain | is_marked
+    most = (1 - _FEW_TEXTS) * len(present)
+    for found, counted in [(is_measure, is_measure), (is_marked, is_marked | is_plain)]:
+        if len(found.arg_true()) >= _MANY_TEXTS and len(counted.arg_true()) >= most:
+            return f"text such as {present.filter(found)[0]!r}: write the number alone"
+    return ""

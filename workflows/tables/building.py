@@ -198,9 +198,10 @@ def _goal(
         written = written or ("" if _slip(values, kind, numbered) else with_units(values))
     if written:
         raise TableError(f"the target {values.name!r} is {written}{_where(values, numbered)}")
+    if kind == "number" or wanted == "regression":
+        numbers = numbers_of(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
     task = _task_of(values, found, kind) if wanted == "auto" else wanted
     if task == "regression":
-        numbers = numbers_of(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
         return _Goal(task=task, inferred=inferred, kind=kind, values=numbers.to_numpy())
     labels = cells.labels(values, kind)
     classes = _classes(labels, kind)

@@ -24,7 +24,7 @@ _SAMPLE = 64  # cells; most columns are told apart by these
 _CODE = r"^0[0-9]"
 MOSTLY, _HALF = 0.9, 0.5  # of the cells
 _FEW_TEXTS = 0.2  # of the different ones: placeholders among numbers
-_TIMES = ["%H:%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p"]
+_TIMES = ["%H:%M", "%Hh%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p"]
 _DIGITS = r"^(0|-?[1-9][0-9]*)$"
 
 
@@ -67,12 +67,16 @@ def _plain(values: pl.Series) -> pl.Series:
 def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
     """Return which cells hold one of the texts, or the same number, date or time.
 
-    A text that begins with 0, as codes do, is no number.
+    Blanks around them don't matter. A text that begins with 0, as codes do, is no number.
     """
     is_text = values.dtype == pl.String
     kind_of_type = None if is_text else _kind_of_type(values)
     if is_text:
-        found = values.is_in(pl.Series([*null_values], dtype=pl.String).implode())
+        texts = pl.Series([*null_values, *map(str.strip, null_values)], dtype=pl.String).implode()
+        found = values.is_in(texts)
+        if (padded := values.str.starts_with(" ") | values.str.ends_with(" ")).any():
+            bare = values.str.strip_chars()
+            found |= padded & (bare != "") & bare.is_in(texts)
     else:
         found = values.is_null() & False
     for kind, numbers in _as_numbers(tuple(null_values)).items():
@@ -227,7 +231,7 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
     """
     found = values.cast(pl.String)
     if kind == "boolean":
-        return found.str.to_lowercase()
+        return found.str.strip_chars().str.to_lowercase()
     floats = found.filter(found.str.contains(WHOLE)).unique().to_list()
     return found.replace({text: category(text) for text in floats}) if floats else found
 

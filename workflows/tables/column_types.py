@@ -11,7 +11,7 @@ from trialfleet.workflows.study.table_options import Role, is_form
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import as_people_write_numbers, with_units
 from trialfleet.workflows.tables.csv_rows import UNNAMED
-from trialfleet.workflows.tables.moments import as_people_write_dates
+from trialfleet.workflows.tables.moments import as_people_write_dates, perhaps_moments
 from trialfleet.workflows.tables.training_rows import why_untaught
 
 MOST_CLASSES = 10  # whole numbers with more different values are a regression's target
@@ -90,7 +90,7 @@ def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
     if kind == "text":
         written = as_people_write_dates(values) or as_people_write_numbers(values)
         almost = "" if written else _almost_numbers(values)
-        written = written or ("" if almost else with_units(values))
+        written = written or ("" if almost else with_units(values) or perhaps_moments(values))
     if why := _why_useless(found, kind):
         if kind == "text" and found.n_unique() > 1:
             why = f"it is {written}" if written else why + almost

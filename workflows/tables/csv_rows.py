@@ -52,7 +52,7 @@ class CsvRows:
     """A CSV file that is being read.
 
     Attributes:
-        header: its cells as they stand.
+        header: its cells as they stand, a line break within one as LF.
         names: the columns' names, each once.
         separator: what stands between the cells.
         frames: the rows as text, a batch at a time; empty cells are null.
@@ -150,9 +150,10 @@ def _parse(file: io.BufferedReader) -> CsvRows:
     header = next(records, None)
     if header is None:
         raise UnreadableTableError("is empty")
-    names = _names(header.cells)
+    cells = [cell.replace("\r\n", "\n") for cell in header.cells]  # one name in both kinds of file
+    names = _names(cells)
     frames = _frames(records, names)
-    return CsvRows(header=header.cells, names=names, separator=separator, frames=frames)
+    return CsvRows(header=cells, names=names, separator=separator, frames=frames)
 
 
 def _separator_of(head: list[str]) -> str:

@@ -10,6 +10,8 @@ import itertools
 
 import polars as pl
 
+from trialfleet.workflows.study.table_options import line_for
+
 _SAMPLE = 64  # texts; most columns are told apart by these
 _MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
 _MONTH += "(?:uary|ruary|ch|il|e|y|ust|t|tember|ober|ember)?[.]?"
@@ -19,23 +21,30 @@ _CLOCKS = ["", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S%.f %p"]
 _READ = [day + clock for day in ("%Y-%m-%d", "%Y-%B-%d") for clock in _CLOCKS]
 _REWRITTEN = [  # to a year, a month, a day and a time, from:
     (r"\s+", " "),
+    (r"^(?:\[|ISODate\(\x22)(.*?)(?:\]|\x22\))$", "$1"),  # web servers' logs, MongoDB
+    (r",? at ", " "),
+    (r"(:[0-9]{2}:[0-9]{2}):([0-9]{3})", "$1.$2"),  # SQL Server's styles 9 and 13
     (r"^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? ", ""),  # RFC 2822, asctime
     (rf"^{_DAY}[-/. ]?{_MONTH}[-/., ]*([0-9]{{4}})[ :T]?", "$3-$2-$1 "),  # also SAS, Apache
     (rf"^{_DAY}[-/. ]{_MONTH}[-/. ]([0-6][0-9])\b", "20$3-$2-$1"),  # Oracle: 02-JAN-26
     (rf"^{_DAY}[-/. ]{_MONTH}[-/. ]([7-9][0-9])\b", "19$3-$2-$1"),
     (rf"^{_MONTH} ?{_DAY},? ([0-9]{{4}})", "$3-$1-$2"),  # also SQL Server
     (rf"^{_MONTH} ([0-9]{{1,2}}) ([0-9:]{{8}})(?: UTC| GMT)? ([0-9]{{4}})$", "$4-$1-$2 $3"),
-    (r"^([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})", "$1-$2-$3 $4:$5:$6"),
-    (r"^([0-9]{4})[/.]([0-9]{1,2})[/.]([0-9]{1,2})\b", "$1-$2-$3"),
+    (
+        r"^([0-9]{4})([0-9]{2})([0-9]{2})[T _-]([0-9]{2}):?([0-9]{2}):?([0-9]{2})",
+        "$1-$2-$3 $4:$5:$6",
+    ),
+    (r"^([0-9]{4})[/._]([0-9]{1,2})[/._]([0-9]{1,2})\b", "$1-$2-$3"),
     (r"^([0-9]{4}-[0-9a-z]+-[0-9]{1,2})(?:[-T:,_]+ ?| )([0-9])", "$1 $2"),
     (r" ([0-9]{1,2})[.]([0-9]{2})[.]([0-9]{2})", " $1:$2:$3"),  # Oracle, DB2
     (r"([0-9]),([0-9]+)", "$1.$2"),  # 03:04:05,123
     (rf"^{_MONTH}[-/., ]*{_YEAR}$", "$2-$1-1"),
     (rf"^{_YEAR}[-/ ]{_MONTH}$", "$1-$2-1"),
-    (rf"^{_YEAR}[-/M](0[1-9]|1[0-2])$", "$1-$2-1"),
+    (rf"^{_YEAR}(?:[-/M](0[1-9]|1[0-2])|M([1-9]))$", "$1-$2$3-1"),
+    (rf"^(0[1-9]|1[0-2])[.]{_YEAR}$", "$2-$1-1"),
     (rf"^(0?[1-9]|1[0-2])[-/]{_YEAR}$", "$2-$1-1"),
     *((rf"^{_YEAR}[- ]?Q{n}$", f"$1-{3 * n - 2}-1") for n in (1, 2, 3, 4)),
-    *((rf"^Q{n}[-/ ]?{_YEAR}$", f"$1-{3 * n - 2}-1") for n in (1, 2, 3, 4)),
+    *((rf"^(?:Q{n}|{n}Q)[-/ ]?{_YEAR}$", f"$1-{3 * n - 2}-1") for n in (1, 2, 3, 4)),
     (r" ?([ap])[.]?m[.]?( |$)", " ${1}m$2"),
     (r" ?(?:\[.*\]|\(.*\))$", ""),  # a zone's name behind its offset
     (r"^ +| +$", ""),
@@ -55,11 +64,12 @@ _LIKE_A_DAY = [
     r"\d{4}[./-]\d{1,2}[./-]\d{1,2}",
     rf"{_YEAR}-?W\d\d(?:-?\d)?",
     rf"{_DAY}[-/. ]*{_WORD}[-/., ]*{_YEAR}",
+    rf"{_DAY}[. ]+[^\W\d]{{3,}}[. ]+{_YEAR}",
     rf"{_WORD}[-/. ]*(?:{_DAY},? )?{_YEAR}",
     rf"{_DAY}[-/. ]{_MONTH}",
     rf"{_MONTH}[-/. ]{_DAY}",
 ]
-_LIKE_A_TIME = r"[T ,:]{0,2}\d{1,2}[:.h]\d\d.*"
+_LIKE_A_TIME = r"[T ,:]{0,2}(?:[^\W\d]{1,4}\.? )?\d{1,2}[:.h]\d\d.*"
 _LIKE_DATES = rf"(?i)^(?:[a-z]{{2,9}}\.?,? )?(?:{'|'.join(_LIKE_A_DAY)})(?:{_LIKE_A_TIME})?$"
 _ORDERS = [
     day.replace("/", mark)
@@ -71,6 +81,11 @@ _TO_OFFER = [
     for day, clock in itertools.product([*_ORDERS, "%Y-%m-%d"], [*_CLOCKS, " %H:%M:%S%.f %Z"])
 ]
 _FEW_TEXTS = 0.2  # of the different ones aren't dates: placeholders
+_MANY_TEXTS = 20
+_PERHAPS = (  # a time of day; of .NET; a year before other numbers, without Latin letters
+    r"(?:^|\D)\d{1,2}:\d\d(?:\D|$)|\d\.\d\d\.\d\d\.\d{3}|^/Date\("
+    r"|^(?:19|20)\d\d(?:[^A-Za-z\d]+\d{1,3}){1,5}[^A-Za-z\d]*$"
+)
 
 
 def moments(values: pl.Series) -> pl.Series:
@@ -113,9 +128,20 @@ def as_people_write_dates(values: pl.Series) -> str:
     told = f"dates such as {dates[0]!r}{order}: write YYYY-MM-DD"
     if not plain:
         return told
-    offered = " or ".join(f'"{form}"' for form in plain)
+    offered = line_for(values.name, (f'"{form}"' for form in plain))
     zone = ", which leaves out the zone" if "%Z" in plain[0] else ""
-    return f"{told}, or say their form: table: {{columns: {{{values.name}: {offered}}}}}{zone}"
+    return f"{told}, or say their form: {offered}{zone}"
+
+
+def perhaps_moments(values: pl.Series) -> str:
+    """Return what to do where many different texts may be moments; empty otherwise."""
+    if values.dtype != pl.String:
+        return ""
+    present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
+    alike = present.filter(present.str.contains(_PERHAPS))
+    if len(alike) < max(_MANY_TEXTS, (1 - _FEW_TEXTS) * len(present)):
+        return ""
+    return f"text such as {alike[0]!r}: if it is a moment, write YYYY-MM-DD HH:MM:SS"
 
 
 def _reads(form: str, dates: pl.Series) -> bool:

@@ -89,6 +89,7 @@ def test_columns_without_a_name_are_ignored_with_the_name_that_pandas_gives_them
     ("text", "rows"),
     [
         ('v,"price\n(EUR)",y\n1,0.5,2\n', {"v": ["1"], "price\n(EUR)": ["0.5"], "y": ["2"]}),
+        ('"price\r\n(EUR)",y\r\n1,2\r\n', {"price\n(EUR)": ["1"], "y": ["2"]}),
         ('"a, b";c\n1;2\n', {"a, b": ["1"], "c": ["2"]}),
         ("p, EUR;b;c\n1,5;2;3\n", {"p, EUR": ["1,5"], "b": ["2"], "c": ["3"]}),
         ("last, first\tage\nx, y\t1\nz\t2\n", {"last, first": ["x, y", "z"], "age": ["1", "2"]}),

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from tests.unit.plan.test_tables import FEATURE, ROWS, TARGET, built, cycle, problem_of
 from trialfleet.workflows.study.table_options import TableOptions
@@ -42,6 +43,20 @@ def test_numbers_as_people_write_them_are_told_as_such(form: str) -> None:
     assert built({**FEATURE, "y": classes}, task="classification")[0].columns.classes
 
 
+@pytest.mark.parametrize("name", ["price\n(EUR)", "a, b", "a: b", "#", "é (€)", "no", "4", "'x'"])
+@pytest.mark.parametrize("form", ["1.{},5", "{}.08.2024"])
+def test_the_line_that_is_offered_for_a_column_is_yaml_that_reads_it(name: str, form: str) -> None:
+    columns = {
+        **TARGET,
+        **FEATURE,
+        name: [form.format(100 + i if "," in form else 13 + i % 15) for i in range(ROWS)],
+    }
+    _, found = built(columns)
+    [offered] = re.findall(r"table: (\{columns: .*\}\})", {**found.notes, **found.ignored}[name])
+    made, _ = built(columns, **YAML(typ="safe").load(offered))
+    assert name in made.columns.kinds
+
+
 def test_a_cell_of_a_target_that_is_written_with_a_comma_is_told_with_its_row() -> None:
     texts = [str(100 + i) for i in range(ROWS)]
     texts[6] = "12,5"
@@ -64,6 +79,11 @@ def test_a_cell_of_a_target_that_is_written_with_a_comma_is_told_with_its_row() 
         "{}:15:00",
         "1:{:02}+01",
         "{} mi/h",
+        "PT{}H30M",
+        "{}.5*",
+        '="{}.5"',
+        "[{}]",
+        "{}.5 (p)",
     ],
 )
 def test_numbers_with_units_are_told_where_they_are_many(form: str) -> None:
@@ -77,8 +97,54 @@ def test_numbers_with_units_are_told_where_they_are_many(form: str) -> None:
     assert built({**TARGET, **FEATURE, "c": cycle(*texts[::4])})[1].notes == {}  # ten sizes
 
 
+@pytest.mark.parametrize("form", ["{}.5*", "{} p", '="{}.5"'])
+def test_numbers_with_a_mark_are_told_among_plain_ones(form: str) -> None:
+    marked = [form.format(i) for i in range(ROWS // 2)]
+    texts = [*map(str, range(ROWS)), *marked]
+    numbered = [i % 7 for i in range(len(texts))]
+    _, found = built({"y": [i % 2 for i in numbered], "n": numbered, "c": texts})
+    assert found.ignored["c"] == f"it is text such as {marked[0]!r}: write the number alone"
+
+
 @pytest.mark.parametrize(
-    "form", ["A{}", "Store {}", "{}-{}-1", "10.0.0.{}", "{}A7", "Set {}", "Market {}"]
+    "form",
+    [
+        "02-JAN-26 03.04.{:02}.123 AM EUROPE/OSLO",
+        "Jan  2 03:04:{:02}",
+        "Fri Jan  2 03:04:{:02} CET 2026",
+        "/Date(17673230{:02}000)/",
+        "2026年1月{}日",
+        "2026-0{}",
+    ],
+)
+def test_what_may_be_a_moment_is_told_and_not_called_an_id_alone(form: str) -> None:
+    texts = [form.format(12 + i) for i in range(ROWS)]
+    told = f"text such as {texts[0]!r}: if it is a moment, write YYYY-MM-DD HH:MM:SS"
+    assert built({**TARGET, **FEATURE, "c": texts})[1].ignored["c"] == f"it is {told}"
+    again = [form.format(12 + i // 2) for i in range(ROWS)]
+    assert (
+        built({**TARGET, **FEATURE, "c": again})[1]
+        .notes["c"]
+        .endswith(f"it is {told}".replace(texts[0], again[0]))
+    )
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "#{}",
+        "(555) 01{}",
+        "22-33-44-{}",
+        "{}5-12-3456",
+        "Heat ({}) 1995",
+        "A{}",
+        "Store {}",
+        "{}-{}-1",
+        "10.0.0.{}",
+        "{}A7",
+        "Set {}",
+        "Market {}",
+    ],
 )
 def test_codes_are_not_taken_for_numbers(form: str) -> None:
     texts = [form.format(25 + i // 2, i // 2) for i in range(ROWS)]
@@ -101,6 +167,9 @@ def test_codes_to_predict_are_classes() -> None:
         ("8/{}/2024 3:04 PM", ["%m/%d/%Y %I:%M %p"]),
         ("Jan-{:02}", ["%b-%y"]),
         ("{}. Mai 2024", []),
+        ("{}. mai 2024 kl. 07:30", []),
+        ("{} stycznia 2024", []),
+        ("{} февраля 2024", []),
     ],
 )
 def test_dates_as_people_write_them_are_told_with_the_form_that_reads_them(
@@ -165,6 +234,15 @@ MOMENTS = [
     "2026-01-02-03.04.05.000000",
     "2026-01-02 03:04:05,123",
     "2026-01-02_03:04:05",
+    "20260102_030405",
+    "20260102-03:04:05.000",
+    "20260102 03:04:05",
+    "2026_01_02 03:04:05",
+    "[02/Jan/2026:03:04:05 +0000]",
+    'ISODate("2026-01-02T03:04:05Z")',
+    "January 2, 2026 at 3:04:05 AM",
+    "Jan  2 2026  3:04:05:000AM",
+    "02 Jan 2026 03:04:05:000",
 ]
 DAYS = [
     "02-JAN-26",
@@ -176,6 +254,7 @@ DAYS = [
     "02JAN2026",
     "2026/01/02",
     "2026.01.02",
+    "2026_01_02",
     "2026-1-2",
     "Friday, January 2, 2026",
 ]
@@ -185,6 +264,9 @@ MONTHS = [
     "January 2026",
     "Jan-2026",
     "2026M01",
+    "2026m1",
+    "01.2026",
+    "1Q2026",
     "2026-Jan",
     "01/2026",
     "1/2026",

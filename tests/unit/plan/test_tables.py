@@ -53,7 +53,7 @@ def cycle(*values: Any) -> list[Any]:
         (cycle("2026-01-05 10:30", "2026-01-05T10:30:01.5Z"), "date"),
         (cycle(dt.date(2026, 1, 5), dt.date(2026, 1, 6)), "date"),
         (cycle(dt.datetime(2026, 1, 5, 1), dt.datetime(2026, 1, 6, 1)), "date"),
-        (cycle("10:30", "23:59:59"), "time"),
+        (cycle("10:30", "23:59:59", "9h05"), "time"),
         (cycle(dt.time(10), dt.time(11)), "time"),
     ],
 )
@@ -70,6 +70,8 @@ def test_numbers_dates_and_times_are_numeric(values: list[Any], kind: str) -> No
         (cycle("1", "2", "x"), ["1", "2", "x"]),
         (cycle("01234", "94110"), ["01234", "94110"]),  # a code, and no quantity
         (cycle("True", "false"), ["false", "true"]),
+        (cycle("TRUE ", "false", " true"), ["false", "true"]),
+        (cycle("a", " NA", "b", "  "), ["  ", "a", "b"]),
         ([True, False] * 20, ["false", "true"]),
         (cycle("31.12.2026", "01.02.2026"), ["01.02.2026", "31.12.2026"]),
     ],
@@ -240,6 +242,16 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
             "row 40 below the header, column 'y': 'x' is not",
         ),
         ({"y": [i / 7 for i in range(ROWS)]}, {"task": "classification"}, "write table: {task: r"),
+        (
+            {"y": cycle("1e40", "2")},
+            {},
+            "row 1 below the header, column 'y': '1e+40' is infinite or",
+        ),
+        (
+            {"y": cycle("2", "-inf")},
+            {"task": "classification"},
+            "row 2 below the header, column 'y': '-inf' is infinite or too large",
+        ),
     ],
 )
 def test_a_target_that_cant_be_learnt_is_told(
@@ -292,6 +304,8 @@ def test_what_stands_for_missing_is_the_studys_to_say() -> None:
         ("-999", cycle("1", "-999.0", "-999", "2")),
         ("-999.0", cycle("1", " -999 ", "-9.99e2", "2")),
         ("-999", cycle(1, -999, -999, 2)),
+        (" n/a", cycle("1", "n/a", " n/a ", "2")),
+        ("-999,00", cycle("1", "-999,00 ", "-999,00", "2")),
         ("-999.9", pl.Series(cycle(1, -999.9, -999.9, 2), dtype=pl.Float32)),
         ("-9", pl.Series(cycle(1, -9, -9, 2), dtype=pl.Decimal(9, 2))),
         ("1900-01-01", cycle("2026-01-02", "1900-01-01 00:00:00", "1900-01-01", "2026-01-03")),
