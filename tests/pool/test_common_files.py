@@ -93,6 +93,7 @@ def why(run: Run) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("two_machines")
 def test_a_trial_that_leaves_its_machine_starts_on_another(trial: Run, wait_for: WaitFor) -> None:
     wait_for(lambda: runs(trial))
