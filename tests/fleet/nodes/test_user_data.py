@@ -26,6 +26,13 @@ BUCKET = "trialfleet-demo-123456789012"
 PARAMETER = names.token_parameter("demo")
 THE_TOKEN = "eyJhbGciOiJIUzI1NiJ9.the-pools-token.signature"
 LOG_KEY = names.log_key("demo", "i-0123456789abcdef0")
+# A stand-in that makes the accounts of the list that it is given.
+SYSUSERS = """
+while read -r _ name ids _ home; do
+    grep -q "^$name:" "$ROOT/etc/passwd" 2>/dev/null ||
+        echo "$name:x:${ids%:*}:${ids#*:}::$home:/usr/sbin/nologin" >> "$ROOT/etc/passwd"
+done < "$2"
+"""
 SYSTEMCTL = """
 case "$*" in
   "restart condor.service") touch "$ROOT/condor-runs" ;;
@@ -88,6 +95,7 @@ def bench(tmp_path: Path) -> Bench:
     for name in ("shutdown", "sysctl"):
         bench.program(name)
     bench.program("systemctl", SYSTEMCTL)
+    bench.program("systemd-sysusers", SYSUSERS)
     bench.program("ip", IP)
     bench.program("condor_version", "echo '$CondorVersion: 25.14.1 2026-11-01 $'")
     bench.program("condor_status", "echo slot1@node")
