@@ -71,7 +71,7 @@ def in_vain(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
 
 
 def _is_under_way(ad: Ad, last: Transfer | None) -> bool:
-    """Whether a job's files are being sent; what began before it waited was cut off."""
+    """Return whether a job's files are being sent; what began before it waited was cut off."""
     return last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]
 
 

@@ -76,7 +76,7 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is wrong with one DAGMan of a run, or with the job of one trial.
+    """A fault of one DAGMan of a run, or of the job of one trial.
 
     Attributes:
         region: the slug of the region whose DAGMan or trial it is; None for the whole graph's.

@@ -153,7 +153,7 @@ def calendar(daily: Daily, now: datetime) -> list[str]:
 
 
 def _is_skipped(daily: Daily, day: date, at: time) -> bool:
-    """Whether the clocks of the study's zone go forward over a time of a day."""
+    """Return whether the clocks of the study's zone go forward over a time of a day."""
     there = datetime.combine(day, at, daily.tzinfo)
     return there.astimezone(UTC).astimezone(daily.tzinfo).time() != at
 

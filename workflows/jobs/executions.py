@@ -64,7 +64,7 @@ class Execution:
 
     @property
     def seconds(self) -> float:
-        """How long it lasted: a clock that was set back must not give a negative time."""
+        """Return how long it lasted: a clock that was set back must not give a negative time."""
         return max(0.0, self.ended - self.began)
 
     @property
@@ -187,7 +187,7 @@ def _reason(event: JobEvent) -> str:
 
 
 def properties_of(event: JobEvent) -> Mapping[str, Any]:
-    """What the slot says of itself, and its node: `ulog_execute_attrs` of the submit file."""
+    """Return the slot's and node's attributes: `ulog_execute_attrs` of the submit file."""
     found = event.get("ExecuteProps")
     return plain(found) if isinstance(found, Mapping) else {}
 

@@ -90,7 +90,7 @@ def _place(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
 
 
 def _has_checkpoint(ad: Mapping[str, Any]) -> bool:
-    """Whether what HTCondor saved of an evicted job has anything in checkpoint/.
+    """Return whether what HTCondor saved of an evicted job has anything in checkpoint/.
 
     Output and reports are saved, too, and take no trainer further. Where the spool can't be read,
     what was saved counts.

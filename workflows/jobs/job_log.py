@@ -91,12 +91,12 @@ class Stay:
 
     @property
     def seconds(self) -> float:
-        """How long it lasted."""
+        """Return how long it lasted."""
         return self.ended - self.began
 
     @property
     def lost_seconds(self) -> float:
-        """How much of that was thrown away: what a checkpoint saved was not."""
+        """Return how much of that was thrown away: what a checkpoint saved was not."""
         if not self.end.is_lost:
             return 0.0
         saved = self.saved if self.end is End.EVICTED else None

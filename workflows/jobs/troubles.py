@@ -214,7 +214,7 @@ def _alike(cuts: Sequence[Execution]) -> list[Execution]:
 
 
 def _vain(job: JobFacts, now: float) -> int:
-    """How many starts in a row kept no work; none once an execution has outlived them."""
+    """Return how many starts in a row kept no work; none once an execution has outlived them."""
     vain: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):

@@ -146,7 +146,7 @@ class RunStatus:
 
     @property
     def is_well(self) -> bool:
-        """Whether nobody has to look at it: what `trialfleet status` exits with 0 for."""
+        """Return whether nobody has to look at it: what `trialfleet status` exits with 0 for."""
         return self.state.is_well and not self.job_troubles
 
     def to_json(self) -> dict[str, Any]:

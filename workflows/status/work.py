@@ -1,4 +1,4 @@
-"""How long the jobs of a run have executed, and how much of that was thrown away."""
+"""Return how long the jobs of a run have executed, and how much of that was thrown away."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Work:
 
     @property
     def is_much_lost(self) -> bool:
-        """Whether so much was lost that somebody should look for the reason."""
+        """Return whether so much was lost that somebody should look for the reason."""
         return self.lost_share > _MUCH and self.lost_seconds >= _LEAST_SECONDS
 
     def __str__(self) -> str:

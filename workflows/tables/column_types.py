@@ -38,7 +38,7 @@ class Feature:
 
     @property
     def is_used(self) -> bool:
-        """Whether a model learns from it."""
+        """Return whether a model learns from it."""
         return not self.why
 
 
