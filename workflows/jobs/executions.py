@@ -193,7 +193,7 @@ def properties_of(event: JobEvent) -> Mapping[str, Any]:
 
 
 def _end(event: JobEvent) -> End:
-    """How an execution ended with this event, its last so far."""
+    """Return the end of an execution by this event, its last so far."""
     kind = event.type.name
     if kind in _CUTS:
         return End.EVICTED

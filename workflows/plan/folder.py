@@ -89,7 +89,7 @@ class TrialFolder:
 
     @cached_property
     def trained_on(self) -> Path:
-        """What a published model was trained on, with checksums."""
+        """The inputs of a published model, with checksums."""
         return self.root / "trained-on.json"
 
     @cached_property
@@ -230,7 +230,7 @@ class RegionFolder:
 
     @cached_property
     def inputs(self) -> Path:
-        """What the files of its data were when the run was submitted."""
+        """The states and checksums of its data when the run was submitted."""
         return self.root / "inputs.json"
 
     @cached_property
@@ -447,7 +447,7 @@ class RunFolder:
 
     @cached_property
     def inputs(self) -> Path:
-        """What the files of its code were when it was planned."""
+        """The states and checksums of its code when it was planned."""
         return self.root / "inputs.json"
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a run trains on, fixed when it is submitted, and what of it has changed since.
+"""The inputs of a run, fixed when it is submitted, and those that have changed since.
 
 RUN/inputs.json has the files of the code, RUN/regions/SLUG/inputs.json those of a region's data:
 path, state and checksum of each; of an object in S3 what S3 says of it. HTCondor reads them again
@@ -109,7 +109,7 @@ def _write(folder: RunFolder, file: Path, entries: Entries, places: Iterable[str
 
 
 def _frozen(file: Path) -> dict[str, Any]:
-    """What was noted; nothing where a release that noted none planned the run."""
+    """Return the noted inputs; none where an earlier release planned the run."""
     if not file.exists():
         return {"folders": [], "files": []}
     return read_record(file, shape=Inputs)
@@ -162,7 +162,7 @@ def _is_url(place: str) -> bool:
 
 
 def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[str, Any]]:
-    """What S3 says of each object; nothing where it can't be asked."""
+    """Return the identity of each object in S3; nothing where S3 can't be asked."""
     urls = sorted({place for own in places for place in own if _is_url(place)})
     try:
         first = {url: identity_of(url, study.s3) for url in urls[:1]}  # S3 may be out of reach

@@ -121,7 +121,7 @@ def _service(run: RunFacts) -> Answer | None:
 
 
 def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
-    """What a script of a node can't do, errors before what is waited for."""
+    """Return the answer for scripts that fail: errors first, then those that wait."""
     for script in sorted(failing, key=lambda script: script.cause != "error"):
         since = datetime.fromisoformat(script.since).astimezone()
         sentence = f"{script} (failures in a row: {script.times}, since {since:%H:%M:%S})"
