@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialfleet.infra.pool.status import BLOCKED
+from trialfleet.workflows.jobs.executions import events_of
+from trialfleet.workflows.jobs.facts import place_of
 from trialfleet.workflows.plan.folder import RunFolder
 
 REPAIR = "HTCondor doesn't start it although no files are on their way; it gets a copy of its own"
@@ -47,7 +48,7 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
         if REPAIR in ad.get("HoldReason", ""):
             cut_off.append(ad)
         elif ad["JobStatus"] == BLOCKED and "TrialfleetNode" in ad:
-            last = _last_transfer(_log(folder, ad), ad["ClusterId"])
+            last = _last_transfer(place_of(folder, ad).log, ad["ClusterId"])
             waiting[ad["TrialfleetRegion"]].append((ad, last))
     return cut_off + [ad for jobs in waiting.values() for ad in in_vain(jobs, now)]
 
@@ -75,18 +76,10 @@ def _is_under_way(ad: Ad, last: Transfer | None) -> bool:
     return last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]
 
 
-def _log(folder: RunFolder, ad: Ad) -> Path:
-    files = folder.region(ad["TrialfleetRegion"])
-    own = {"final": files.best, "evaluate": files.gate}
-    return own.get(ad["TrialfleetMode"], files.trial(ad["TrialfleetNode"])).log
-
-
 def _last_transfer(log: Path, job: int) -> Transfer | None:
-    import htcondor2
-
-    last = None
-    with suppress(htcondor2.HTCondorException):
-        for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
-            if event.type.name == "COMMON_FILES" and event.cluster == job:
-                last = Transfer(event["Type"] != _STARTED, event.timestamp)
-    return last
+    found = [
+        Transfer(event["Type"] != _STARTED, event.timestamp)
+        for event in events_of(log)
+        if event.type.name == "COMMON_FILES" and event.cluster == job
+    ]
+    return found[-1] if found else None

@@ -44,7 +44,7 @@ def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFa
 
 
 def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
-    log = _place(folder, ad).log
+    log = place_of(folder, ad).log
     since = float(ad["EnteredCurrentStatus"])
     is_telling = may_fail(ad) or ad.get("NumShadowStarts", 0) > 1
     starts = tuple(_starts(log, int(ad["ProcId"]))) if is_telling and log.exists() else None
@@ -83,7 +83,8 @@ def _starts(log: Path, proc: int) -> list[Execution]:
     return [start for start in read_starts(log) if start.proc == proc]
 
 
-def _place(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
+def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
+    """Return the folder of the trial, full training or gate whose job has this ad."""
     region = folder.region(str(ad["TrialfleetRegion"]))
     ends = {"final": region.best, "evaluate": region.gate}
     return ends.get(str(ad.get("TrialfleetMode"))) or region.trial(str(ad["TrialfleetNode"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,3 +223,15 @@ def test_each_way_to_open_one_is_found(line: str) -> None:
     assert list(Reading({"m": ast.parse(source)}).found())
     safe = "def f(place: TrialFolder): job_files.read_json(place.result, 9); place.result.name"
     assert not list(Reading({"m": ast.parse(safe)}).found())
+
+
+def test_one_module_opens_the_event_logs_of_jobs() -> None:
+    """They lie in a trial's folder, whatever variable leads there."""
+    tops = ("workflows", "optimizer", "infra", "src/trialfleet")
+    readers = {
+        str(path.relative_to(ROOT))
+        for top in tops
+        for path in (ROOT / top).rglob("*.py")
+        if re.search(r"\bJobEventLog\(", path.read_text())
+    }
+    assert readers == {"workflows/jobs/executions.py"}
