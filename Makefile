@@ -15,6 +15,7 @@
 #              REAL=1, as root: nodes boot Debian with systemd, cloud-init and apt (needs mmdebstrap)
 # make storm   kills 500 processes of a pool and proves that no run is stuck, no trial lost or doubled
 # make bench   what the parts cost, as ratios within one run
+# make bench-lanes  a thousand jobs at once on one access point; half an hour, ARGS="--jobs 200 --minutes 2" for less
 # make bench-optimizer  how few trials the sampler needs, beside Optuna's; two hours of a core, ARGS="--seeds 3" for less
 # make bench-transfer   how many trials former results save; half an hour, ARGS="--seeds 2" for less
 # make bench-stopping   what early stopping saves and costs, on replayed curves; ten minutes, ARGS="--seeds 3" for less
@@ -45,7 +46,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 DEMO ?= demo
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
-	bench bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-tables
+	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-tables
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -103,6 +104,9 @@ storm: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python -m tests.bench
+
+bench-lanes: $(VENV)/ready
+	$(BIN)/python -m tests.bench.lanes $(ARGS)
 
 bench-optimizer: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer $(ARGS)

@@ -4,15 +4,15 @@ A node comes with Python, and trials may have torch and numpy: nothing here need
 no psutil but /proc, no boto3 but `trialfleet.instance_aws`, no scikit-learn for metrics.
 """
 
-HELPER = "trial.py"  # goes with every trial
-COURIER = "courier.py"  # goes with the trials of a study with early stopping, and with gangs
+# Go with every trial: what its trainer may import, and its job's first process.
+HELPER, AGENT = "trial.py", "agent.pyz"
 # The contract's files in a trial's folder; the helper, which travels alone, has them once more.
-TRIAL, RESULT, PROGRESS = "trial.json", "result.json", "progress.jsonl"
-# The folder there by which a running job and its access point speak; the order to stop and the
-# reports as they came, in that folder. The job's programs have these names once more.
-WORDS, STOP, REPORTS = "words", "stop.json", "reports.jsonl"
+TRIAL, RESULT, PROGRESS, STOP = "trial.json", "result.json", "progress.jsonl", "stop.json"
 CHECKPOINT, MODEL = "checkpoint", "model"
-GANG = "gang"  # goes with trials that are gangs
-SPEAKERS = (COURIER, "channel.py", "chirp.py")  # go with each job that has a proxy
+# The folder by which a running job and its access point speak, with STOP for the trial; there: the
+# reports as they came, and what gangs say.
+WORDS, REPORTS, GANG = "words", "reports.jsonl", "gang"
+ORDER, SAID = "order.json", "agent.json"  # there: what the job's agent is told, and says
+CHECKPOINT_PACKAGE, RESULT_PACKAGE = "{}.checkpoint.tar", "{}.result.tar"  # of a trial by its name
 KERNELS = "kernels"  # a folder that goes with the reference trainer to GPUs and gangs, but for
 NOT_ON_NODES = ("__pycache__",)

@@ -7,6 +7,22 @@ The shortest trainer::
     t = trial.start()
     t.complete(loss=(t.params["x"] - 2) ** 2)
 
+A job may train one trial after another. One that stays for the next, with its imports and its data
+in memory::
+
+    import functools
+    import trial
+
+    @functools.cache  # a job's trials have the same data, under the same name
+    def read(path):
+        return [float(line) for line in path.read_text().split()]
+
+    def train(t):
+        points = read(t.data[0])
+        t.complete(loss=sum((t.params["x"] - point) ** 2 for point in points))
+
+    trial.run(train)
+
 One that may be moved to another machine at any moment and goes on where it was; and that may be
 told to stop, where the study has early stopping::
 
@@ -50,12 +66,14 @@ Everything lies beside `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
 import shutil
 import signal
 import socket
+import struct
 import sys
 import time
 import zlib
@@ -64,12 +82,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 SCHEMA = 1
 EXIT_CHECKPOINTED = 85  # HTCondor takes the checkpoint to the access point and starts us again
 EXIT_REJECTED = 64  # these parameters can't be trained: a failed trial, no retry
-NEWS_SECONDS = 5.0  # between two reports that HTCondor carries, which looks as often at a job
 CHECKPOINT_SECONDS = 300.0  # unless the study has a constant `checkpoint_seconds`
 
 _IMPORTED = time.monotonic()
@@ -87,6 +104,52 @@ def start() -> Trial:
     Raises:
         SystemExit: there is no `trial.json` or it can't be used; the message says what to do.
     """
+    return _start(_IMPORTED)
+
+
+def run(train: Callable[[Trial], object]) -> NoReturn:
+    """Train this process's trial, and those that follow in the same job.
+
+    `train` is called for each trial and ends it as ever: by `complete`, `stop`, `reject` or
+    `yield_node`. After `complete` and `stop` the process gets the job's next trial, if there is
+    one; after any other end, an exception among them, it ends, and the next trial has a new one.
+    By hand, or where a job has one trial, this is `train(start())`.
+
+    For each trial the working directory, stdout and stderr are its own, and SIGTERM ends the
+    process until `restore`. Everything else is kept: imports, caches, a GPU's context. So what a
+    trial changes in the process (random numbers' state, say, which `seed` should set) is there
+    for the next; nothing of the trial itself must be kept. A trial that leaves what can't be undone
+    sets `stays` to False.
+
+    Args:
+        train: trains a trial. To be given from the main thread.
+    """
+    agent, began, at_rest = _agent(), _IMPORTED, signal.getsignal(signal.SIGTERM)
+    if agent is not None:  # what has been imported isn't looked through after each trial
+        gc.freeze()
+    while True:
+        t = _start(began)
+        try:
+            train(t)
+        except SystemExit as left:
+            if agent is None or left.code or not (t._told and t.stays):
+                raise
+        else:
+            sys.exit(0)  # without a result, as a program does that has no more to do
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this trial's end is to be told yet
+        del t
+        gc.collect()  # what the trial still held is closed, so its files are whole
+        _flush()
+        with suppress(ConnectionError):
+            agent.send(b'{"code": 0}')
+        signal.signal(signal.SIGTERM, at_rest or signal.SIG_DFL)
+        word = _received(agent)
+        began = time.monotonic()
+        _take_up(json.loads(word))
+
+
+def _start(began: float) -> Trial:
+    """Return the trial that `trial.json` describes; its seconds count from `began` on."""
     named = os.environ.get("TRIALFLEET_TRIAL")
     path = Path(named or "trial.json")
     try:
@@ -98,7 +161,7 @@ def start() -> Trial:
         sys.exit(f"{path} can't be read as JSON: {error}")
     if not isinstance(description, dict) or description.get("schema", SCHEMA) != SCHEMA:
         sys.exit(f"{path} is not a trial of schema {SCHEMA}, the only one that trial.py knows.")
-    return Trial(path.parent, description)
+    return Trial(path.parent, description, began)
 
 
 class Trial:
@@ -126,12 +189,15 @@ class Trial:
         metric: the name of the objective among the metrics, or None when tried by hand.
         direction: "maximize" or "minimize".
         device: set by the trainer; what the result calls the processor used.
+        stays: set by the trainer to False where this process is not to have another trial (`run`).
         model: the folder to fill in mode "final".
         models: the folders to measure in mode "evaluate", by name: champion, the model in force,
             and challenger, the new one; each as this trainer left it in mode "final".
     """
 
-    def __init__(self, folder: Path, description: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, description: dict[str, Any], began: float | None = None
+    ) -> None:
         objective = description.get("objective", {})
         self.params: dict[str, Any] = description.get("params", {})
         self.seed: int = description.get("seed", 0)
@@ -146,18 +212,20 @@ class Trial:
         self.metric: str | None = objective.get("metric")
         self.direction: str = objective.get("direction", "minimize")
         self.device = "cpu"
+        self.stays = True
         self.model = folder / "model"
         if self.mode == "final":  # a trial.json of one's own has nothing beside it
             self.model.mkdir(exist_ok=True)
         names = description.get("models", {})
         self.models: dict[str, Path] = {name: folder / names[name] for name in names}
+        self._told = False
+        self._began = _IMPORTED if began is None else began
         self._evaluated: dict[str, Any] = {}
         self._folder = folder
         self._progress = folder / "progress.jsonl"
         self._checkpoints = folder / "checkpoint"
         self._interrupted = False
         self._saved_at = time.monotonic()
-        self._news = _News()
         self._manifest = self._read_manifest()
         if self.rank == 0:  # the others may begin when it has reported already
             _truncate(self._progress, self._manifest["progress_bytes"])
@@ -212,7 +280,7 @@ class Trial:
         _write_json(self._checkpoints / "complete.json", manifest)
         if former:
             shutil.rmtree(self._checkpoints / former, ignore_errors=True)
-        # The clock goes on from _IMPORTED: what was counted before stays in `before`.
+        # The clock goes on from `_began`: what was counted before stays in `before`.
         self._manifest = manifest | {"seconds": self._manifest["seconds"]}
         _hand_over()
         self._saved_at = time.monotonic()
@@ -242,7 +310,6 @@ class Trial:
         line = {"step": step, "metrics": values, "time": time.time()}
         with self._progress.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        self._news.tell(step, values.get(self.metric or ""))
 
     def evaluated(
         self,
@@ -319,11 +386,12 @@ class Trial:
 
     def _seconds(self) -> float:
         """Return the wall time of this and all earlier attempts that led to the checkpoint."""
-        return float(self._manifest["seconds"]) + time.monotonic() - _IMPORTED
+        return float(self._manifest["seconds"]) + time.monotonic() - self._began
 
     def _write_result(self, status: str, **rest: Any) -> None:
         result = {"schema": SCHEMA, "status": status, "seconds": round(self._seconds(), 3)}
         _write_json(self._folder / "result.json", {**result, "device": self.device, **rest})
+        self._told = True
 
     def _read_manifest(self) -> dict[str, Any]:
         """Return the complete checkpoint's manifest, an empty one where none is whole.
@@ -358,44 +426,6 @@ class Trial:
         return manifest, None
 
 
-class _News:
-    """Tells HTCondor of the last report, for `trialfleet status`: it takes some seconds to arrive.
-
-    Nothing is lost without it, so the first failure ends it. Every job may set attributes of its
-    own ad whose names begin with Chirp, and more it may not: HTCondor's manual, condor_chirp.
-    """
-
-    def __init__(self) -> None:
-        self._proxy = os.environ.get("_CONDOR_CHIRP_CONFIG")
-        self._next = 0.0
-
-    def tell(self, step: int, value: float | None) -> None:
-        if self._proxy is None or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + NEWS_SECONDS
-        news = {"ChirpTrialfleetStep": int(step), "ChirpTrialfleetValue": value}
-        try:
-            self._send(Path(self._proxy), news)
-        except (OSError, ValueError):
-            self._proxy = None
-
-    def _send(self, proxy: Path, news: dict[str, float | None]) -> None:
-        host, port, cookie = proxy.read_text(encoding="utf-8").split()
-        known = {
-            name: "undefined" if value is None else repr(value) for name, value in news.items()
-        }
-        words = [f"set_job_attr_delayed {name} {text}" for name, text in known.items()]
-        with (
-            socket.create_connection((host, int(port)), timeout=1) as connection,
-            connection.makefile("rwb") as lines,
-        ):
-            for line in (f"cookie {cookie}", *words):
-                lines.write(f"{line}\n".encode())
-                lines.flush()
-                if int(lines.readline()) != 0:
-                    raise ValueError(line)
-
-
 def _ranks() -> tuple[int, int, str | None]:
     """Return rank, world and rendezvous, as torchrun and a gang's agent tell them."""
     given = os.environ
@@ -414,6 +444,63 @@ def _hand_over() -> None:
         connection.connect(agent)
         connection.sendall(b"saved\n")
         connection.recv(16)
+
+
+# From trial to trial, in a process that stays
+
+
+def _agent() -> socket.socket | None:
+    """Return the way to who started this process, if it may have trials to come; once only."""
+    number = os.environ.pop("TRIALFLEET_STAYS", "")  # what we start does not stay
+    try:
+        agent = socket.socket(fileno=int(number))
+    except (ValueError, OSError):  # by hand; or a program between us passed the name on alone
+        return None
+    try:
+        packed = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        packed = bytes(struct.calcsize("3i"))
+    # Who started us must be the agent: a program between may have something to do after us.
+    if struct.unpack("3i", packed)[0] == os.getppid():
+        agent.set_inheritable(False)
+        return agent
+    agent.detach()
+    return None
+
+
+def _flush() -> None:
+    """Write out what Python's and C's stdout and stderr still hold."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # there is none, or it is closed
+            stream.flush()
+    with suppress(ImportError, OSError):
+        import ctypes
+
+        ctypes.CDLL(None).fflush(None)
+
+
+def _received(agent: socket.socket) -> bytes:
+    """Return the agent's word of the next trial; leave where it has none or is gone."""
+    word = b""
+    with suppress(ConnectionError):
+        word = agent.recv(1 << 16)
+    if not word:
+        sys.exit(0)
+    return word
+
+
+def _take_up(order: dict[str, str]) -> None:
+    """Go to a trial's folder, as a new process would begin there."""
+    path = Path(order["trial"])
+    os.chdir(path.parent)
+    os.environ["TRIALFLEET_TRIAL"] = path.name
+    for name, descriptor in (("out", 1), ("err", 2)):
+        file = os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(file, descriptor)
+        os.close(file)
+
+
+# Files
 
 
 def _read(path: Path) -> str | None:

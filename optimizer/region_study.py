@@ -3,8 +3,7 @@
 The identity of a trial is its node, the name of a DAG node. A suggestion is a pure function of
 what the storage holds (`suggest`), so an ask first computes, storing nothing, and then creates the
 trial with node, parameters and seed in one transaction: there is no half-asked trial. A tell
-writes its attributes, which nobody reads before the trial's state says that it is finished, and
-then state and value in one transaction: there is no half-told trial.
+writes all that is told in one transaction: there is no half-told trial.
 
 One process at a time may write a study; the service's lock sees to that, and `ownership` where
 several machines use one storage.
@@ -37,7 +36,8 @@ from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, is_own
-from trialfleet.optimizer.trial_execution import TrialExecution, store_reports
+from trialfleet.optimizer.trial_execution import TrialExecution, kept_reports
+from trialfleet.optimizer.trial_rows import created, finished
 
 # the attributes that a tell writes
 TELL_KEYS = ("metrics", "seconds", "device", "attempts", "error", "job", STOPPED)
@@ -187,7 +187,8 @@ class RegionStudy:
     ) -> dict[str, dict[str, str]]:
         """Keep why an attempt at `node` failed, whether or not it is tried again.
 
-        Noting it again changes nothing; of a trial that was told there is nothing left to note.
+        Noting it again changes nothing, and so does another failure of the same `job`; of a trial
+        that was told there is nothing left to note.
 
         Args:
             node: the DAG node.
@@ -206,7 +207,8 @@ class RegionStudy:
             noted = self.failures(node)
             if trial is None or trial.state.is_finished():
                 return noted
-            if noted.get(str(attempt), {}).get("error") == error:
+            is_same_job = any(more.get("job", "") == one.get("job") for one in noted.values())
+            if is_same_job or noted.get(str(attempt), {}).get("error") == error:
                 return noted
             when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
             failure = {"time": when, "error": error, **more}
@@ -268,6 +270,23 @@ class RegionStudy:
             f"{len(failed)} trials failed for good; budget.failures allows "
             f"{self._settings.max_failures}; the last, {last.get('node')}: {last.get('error')}"
         )
+
+    def nodes(self) -> set[str]:
+        """Return the names of its trials.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+        """
+        return {str(trial.user_attrs["node"]) for trial in self.trials()}
+
+    def spent(self) -> Spent | Stopped | None:
+        """Return why no other trial may begin, by the budget of trials or of hours, if so.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+        """
+        with self._storage_errors():
+            return self._refusal()
 
     def ask_ahead(self) -> bool:
         """Compute the next suggestion, unless it is known or none is needed.
@@ -360,8 +379,7 @@ class RegionStudy:
                 **({"taught": suggestion.taught} if suggestion.taught else {}),
             },
         )
-        created = self._storage.create_new_trial(self._study_id, template)  # one transaction
-        trial = self._storage.get_trial(created)
+        trial = created(self._storage, self._study_id, template)  # one transaction
         if trial.number != len(trials):
             self._cached = None  # there is another of this node
             return next(t for t in self._trials() if t.user_attrs["node"] == node)
@@ -406,12 +424,11 @@ class RegionStudy:
             # a tell that crashed midway with another outcome may have left attributes behind
             left = dict.fromkeys(key for key in TELL_KEYS if key in trial.user_attrs)
             ran = {key: content for key, content in execution.items() if key in TELL_KEYS}
-            for key, content in {**left, **attributes, **ran}.items():
-                self._storage.set_trial_user_attr(trial._trial_id, key, content)
-            store_reports(self._storage, trial, execution.get("reports", {}))
-            values = None if value is None else [value]
-            self._storage.set_trial_state_values(trial._trial_id, state, values)
-            self._refresh(trial)
+            reports = kept_reports(execution.get("reports", {}))
+            told = finished(
+                self._storage, trial, state, value, {**left, **attributes, **ran}, reports
+            )
+            self._trials()[self._trials().index(trial)] = told
 
     def _refresh(self, trial: FrozenTrial) -> None:
         """Read a trial again that was just written."""

@@ -64,6 +64,13 @@ class Handler(Protocol):
     def is_watching(self) -> bool:
         """Whether to stay although nobody has asked anything for long."""
 
+    @property
+    def descriptor(self) -> int | None:
+        """A file that can be read once something is to be noticed; None: there is none."""
+
+    def noticed(self) -> None:
+        """Do what has come up since that file can be read; it must be idempotent."""
+
 
 def serve(
     folder: Path,
@@ -213,6 +220,8 @@ class _Loop:
         """Serve until asked to stop, idle for too long, or out of reach."""
         with self._selector:
             self._selector.register(self._listener, selectors.EVENT_READ)
+            if (descriptor := self._handler.descriptor) is not None:
+                self._selector.register(descriptor, selectors.EVENT_READ)
             while self._turn():
                 pass
         self._close()
@@ -266,6 +275,8 @@ class _Loop:
         for key, _ in ready:
             if key.fileobj is self._listener:
                 self._accept()
+            elif key.fd not in self._clients:
+                self._notice()
             else:
                 self._read(self._clients[key.fd])
         now = time.monotonic()
@@ -334,6 +345,13 @@ class _Loop:
         except Exception as error:  # the service outlives a mistake in one request
             log.exception("%s", json.dumps(words))
             return Reply(1, f"{type(error).__name__}: {error} (traceback in the service's log)")
+
+    def _notice(self) -> None:
+        self._last_request, self._may_work = time.monotonic(), True
+        try:
+            self._handler.noticed()
+        except Exception:  # what is not done is due later
+            log.exception("what has come up")
 
     def _work(self) -> bool:
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import PlainValidator, RootModel, model_validator
@@ -80,7 +81,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         ValidationError: one error per problem, its place being the key that is wrong.
     """
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, Tunable]:
         """Every parameter that is tuned, conditional ones included."""
         return {name: entry for name, entry in self.root.items() if isinstance(entry, Tunable)}
@@ -95,7 +96,15 @@ class SearchSpace(RootModel[dict[str, Entry]]):
 
     def defaults(self) -> dict[str, Scalar]:
         """Return every parameter's default: the one given, or else its middle or first value."""
+        return dict(self._defaults)
+
+    @cached_property
+    def _defaults(self) -> dict[str, Scalar]:
         return {name: entry.fallback() for name, entry in self.parameters.items()}
+
+    @cached_property
+    def _has_conditions(self) -> bool:
+        return any(entry.when for entry in self.parameters.values())
 
     def active(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return the parameters whose conditions hold under `values`.
@@ -107,6 +116,8 @@ class SearchSpace(RootModel[dict[str, Entry]]):
             The active parameters' values in the order of the file; other names are dropped.
         """
         full = self.defaults() | dict(values)
+        if not self._has_conditions:
+            return {name: full[name] for name in self.parameters}
         known: dict[str, bool] = {}
         return {name: full[name] for name in self.parameters if self._holds(name, full, known)}
 

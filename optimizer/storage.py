@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 import sqlalchemy
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import BaseStorage
 from sqlalchemy.engine import URL
 
 from trialfleet.errors import InputError, OptimizerError
@@ -24,6 +24,7 @@ from trialfleet.optimizer.storage_url import (
     secrets_of,
     sqlite_url,
 )
+from trialfleet.optimizer.trial_rows import TrialStorage
 
 LOCK_WAIT_SECONDS = 60  # how long SQLite waits for another process before "database is locked"
 CONNECT_SECONDS = 10
@@ -113,7 +114,7 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
 
 def close_storage(storage: BaseStorage) -> None:
     """Close the database's connections; SQLite then folds its log into the file."""
-    if isinstance(storage, RDBStorage):
+    if isinstance(storage, TrialStorage):
         storage.remove_session()
         storage.engine.dispose()
 
@@ -185,11 +186,11 @@ def _has_tables(url: URL) -> bool:
         engine.dispose()
 
 
-def _open(url: URL, *, skip_table_creation: bool = False, **engine_options: Any) -> RDBStorage:
+def _open(url: URL, *, skip_table_creation: bool = False, **engine_options: Any) -> TrialStorage:
     # Optuna passes the text through str.format(): a brace must stand for itself
     text = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
     try:
-        return RDBStorage(
+        return TrialStorage(
             text, engine_kwargs=engine_options, skip_table_creation=skip_table_creation
         )
     except RuntimeError as error:  # another release of Optuna made the tables

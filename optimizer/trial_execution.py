@@ -5,18 +5,12 @@ The reports are stored as Optuna's intermediate values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial
-
 from trialfleet.optimizer.downsampling import thinned
 
-# Each is a transaction of its own, 2 ms on SQLite and more on PostgreSQL, while all regions' nodes
-# wait for the service: a learning curve needs no more points than these.
-MOST_REPORTS = 50
+MOST_REPORTS = 50  # a learning curve needs no more points
 
 
 class TrialExecution(TypedDict, total=False):
@@ -32,19 +26,6 @@ class TrialExecution(TypedDict, total=False):
     reports: Mapping[int, float]
 
 
-def store_reports(storage: BaseStorage, trial: FrozenTrial, reports: Mapping[int, float]) -> None:
-    """Store at most `MOST_REPORTS` of an unfinished trial; doing so again changes nothing.
-
-    Optuna can't remove a value: one that a tell left behind, which crashed before the trial was
-    trained anew, becomes NaN.
-
-    Args:
-        storage: where the trial is.
-        trial: as it is stored there.
-        reports: value by step; infinite and NaN where the trainer's was.
-    """
-    steps = thinned(sorted(reports), MOST_REPORTS)
-    wanted = {step: reports[step] for step in steps}
-    left = dict.fromkeys(trial.intermediate_values.keys() - wanted.keys(), math.nan)
-    for step, value in (left | wanted).items():
-        storage.set_trial_intermediate_value(trial._trial_id, step, value)
+def kept_reports(reports: Mapping[int, float]) -> dict[int, float]:
+    """Return those of a trial's reports that are stored: at most `MOST_REPORTS`."""
+    return {step: reports[step] for step in thinned(sorted(reports), MOST_REPORTS)}

@@ -63,7 +63,13 @@ class MakeRun(Protocol):
 
 
 @pytest.fixture
-def make_run(work: Path) -> MakeRun:
+def trials_per_job() -> int | str:
+    """How many trials a job trains in runs whose test doesn't say so."""
+    return "all"
+
+
+@pytest.fixture
+def make_run(work: Path, trials_per_job: int | str) -> MakeRun:
     def make(
         params: dict[str, Any] | None = None,
         *,
@@ -85,7 +91,11 @@ def make_run(work: Path) -> MakeRun:
         }
         study |= changes
         # without a model the service starts in a third of the time
-        study["budget"] = {"startup_trials": study["budget"].get("trials"), **study["budget"]}
+        defaults = {
+            "startup_trials": study["budget"].get("trials"),
+            "trials_per_job": trials_per_job,
+        }
+        study["budget"] = defaults | study["budget"]
         resolved = Study.model_validate(study).resolve(work)
         return plan(resolved, run=run, out=out or work / "runs" / run)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -72,13 +72,13 @@ def stored(run: Run) -> Iterator[StoredRun]:
 
 
 def turns(region: RegionGraph, count: int, began: datetime) -> list[tuple[str, datetime]]:
-    """The nodes of a region's first trials, and when each began, lane beside lane."""
-    lanes: Sequence[Sequence[str]] = region.lanes
-    found = []
+    """The names of a region's first trials, and when each began, lane beside lane."""
+    found: list[tuple[str, datetime]] = []
     for at in range(count):
-        lane, turn = at % len(lanes), at // len(lanes)
-        start = began + timedelta(seconds=SECONDS * turn + 7.0 * lane)
-        found.append((lanes[lane][turn], start))
+        lane, turn = at % len(region.lanes), at // len(region.lanes)
+        names = {name for name, _ in found}
+        name = next(filter(None, (region.next_trial(n, names) for n in region.lanes[lane])))
+        found.append((name, began + timedelta(seconds=SECONDS * turn + 7.0 * lane)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The agent of one job of a gang: `python3 -I -S gang/agent.py COMMAND`, in the job's sandbox.
+"""The agent of one job of a gang: the job's first process, in its sandbox.
 
 It takes the job's channel to the access point, so that no worker has it. It tells of itself by a
 file there, reads there what the keeper decided (`roster.json`), and has the trainer's command run
@@ -8,12 +8,11 @@ as its workers, anew in each generation. It stays while generations come and go,
     85         its machine is wanted back: HTCondor starts the job again elsewhere
     86         too few of the gang have a slot, or this machine is at fault: the job waits in the
                queue, so that another gang that lacks slots as well may have this one
-
-Outside of a gang's job, as where a trainer is tried by hand, it runs the command as a world of one.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -22,25 +21,17 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
-if TYPE_CHECKING or __package__:
-    from trialfleet.nodes.channel import Channel
-    from trialfleet.nodes.courier import Courier
-    from trialfleet.nodes.gang import member, network, packages, peers, store, workers
-    from trialfleet.nodes.gang.member import Member
-    from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package
-    from trialfleet.nodes.gang.roster import Roster
-else:  # in a job's sandbox; as the last folder, so that no file there hides a module of Python's
-    sys.path.append(str(Path(__file__).parent.parent))
-    from channel import Channel
-    from courier import Courier
-    from gang import member, network, packages, peers, store, workers
-    from gang.member import Member
-    from gang.packages import CHECKPOINT, RESULT, Package
-    from gang.roster import Roster
-
-    sys.path.pop()  # what Python imports later is not for the trainer to give
+from trialfleet.nodes import CHECKPOINT, GANG, TRIAL, WORDS
+from trialfleet.nodes.gang import member, network, packages, peers, store, workers
+from trialfleet.nodes.gang.member import Member
+from trialfleet.nodes.gang.packages import RESULT, Package
+from trialfleet.nodes.gang.roster import Roster
+from trialfleet.nodes.job.channel import Channel
+from trialfleet.nodes.job.packages import unpack
+from trialfleet.nodes.job.reports import Reports
+from trialfleet.nodes.job.words import metric_of
 
 EXIT_CHECKPOINTED, EXIT_NO_GANG = 85, 86
 EXIT_REJECTED = 64
@@ -52,8 +43,7 @@ ANSWER_SECONDS = 4.0  # so long the keeper may take to answer that a rank leaves
 DELIVER_SECONDS = 2.0  # between two attempts to deliver what a worker left
 BEGIN_SECONDS = 10.0  # so long a checkpoint is tried to be fetched
 STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
-REMOTE = "words/gang"  # the folder on the access point
-GANG = "TRIALFLEET_GANG"  # in the job's environment: its cluster and proc
+REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 WORKERS = "TRIALFLEET_WORKERS"  # there: how many workers each job has
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
 
@@ -75,7 +65,7 @@ class Agent:
         self._cluster, self._proc, self._per_job = cluster, proc, per_job
         self._chirp = channel.chirp()
         self._sandbox = Path.cwd()
-        self._courier = Courier(self._sandbox, self._chirp)
+        self._reports = self._new_reports()
         began, self._starts = member.start_of_job()
         host = network.own_address()
         self._peers = peers.Peers(host)
@@ -166,7 +156,7 @@ class Agent:
                 if pointer := store.pointer_of(local):
                     address = self._links().get.get(roster.start)
                     store.download(pointer, address, local, self._speak)
-                packages.unpack(local, self._sandbox)
+                unpack(local, self._sandbox)
             except OSError as error:
                 self._could_not_begin(roster, error)
                 return
@@ -174,7 +164,7 @@ class Agent:
                 local.unlink(missing_ok=True)
         self._rank, self._saves, self._stopped_since, self._begin_by = rank, 0, None, None
         self._is_told_to_save, self._sent_state = False, packages.state_of(self._sandbox)
-        self._courier = Courier(self._sandbox, self._chirp)
+        self._reports = self._new_reports()
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -319,7 +309,7 @@ class Agent:
         self._said, self._said_at = self._me, now
         if self._rank == 0:
             with suppress(OSError):
-                self._courier.send_reports()
+                self._reports.send()
 
     def _deliver(self) -> None:
         """Bring what a worker left to the access point; what fails is tried again soon."""
@@ -374,6 +364,14 @@ class Agent:
         else:
             local.write_bytes(pointer.as_bytes())
 
+    def _new_reports(self) -> Reports:
+        """Return what sends the reports of a generation."""
+        try:
+            metric = metric_of(json.loads((self._sandbox / TRIAL).read_bytes()))
+        except (OSError, ValueError):
+            metric = None
+        return Reports(self._sandbox, self._chirp, "", metric)
+
     def _links(self) -> store.Links:
         return store.Links.of(self._chirp.read(f"{REMOTE}/{store.LINKS}"))
 
@@ -395,27 +393,9 @@ class Agent:
             self._leave_at = time.monotonic() + LEAVE_SECONDS
 
 
-def alone(command: list[str]) -> None:
-    """Become the trainer, the only rank of its world."""
-    os.environ.update(network.variables("127.0.0.1"))
-    os.environ.update(
-        RANK="0",
-        WORLD_SIZE="1",
-        LOCAL_RANK="0",
-        LOCAL_WORLD_SIZE="1",
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(network.free_port("127.0.0.1")),
-    )
-    os.execvp(command[0], command)  # noqa: S606 - the trainer's own words
-
-
-def main() -> None:
-    """Run the command of the arguments in a gang."""
-    command = sys.argv[1:]
-    job = os.environ.get(GANG)
-    if job is None:
-        alone(command)
-        return
+def main(job: str, command: list[str]) -> NoReturn:
+    """Live as the agent of a gang's job, which is told by its cluster and proc."""
+    os.environ.update(TRIALFLEET_TRIAL=TRIAL, PYTHONUNBUFFERED="1")
     cluster, proc = map(int, job.split("."))
     per_job = int(os.environ.get(WORKERS, "1"))
     try:
@@ -424,7 +404,3 @@ def main() -> None:
         print(f"gang: {error}", file=sys.stderr)
         code = EXIT_NO_GANG
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

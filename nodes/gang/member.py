@@ -6,10 +6,9 @@ an event in the job's log.
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass, fields
-from pathlib import Path
+
+from trialfleet.nodes.job import job_ad
 
 # What an agent does.
 WAITING = "waiting"  # for a generation that takes it in
@@ -63,13 +62,7 @@ def start_of_job() -> tuple[int, int]:
 
     The first stays the same when a shadow connects to the job again.
     """
-    try:
-        ad = Path(os.environ["_CONDOR_JOB_AD"]).read_text(encoding="utf-8", errors="replace")
-    except (KeyError, OSError):
-        ad = ""
-    names = ("JobCurrentStartDate", "NumShadowStarts")
-    found = [re.search(rf"^{name}\s*=\s*(\d+)", ad, re.MULTILINE) for name in names]
-    began, starts = (int(each[1]) if each else 0 for each in found)
+    began, starts = job_ad.numbers("JobCurrentStartDate", "NumShadowStarts")
     return began, starts
 
 

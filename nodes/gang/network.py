@@ -52,6 +52,18 @@ def variables(host: str) -> dict[str, str]:
     return {each: name for each in names if each not in os.environ}
 
 
+def world_of_one() -> dict[str, str]:
+    """Return what the only rank of its world has in its environment."""
+    return variables("127.0.0.1") | {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port("127.0.0.1")),
+    }
+
+
 def _interface(host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():

@@ -1,6 +1,6 @@
 """The processes of one machine that train, and the server that starts them.
 
-    python3 gang/workers.py DESCRIPTOR COMMAND…
+    python3 agent.pyz workers DESCRIPTOR COMMAND…
 
 is the server: a program of its own, which has never seen the job's channel to the access point, and
 so is no way to it for what it forks. It imports torch once, which takes seconds, and never touches
@@ -82,7 +82,7 @@ class Server:
     def __init__(self, command: Sequence[str], folder: int) -> None:
         self._connection, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._codes: dict[int, int | None] = {}
-        words = (sys.executable, __file__, str(its.fileno()), *command)
+        words = (sys.executable, sys.argv[0], "workers", str(its.fileno()), *command)
         with its:
             self.pid = subprocess.Popen(words, pass_fds=(its.fileno(), folder)).pid
         self._receive()
@@ -135,9 +135,9 @@ def _is_own_python(word: str) -> bool:
     return Path(found).resolve() == Path(sys.executable).resolve()
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     """Serve until the agent has ended. In a worker, run the command of the arguments."""
-    connection, command = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
+    connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)
     _die_with_parent()
     script = script_of(command)
@@ -156,7 +156,7 @@ def main() -> None:
 
 def _preload() -> None:
     """Import torch, once for all workers, if a script is to use it."""
-    sys.path[0] = str(Path.cwd())
+    sys.path.insert(0, str(Path.cwd()))
     texts = (p.read_text(encoding="utf-8", errors="replace") for p in Path.cwd().glob("*.py"))
     if any(_IMPORTS_TORCH.search(text) for text in texts):
         with suppress(ImportError):
@@ -218,6 +218,8 @@ def _die_with_parent() -> None:
 
 def _run_script(words: Sequence[str]) -> None:
     """Be `python SCRIPT ARGUMENTS`."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trialfleet"]:
+        del sys.modules[name]  # the script's own may be more than what travels with a job
     if "numpy" in sys.modules:  # a forked process would draw the same numbers as the one before it
         sys.modules["numpy"].random.seed()
     sys.argv = [*words]
@@ -231,7 +233,3 @@ def _execute(command: list[str]) -> None:
     except OSError as error:
         print(f"{command[0]} can't be run: {error}", file=sys.stderr, flush=True)
         os._exit(126 if isinstance(error, PermissionError) else 127)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,7 @@ FILES = (  # what goes with a trial; the first one runs
     "dataset.py",
     "evaluation.py",
     "graph_steps.py",
+    "kept.py",
     "loader.py",
     "local_steps.py",
     "network.py",

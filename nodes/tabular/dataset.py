@@ -177,8 +177,7 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     target = torch.from_numpy(source.target)
     split = torch.from_numpy(source.split)
     trained = (split == table.TRAIN).nonzero().flatten()
-    if t.mode == "tune":
-        trained = sample(trained, chosen.tune_fraction)
+    trained = sample(trained, share_of(t, chosen))
     kind = source.columns.kind
     numeric_scale = Scale.of(numeric[trained])
     target_scale = Scale(mean=torch.zeros(1).double(), deviation=torch.ones(1).double())
@@ -202,6 +201,11 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
         validation=rows((split == table.VALIDATION).nonzero().flatten()),
         test=rows((split == table.TEST).nonzero().flatten()),
     )
+
+
+def share_of(t: trial.Trial, chosen: settings.Settings) -> float:
+    """Return the share of the training rows that a trial has: all that its settings say of them."""
+    return chosen.tune_fraction if t.mode == "tune" else 1.0
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:

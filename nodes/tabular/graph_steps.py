@@ -27,6 +27,7 @@ ranks has not been seen on GPUs; tests/gpu has its test.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,6 +57,13 @@ WARM_UPS = 3  # before a capture: libraries choose their algorithms and take the
 AHEAD = 32  # steps between two looks at how far the device is, at most
 
 SCALE = 1024.0  # of the loss in float16
+
+
+@functools.cache  # for cuBLAS keeps a workspace for each stream that it has seen
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream of this process that steps are rehearsed on."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
 
 LOSSES = {
     "binary": "sigmoid_bce",
@@ -280,7 +288,7 @@ class GraphSteps(WholeSteps):
     def _capture(self) -> None:
         """Capture a step for every size of batch, leaving everything as it is."""
         pool = torch.cuda.graph_pool_handle()  # for all, as one is replayed at a time
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        here, aside = torch.cuda.current_stream(), _aside(self._clock.device)
         for batch in sorted(self._parts, reverse=True):  # on all ranks in the same order
             aside.wait_stream(here)
             with torch.cuda.stream(aside):

@@ -1,13 +1,15 @@
 """The reference trainer: a multi-layer perceptron for a table, on the CPU or on GPUs.
 
 Read `main` first, then downwards. A trial interrupted at any step goes on from its checkpoint to
-the very same bits.
+the very same bits, and one in a process that stays for several has those of a new process: each
+sets what it depends on.
 
     settings     what may be chosen            network       the network and its loss
     table        the file of a region          steps         an epoch's steps on a CPU
     dataset      its rows, ready to train on   graph_steps   an epoch's steps on a GPU
     loader       how rows get to the GPU       optimizers    AdamW and SGD
     evaluation   loss and metrics              ranks         several GPUs or machines for one trial
+    kept         rows for a job's next trial
     local_steps    machines that bring their weights together now and then
     sharded/       machines that hold a part of the model each
     comparison   mode evaluate: two models on the same rows
@@ -30,12 +32,13 @@ from torch import Tensor
 
 if __package__:
     from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import dataset, loader, ranks, settings
+    from trialfleet.nodes.tabular import dataset, kept, loader, ranks, settings
     from trialfleet.nodes.tabular.evaluation import evaluate
     from trialfleet.nodes.tabular.network import Network, copy_weights
     from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
     import dataset
+    import kept
     import loader
     import ranks
     import settings
@@ -48,9 +51,13 @@ elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
 WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def main() -> None:
+def main() -> NoReturn:
+    """Train the trials that this process is given, one after another."""
+    trial.run(train_one)
+
+
+def train_one(t: trial.Trial) -> None:
     """Run the trial that `trial.json` describes."""
-    t = trial.start()
     if t.mode == "evaluate":
         measure_models(t)
     try:
@@ -122,7 +129,9 @@ def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.set_float32_matmul_precision("highest")
     torch.cuda.set_device(device)
+    torch.cuda.empty_cache()  # of the trial before: `loader` asks what is free
     if t.gpu_share < 1:  # or it would take what is its neighbours'
         torch.cuda.set_per_process_memory_fraction(t.gpu_share, device)
     return device
@@ -142,7 +151,7 @@ def train(
     t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
 ) -> None:
     """Train, and leave with the result."""
-    data = loader.place(dataset.load(t, chosen), device, t.gpu_share)
+    data = kept.rows_of(t, chosen, device)
     if len(data.train) < team.count:
         t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")
     torch.manual_seed(t.seed)
@@ -190,7 +199,8 @@ def steps_of(
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
     dtype = precision_of(chosen, device)
-    torch.set_float32_matmul_precision("high" if chosen.precision == "tf32" else "highest")
+    if chosen.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     is_local = team.in_gang and chosen.local_steps > 1
     steps = GraphSteps(
         network,
@@ -219,6 +229,7 @@ def sharded_steps(
         from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
     elif not TYPE_CHECKING:
         from sharded.steps import ShardedSteps
+    t.stays = False  # a process group, and what torch keeps beside it
     offload = chosen.offloads(
         numbers_of(network),
         numbers_of(network.embedding),

@@ -39,14 +39,14 @@ JOB = (
     Attribute(
         "TrialfleetNode",
         "text",
-        "The node of the region's DAG that the job runs: a trial, the full training or the "
-        "publication.",
+        "The node of the region's DAG that the job runs: a lane, or one or some of its trials; the "
+        "full training, the gate or the publication.",
     ),
     Attribute(
         "TrialfleetMode",
         "text",
-        "`tune` for a trial, `final` for the full training of a region's best settings, `evaluate` "
-        "for the gate.",
+        "`tune` for trials, `final` for the full training of a region's best settings in a job of "
+        "its own, `evaluate` for the gate.",
     ),
     Attribute(
         "TrialfleetGangMin", "number", "Of a gang's job: with how many such jobs it can train."
@@ -81,15 +81,14 @@ JOB = (
     Attribute(
         "LimitDirectoryAccess",
         "text",
-        "HTCondor's own: what a job may reach on the access point. A trial of a study with early "
-        "stopping and a gang's job have it: the folder `words/`, and each file that HTCondor sends "
-        "to the job or brings back.",
+        "HTCondor's own: what a job may reach on the access point: the folder `words/` of its "
+        "node, and each file that HTCondor sends to the job or brings back.",
     ),
     Attribute(
         "WantRemoteUpdates",
         "boolean",
         "HTCondor's own: false in each job that has `LimitDirectoryAccess`, so that it can't "
-        "change its own ad.",
+        "change its own ad, but for attributes that begin with `Chirp`.",
     ),
 )
 
@@ -103,8 +102,9 @@ CLOCK = (
     ),
 )
 
-# Of running jobs: the trial itself sets them, by HTCondor's chirp.
+# Of running jobs: the job's agent sets them, by HTCondor's chirp.
 TRIAL = (
+    Attribute("ChirpTrialfleetTrial", "text", "The trial that the job is at, by its name."),
     Attribute("ChirpTrialfleetStep", "number", "The last step that the trainer reported."),
     Attribute("ChirpTrialfleetValue", "number", "The objective's metric at that step."),
 )

@@ -20,18 +20,21 @@ from typing import Any, BinaryIO, TextIO
 from trialfleet.errors import InputError
 
 
-def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
+def write_atomic(
+    path: Path, content: str | bytes, *, mode: int = 0o644, durable: bool = True
+) -> None:
     """Replace `path` by `content`: written beside it, fsynced, renamed, the folder fsynced.
 
     Args:
         path: the file to replace; its folder must exist.
         content: text (stored as UTF-8) or bytes.
         mode: permission bits of the new file.
+        durable: whether it is to survive a power failure; else nothing waits for the disk.
 
     Raises:
         OSError: the folder is missing, full or not writable; `path` is then unchanged.
     """
-    with _beside(path, mode) as file:
+    with _beside(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -49,7 +52,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
+def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO]:
     beside = path.with_name(f".{secrets.token_hex(6)}.tmp")  # a name of 255 bytes has no room left
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -59,13 +62,15 @@ def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    if durable:
+        sync(path.parent)
 
 
 def open_lock(path: Path) -> BinaryIO:

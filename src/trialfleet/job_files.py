@@ -10,6 +10,7 @@ the file's own folder.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -201,7 +202,12 @@ def sizes_in(folder: Path) -> dict[str, int]:
 
 
 def write(
-    path: Path, content: str | bytes, *, mode: int = 0o644, within: Path | None = None
+    path: Path,
+    content: str | bytes,
+    *,
+    mode: int = 0o644,
+    within: Path | None = None,
+    durable: bool = True,
 ) -> None:
     """Replace what lies under a name by a file of ours, as `files.write_atomic` does.
 
@@ -213,15 +219,44 @@ def write(
         try:
             if is_folder(place):
                 shutil.rmtree(place)
-            write_atomic(place, content, mode=mode)
+            write_atomic(place, content, mode=mode, durable=durable)
         except OSError as error:
             error.filename = str(path)
             raise
 
 
-def write_json(path: Path, value: Any, *, mode: int = 0o644, within: Path | None = None) -> None:
+def append(path: Path, content: bytes) -> None:
+    """Append to a regular file, in one write: another program may append to it at the same time.
+
+    Raises:
+        JobFileError: it is something else, or a link leads to it.
+        OSError: it isn't there, can't be written, or there is no room.
+    """
+    flags = _FILE & ~os.O_ACCMODE | os.O_WRONLY | os.O_APPEND
+    with _folder_of(path, None) as folder:
+        try:
+            descriptor = os.open(path.name, flags, dir_fd=folder)
+        except OSError as error:
+            raise _refused(path, folder) or error from error
+    try:
+        if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) != stat.S_IFREG:
+            raise JobFileError(f"{path.name} is {_KINDS.get(kind, 'no regular file')}")
+        if os.write(descriptor, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def write_json(
+    path: Path,
+    value: Any,
+    *,
+    mode: int = 0o644,
+    within: Path | None = None,
+    durable: bool = True,
+) -> None:
     """Replace what lies under a name by a value as JSON, as `files.write_json` does."""
-    write(path, as_json(value), mode=mode, within=within)
+    write(path, as_json(value), mode=mode, within=within, durable=durable)
 
 
 def tree_of(folder: Path) -> Iterator[tuple[Path, Path | None]]:

@@ -1,10 +1,12 @@
 """A small trainer: fits a polynomial to a region's points by gradient descent.
 
 It needs Python alone and takes a second, so that you can watch a run from end to end. Put your own
-training in its place; what trialfleet needs of it are the calls of `t`.
+training in its place; what trialfleet needs of it are the calls of `t`. Where a job has several
+trials, `trial.run` calls `main` with one after another.
 """
 
 import csv
+import functools
 import json
 from pathlib import Path
 
@@ -13,9 +15,8 @@ import trial
 Point = tuple[float, float]
 
 
-def main() -> None:
-    """Train with the parameters of this trial and tell how well it went."""
-    t = trial.start()
+def main(t: trial.Trial) -> None:
+    """Train with the parameters of a trial and tell how well it went."""
     points = read(t.data[0])
     train, validation, test = points[:60], points[60:90], points[90:]
 
@@ -52,6 +53,7 @@ def main() -> None:
     t.complete(val_error=error(weights, validation), test_error=error(weights, test))
 
 
+@functools.cache  # once for all trials that this process is given
 def read(path: Path) -> list[Point]:
     """Return the points (x, y) of a CSV file."""
     with path.open() as file:
@@ -95,4 +97,4 @@ def slopes(weights: list[float], points: list[Point]) -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    trial.run(main)

@@ -35,7 +35,11 @@ def page() -> str:
             "In the job of `trialfleet daily install` where systemd does not run.",
             CLOCK,
         ),
-        ("Running trials", "In a trial's job, set by `trial.py` while the trial runs.", TRIAL),
+        (
+            "Running trials",
+            "In a trial's job, set by the job's agent; HTCondor brings them within some 10 s.",
+            TRIAL,
+        ),
         ("Machines with GPUs", GPU_MACHINES, (HAS_GPU, OLD_HAS_GPU)),
         ("Nodes of a fleet", "In the slots of a fleet's nodes: the instance, its cost.", INSTANCE),
         ("What the probe measured", PROBED, PROBE),

@@ -7,8 +7,11 @@ tests/unit/tabular/test_train_fused.py has the same steps without a capture, on 
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)  # before the kernels are built for nothing
 
 from tests.one_process import world_of_one
+from tests.staying import make_folder, train_all
 from tests.unit.tabular.small_trials import (
     losses_of,
     make_sandbox,
@@ -195,6 +199,43 @@ def test_interrupted_after_every_step_it_comes_to_the_same_bits(
     ours, theirs = weights(sandbox), weights(whole)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert read_result(sandbox)["device"] == torch.cuda.get_device_name(0)
+
+
+def test_a_process_that_stays_comes_to_the_bits_of_new_ones(tmp_path: Path) -> None:
+    job = make_sandbox(tmp_path / "job", kernels=True)
+    (job / "checkpoint").rmdir()
+    precisions = ["tf32", "bfloat16", "float32", "float16", "tf32", "float32"]
+    folders: dict[str, list[Path]] = {"alone": [], "together": []}
+    for (way, made), (number, precision) in itertools.product(
+        folders.items(), enumerate(precisions)
+    ):
+        folder = make_folder(tmp_path / way / str(number), job)
+        params = {"dropout": 0.3, "hidden": 16 + 8 * number, "precision": precision}
+        write_order(folder, accelerator="gpu", mode="final", seed=number, params=params)
+        made.append(folder)
+    command, done = [sys.executable, "train.py"], [0] * len(precisions)
+    assert train_all(command, folders["together"]) == done
+    assert [train_all(command, [folder])[0] for folder in folders["alone"]] == done
+    for ours, theirs in zip(*folders.values(), strict=True):
+        assert progress(ours) == progress(theirs)
+        assert read_result(ours)["metrics"] == read_result(theirs)["metrics"]
+        assert (ours / "model/weights.pt").read_bytes() == (
+            theirs / "model/weights.pt"
+        ).read_bytes()
+
+
+def test_the_gpus_memory_is_free_again_for_the_next_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = make_sandbox(tmp_path / "sandbox")
+    taken = []
+    for seed in range(6):
+        write_order(sandbox, accelerator="gpu", seed=seed)
+        assert run_here(sandbox, monkeypatch) == 0
+        gc.collect()
+        torch.cuda.empty_cache()
+        taken.append(torch.cuda.memory_reserved(GPU))
+    assert taken[-1] <= taken[1]  # the rows, and what libraries keep
 
 
 @pytest.mark.parametrize(("precision", "near"), [("float32", 1e-3), ("tf32", 1e-2)])

@@ -83,7 +83,7 @@ def test_trainers_may_report_when_they_like_and_reach_nothing_of_the_access_poin
     gang = trial_of(run, "gang")
     for proc in range(2):
         assert gang.of_proc(gang.out, proc).read_text().splitlines()[-2:] == ["[]", "[]"]
-    # the channel was there again after exit code 85, and for the courier alone
+    # the channel was there again after exit code 85, and for the agent alone
     assert "taken" not in trial_of(run, "again").out.read_text()
     assert reports(trial_of(run, "again"))[-1]["metrics"]["loss"] > 1
     assert reports(trial_of(run, "early"))[0]["step"] == 1
@@ -97,7 +97,7 @@ def test_after_an_eviction_the_first_process_has_the_channel_again(
     place = trial_of(run, "A")
     run.submit()
     wait_for(lambda: place.reports.exists() and reports(place))
-    (job,) = query(f"TrialfleetNode == {json.dumps(place.root.name)}", ["ClusterId"])
+    (job,) = query(f"TrialfleetNode == {json.dumps(place.node_root.name)}", ["ClusterId"])
     subprocess.run(["condor_vacate_job", "-fast", str(job["ClusterId"])], check=True)
     wait_for(lambda: "Job was evicted" in place.log.read_text())
     place.reports.write_text("of the machine before\n")
@@ -143,12 +143,15 @@ def test_the_trainers_that_come_with_trialfleet_run_under_early_stopping(
 KEEPS_ITS_CHANNEL = """\
 #!/usr/bin/env python3
 import json, sys
-sys.path.append(".")
-from channel import Channel
-from chirp import ChirpError
+sys.path.insert(0, "agent.pyz")
+from trialfleet.nodes.job.channel import Channel
 chirp = Channel.take().chirp()
 answers = {}
-for request in json.load(open("trial.json"))["params"]["requests"]:
+try:
+    trial = json.load(open("trial.json"))  # of a gang
+except FileNotFoundError:
+    trial = json.loads(chirp.read("words/order.json"))["trial"]
+for request in trial["params"]["requests"]:
     try:
         answers[request] = chirp._ask(request)
         chirp.close()
@@ -203,9 +206,9 @@ def test_a_job_that_kept_its_channel_would_reach_its_words_and_what_travels(
     )
     write_trial("r1", load_frozen(folder.study).study, folder, place, order)
     place.reports.write_text("1\n")
-    folder.start.write_text(KEEPS_ITS_CHANNEL)
-    subprocess.run(["condor_submit", "-terse", "trial.sub"], cwd=place.root, check=True)
-    out = place.of_proc(place.out, 0) if gang else place.out
+    folder.agent.write_text(KEEPS_ITS_CHANNEL)
+    subprocess.run(["condor_submit", "-terse", "trial.sub"], cwd=place.node_root, check=True)
+    out = place.of_proc(place.out, 0) if gang else place.agent_log
     wait_for(lambda: out.read_text().endswith("\n"))
     answers = json.loads(out.read_text())
     assert [request for request in bad if answers[request] >= 0] == []

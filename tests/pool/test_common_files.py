@@ -52,7 +52,7 @@ def trial(make_run: MakeRun, work: Path) -> Iterator[Run]:
     run = make_run(
         {"steps": 400, "seconds": 0.25},
         regions={"A": {"data": [str(work / "rows.bin")]}},
-        budget={"trials": 1, "lanes": 1},
+        budget={"trials": 1, "lanes": 1, "trials_per_job": 1},
     )
     run.submit()
     yield run

@@ -30,7 +30,7 @@ from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 
-TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
+TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes
 BACK_SECONDS = 60.0  # until all runs again after a kill
 
 
@@ -49,15 +49,15 @@ class Gated:
         self._wait_for(lambda: len(dagmans(self.run)) == 2)
         if phase == "start":
             return
-        self._wait_for(lambda: self._running() == set(TRIALS))
+        self._wait_for(lambda: self._wait_at_gates(*TRIALS))
         if phase == "trials":
             return
         self.open(TRIALS[0])
-        self._wait_for(lambda: finished_trials(self.run) == 1 and self._skipped() == 1)
+        self._wait_for(lambda: finished_trials(self.run) == 1 and self._lanes_over() == 1)
         if phase == "last trial":
             return
         self.open(TRIALS[1])
-        self._wait_for(lambda: self._running() == {"A.best"})
+        self._wait_for(lambda: self._wait_at_gates("A.best"))
         if phase == "best":
             return
         self.open("A.best")
@@ -102,18 +102,38 @@ class Gated:
             process.kill()
         self._wait_for(lambda: len(dagmans(self.run)) == len(victims), BACK_SECONDS)
 
-    def _running(self) -> set[str]:
-        return set(job_queue.look_up(self.folder).running)
+    def _wait_at_gates(self, *nodes: str) -> bool:
+        return all((self._gate / f"{node}.waits").exists() for node in nodes)
 
-    def _skipped(self) -> int:
-        return (self.folder.region("A").scripts_log).read_text().count("skipped")
+    def _lanes_over(self) -> int:
+        """Lanes that have no job any more: with a job for each trial, the next node is skipped."""
+        log = self.folder.region("A").scripts_log.read_text()
+        return log.count("skipped") + log.count("its trials are told")
+
+
+MakeGated = Callable[..., Gated]
 
 
 @pytest.fixture
-def gated(make_run: MakeRun, work: Path, wait_for: WaitFor) -> Gated:
-    gate = work / "gate"
-    gate.mkdir()
-    return Gated(make_run({"gate": str(gate)}, budget={"trials": 2, "lanes": 2}), gate, wait_for)
+def make_gated(make_run: MakeRun, work: Path, wait_for: WaitFor) -> MakeGated:
+    def make(**budget: Any) -> Gated:
+        (gate := work / "gate").mkdir()
+        run = make_run({"gate": str(gate)}, budget={"trials": 2, "lanes": 2, **budget})
+        return Gated(run, gate, wait_for)
+
+    return make
+
+
+@pytest.fixture
+def gated(make_gated: MakeGated) -> Gated:
+    """The last trial's job trains the best settings, too."""
+    return make_gated()
+
+
+@pytest.fixture
+def chains(make_gated: MakeGated) -> Gated:
+    """A job for each trial: a lane is a chain of two nodes, of which the second is skipped."""
+    return make_gated(trials_per_job=1)
 
 
 PHASES = [
@@ -176,16 +196,16 @@ COLLISION = """\
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_dagman_that_can_not_recover_is_replaced(gated: Gated, wait_for: WaitFor) -> None:
-    gated.until("trials")
-    files = gated.folder.region("A").dag_files
+def test_a_dagman_that_can_not_recover_is_replaced(chains: Gated, wait_for: WaitFor) -> None:
+    chains.until("trials")
+    files = chains.folder.region("A").dag_files
     with files.nodes_log.open("a") as log:
         log.write(COLLISION)
-    gated.dagman_of_region().kill()
-    wait_for(lambda: "ended by itself" in str(gated.run.status().troubles))
-    wait_for(lambda: gated.run.status().mends)
-    assert gated.run.status().state is RunState.RUNNING
-    gated.go_on()
+    chains.dagman_of_region().kill()
+    wait_for(lambda: "ended by itself" in str(chains.run.status().troubles))
+    wait_for(lambda: chains.run.status().mends)
+    assert chains.run.status().state is RunState.RUNNING
+    chains.go_on()
     assert list(files.aside.iterdir())  # what the one before left is kept
 
 
@@ -219,21 +239,21 @@ def test_what_a_killed_dagman_left_may_be_damaged(
 
 @pytest.mark.thorough
 def test_resume_mends_at_once_what_no_supervisor_looks_after(
-    gated: Gated, pool: Pool, wait_for: WaitFor
+    chains: Gated, pool: Pool, wait_for: WaitFor
 ) -> None:
-    gated.until("trials")
+    chains.until("trials")
     supervisors = processes_with("trialfleet.workflows.dagman.supervisor", str(pool.folder))
     assert supervisors
     for supervisor in supervisors:
         supervisor.suspend()
     try:
-        with gated.folder.region("A").dag_files.nodes_log.open("a") as log:
+        with chains.folder.region("A").dag_files.nodes_log.open("a") as log:
             log.write(COLLISION)
-        gated.dagman_of_region().kill()
-        wait_for(lambda: "ended by itself" in str(gated.run.status().troubles))
-        gated.run.resume()
-        assert [mend["remedy"] for mend in gated.run.status().mends] == ["replace"]
-        gated.go_on()
+        chains.dagman_of_region().kill()
+        wait_for(lambda: "ended by itself" in str(chains.run.status().troubles))
+        chains.run.resume()
+        assert [mend["remedy"] for mend in chains.run.status().mends] == ["replace"]
+        chains.go_on()
     finally:
         for supervisor in supervisors:
             supervisor.resume()
@@ -304,27 +324,27 @@ def _run_again_after_its_end(gated: Gated) -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_dagman_that_was_never_told_of_a_jobs_end_is_replaced(
-    gated: Gated, wait_for: WaitFor
+    chains: Gated, wait_for: WaitFor
 ) -> None:
-    gated.until("trials")
-    files = gated.folder.region("A").dag_files
-    region = gated.dagman_of_region()
+    chains.until("trials")
+    files = chains.folder.region("A").dag_files
+    region = chains.dagman_of_region()
     length = files.nodes_log.stat().st_size
     region.suspend()
-    gated.open(*TRIALS)
-    wait_for(lambda: not job_queue.look_up(gated.folder).running)
+    chains.open(*TRIALS)
+    wait_for(lambda: not job_queue.look_up(chains.folder).running)
     os.truncate(files.nodes_log, length)  # as if the disk had been full when the jobs ended
     region.resume()
-    wait_for(lambda: "no queue has" in str(gated.run.status().mends))
-    gated.go_on()
+    wait_for(lambda: "no queue has" in str(chains.run.status().mends))
+    chains.go_on()
 
 
 # A POST script fails before it tells of its trial; then the PRE script of the retry is killed.
 RETRY_CUT_OFF = """\
 #!/bin/sh
 case "$1 $3" in
-"tell A.l1.t01") mkdir "$0.told" 2>/dev/null && exit 1 ;;
-"ask A.l1.t01") [ -d "$0.told" ] && mkdir "$0.asked" 2>/dev/null && kill -KILL $$ ;;
+"tell A.l1") mkdir "$0.told" 2>/dev/null && exit 1 ;;
+"ask A.l1") [ -d "$0.told" ] && mkdir "$0.asked" 2>/dev/null && kill -KILL $$ ;;
 esac
 exec "$0.own" "$@"
 """

@@ -184,7 +184,12 @@ def test_trials_that_wait_for_a_slot_at_the_deadline_do_not_begin(
         here,
         regions=["A"],
         search_space=space,
-        budget={"trials": CPUS + 3, "lanes": CPUS + 3, "startup_trials": CPUS + 3},
+        budget={
+            "trials": CPUS + 3,
+            "lanes": CPUS + 3,
+            "startup_trials": CPUS + 3,
+            "trials_per_job": 1,
+        },
         daily={"at": "02:30", "zone": "UTC", "deadline": "1m"},
     )
     days, place = Days(file), here / "runs" / "demo" / str(SECOND)

@@ -18,6 +18,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 
 TRAINERS = Path(__file__).parent / "trainers"
 BAD = 0.6  # a larger x waits until it is told to stop
+A_JOB_EACH = {"trials": 8, "lanes": 4, "trials_per_job": 1}  # a trial's order stays where it is
 SETTINGS = {"min_steps": 4, "max_steps": 30, "startup_trials": 2, "grace_seconds": 3}
 
 
@@ -108,7 +109,8 @@ def test_a_trainer_that_never_reports_is_never_stopped(make_run: MakeRun) -> Non
 def test_a_service_killed_after_its_decision_loses_nothing(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
-    run = curves(make_run, "deaf", early_stopping={**SETTINGS, "grace_seconds": 10})
+    stopping = {**SETTINGS, "grace_seconds": 10}
+    run = curves(make_run, "deaf", early_stopping=stopping, budget=A_JOB_EACH)
     run.submit()
     wait_for(lambda: orders(run))
     for process in services(run):
@@ -126,7 +128,8 @@ def test_a_run_that_is_stopped_after_a_decision_goes_on(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     """The job of a trial that was told is removed before it leaves: it is not trained again."""
-    run = curves(make_run, "deaf", early_stopping={**SETTINGS, "grace_seconds": 3600})
+    stopping = {**SETTINGS, "grace_seconds": 3600}
+    run = curves(make_run, "deaf", early_stopping=stopping, budget=A_JOB_EACH)
     run.submit()
     wait_for(lambda: orders(run))
     run.stop()

@@ -23,6 +23,7 @@ from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import DAEMON_ADS
 from trialfleet.workflows.jobs.job_log import read_job
+from trialfleet.workflows.plan.folder import TrialFolder
 
 MakePool = Callable[..., Pool]
 
@@ -79,7 +80,7 @@ def test_what_a_job_of_some_seconds_used_is_measured(make_pool: MakePool, work: 
     quiet.up()
     burn = "import os, time\nkept = os.urandom(100 << 20)\nwhile time.process_time() < 4: pass"
     run_job(quiet, work, f"exec python3 -c '{burn}'")
-    job = read_job(work / "log")
+    job = read_job(TrialFolder(work))
     assert job is not None
     assert job.cpu_seconds is not None
     assert job.cpu_seconds >= 1

@@ -92,7 +92,7 @@ def test_a_trial_whose_starter_dies_is_told_and_fails_although_the_teller_is_kil
     wait_for(lambda: len(heard(work / "heard")) >= 3)
     wait_for(lambda: not watchers_of(run))
     attention, failed, done = heard(work / "heard")
-    assert (attention["event"], attention["data"]["node"]) == ("attention", "A.l1.t01")
+    assert (attention["event"], attention["data"]["node"]) == ("attention", "A.l1")
     assert HTCONDOR_SAYS in attention["title"]
     assert (failed["event"], failed["region"]) == ("region-failed", "A")
     assert EVICTED in failed["title"]
@@ -121,11 +121,11 @@ def assert_all_views_tell(run: Run) -> None:
     folder = str(run.folder)
     shown = command("status", folder)
     assert shown.exit_code == 1
-    assert "A.l1.t01: its job" in shown.output
+    assert "A.l1: its job" in shown.output
     assert HTCONDOR_SAYS in shown.output
     plain = json.loads(command("status", folder, "--json").output)
     (trouble,) = plain["job_troubles"]
-    assert (trouble["node"], trouble["kind"]) == ("A.l1.t01", "evictions")
+    assert (trouble["node"], trouble["kind"]) == ("A.l1", "evictions")
     assert plain["work"]["lost_seconds"] > 0
     for subject in ([], ["A"], ["A.l1.t01"]):
         answer = json.loads(command("why", *subject, "--run", folder, "--json").output)
@@ -166,18 +166,18 @@ def test_interruptions_count_only_where_they_saved_no_checkpoint(
     folder = RunFolder(run.folder)
 
     def starts(region: str) -> list[Execution]:
-        return read_starts(folder.region(region).trial(f"{region}.l1.t01").log)
+        return read_starts(folder.region(region).trial(f"{region}.l1.t01"))
 
     def vacate(region: str) -> None:
         jobs = job_queue.look_up(folder).running_jobs
-        ad = jobs.get(f"{region}.l1.t01")
+        ad = jobs.get(f"{region}.l1")
         if ad:
             subprocess.run(["condor_vacate_job", str(ad["ClusterId"])], check=False)
 
     for count in range(1, MOST_VAIN + 2):
         for region in ("saves", "prints") if count <= MOST_VAIN else ("saves",):
             wait_for(lambda n=count, r=region: len(starts(r)) == n and not starts(r)[-1].is_over)
-            wait_for(lambda r=region: f"{r}.l1.t01" in job_queue.look_up(folder).running_jobs)
+            wait_for(lambda r=region: f"{r}.l1" in job_queue.look_up(folder).running_jobs)
             vacate(region)
     wait_for(lambda: run.status().regions[1].state is RunState.FAILED)
     (work / "done").touch()

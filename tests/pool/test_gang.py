@@ -23,9 +23,8 @@ from tests.moto_server import empty_account, moto_server
 from tests.pool.watching import dagmans, processes_with, services
 from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
-from trialfleet import Run, RunState
-from trialfleet.nodes import trial
-from trialfleet.nodes.gang import agent
+from trialfleet import Run, RunState, nodes
+from trialfleet.nodes import job_start, trial
 from trialfleet.nodes.gang.store import pointer_of
 from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.gang.records import read_roster
@@ -72,8 +71,8 @@ class GangRun:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 above = process.parent()
-                is_server = above is not None and "gang/agent.py" in above.cmdline()
-                if above and is_server and process.environ().get(agent.GANG) == job:
+                is_server = above is not None and nodes.AGENT in above.cmdline()
+                if above and is_server and process.environ().get(job_start.GANG) == job:
                     return [above, *process.children()]
         raise AssertionError(f"no agent of {job}")
 

@@ -71,10 +71,10 @@ def test_an_eviction_costs_no_retry(
     run.submit()
     folder = RunFolder(run.folder)
     for _ in range(2):
-        wait_for(lambda: "A.l1.t01" in job_queue.look_up(folder).running)
-        job = job_queue.look_up(folder).running_jobs["A.l1.t01"]["ClusterId"]
+        wait_for(lambda: "A.l1" in job_queue.look_up(folder).running)
+        job = job_queue.look_up(folder).running_jobs["A.l1"]["ClusterId"]
         subprocess.run(["condor_vacate_job", "-fast", str(job)], check=True)
-        wait_for(lambda: "A.l1.t01" not in job_queue.look_up(folder).running)
+        wait_for(lambda: "A.l1" not in job_queue.look_up(folder).running)
     assert pool.status().state == "up"
     (gate / "A.l1.t01").touch()
     (gate / "A.best").touch()

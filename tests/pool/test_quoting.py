@@ -57,22 +57,21 @@ def make_study(folder: Path, **changes: Any) -> Study:
 
 def job_of(run: Run, region: str) -> classad2.ClassAd:
     """The one job that condor_submit makes of a trial's submit file."""
-    folder = RunFolder(run.folder)
-    place = next(folder.region(region_slug(region)).trials.iterdir())
+    folder, slug = RunFolder(run.folder), region_slug(region)
+    files = folder.region(slug).trial(f"{slug}.l1.t01")
     order = TrialOrder(
-        region=region, node=place.name, trial=0, mode="tune", seed=1, params={"x": 0.5}
+        region=region, node=files.root.name, trial=0, mode="tune", seed=1, params={"x": 0.5}
     )
-    files = folder.region(region_slug(region)).trial(place.name)
     write_trial("r1", run.study, folder, files, order)
     done = subprocess.run(
         ["condor_submit", "-dry-run", "ads", "trial.sub"],
-        cwd=place,
+        cwd=files.node_root,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    ads = list(classad2.parseAds((place / "ads").read_text()))
+    ads = list(classad2.parseAds((files.node_root / "ads").read_text()))
     assert len(ads) == 1
     return ads[0]
 
@@ -89,7 +88,8 @@ def test_a_region_of_any_name_makes_one_job_of_its_own(work: Path, region: str) 
     ad = job_of(run, region)
     assert ad["TrialfleetRegion"] == region_slug(region)
     assert ad["TrialfleetFolder"] == str(run.folder)
-    assert ad["TransferOutput"] == "result.json,progress.jsonl,checkpoint"
+    assert ad["TransferOutput"] == ""
+    assert ad["TrialfleetNode"] == f"{region_slug(region)}.l1"
 
 
 @few

@@ -61,15 +61,6 @@ def test_by_hand_a_run_is_stopped_and_goes_on(
     assert_exactly_once(run, 4)
 
 
-@pytest.mark.thorough
-def test_one_regions_dag_alone_is_enough(make_run: MakeRun, wait_for: Callable[..., None]) -> None:
-    run = make_run(regions=["A", "B"], budget={"trials": 2, "lanes": 1})
-    subprocess.run(["condor_submit_dag", run.folder / "regions/A/region.dag"], cwd="/", check=True)
-    wait_for((run.folder / "regions/A/published.json").exists)
-    assert [r.state for r in run.trials("A")] == ["complete", "complete"]
-    assert run.trials("B") == []
-
-
 def test_a_run_in_a_folder_with_a_space_and_a_quote(make_run: MakeRun, work: Path) -> None:
     run = make_run(out=work / "it's a run é", budget={"trials": 2, "lanes": 1})
     run.submit()
@@ -129,7 +120,8 @@ def test_what_htcondor_knows_of_a_trial_that_says_nothing_of_itself(
     assert record.last_wall_seconds is not None
     assert 2 <= record.last_wall_seconds < record.wall_seconds
     assert record.wall_seconds <= record.ended - record.started
-    assert record.cpu_seconds is None or record.cpu_seconds >= 1  # it hardly computes
+    assert record.cpu_seconds is not None
+    assert 0 < record.cpu_seconds < record.last_wall_seconds  # it hardly computes
     assert record.memory_mb is not None
     assert record.memory_mb > 0
     (region,) = json.loads((run.folder / "report.json").read_text())["regions"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import signal
@@ -15,17 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MOODY, MakeRun
-from tests.pool.watching import (
-    WaitFor,
-    active,
-    assert_exactly_once,
-)
-from trialfleet import Run, RunState
+from tests.pool.watching import WaitFor, active, assert_exactly_once, steps_run
+from trialfleet import RunState
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman.job_queue import query
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.serve.nodes import _ads, read_nodes
 
 
@@ -72,12 +67,9 @@ def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: Make
     assert re.fullmatch(
         r"over its disk: used \d+ MB of 20 MB; raise resources\.disk in the study", errors["fills"]
     )
-    assert re.fullmatch(
-        r"over its disk: .* 20 MB.*; raise resources\.disk in the study", errors["sparse"]
-    )
-    assert re.fullmatch(
-        r".*Starter failed to upload checkpoint; .*; raise resources\.disk in the study",
-        errors["saves-sparse"],
+    assert "sparse" not in errors  # what nobody takes costs nothing
+    assert errors["saves-sparse"] == (
+        "over its disk: it left more than that; raise resources.disk in the study"
     )
     left = [file.stat().st_size for file in run.folder.rglob("big")]
     assert max(left, default=0) < 25 << 20  # of the 3 GB that it seems to have
@@ -85,8 +77,7 @@ def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: Make
     assert attempts["always", 0] == attempts["always", 1] == 2  # tried again
     assert attempts["nan", 0] == 1  # the same parameters would give the same
     assert attempts["hangs", 0] == attempts["fills", 0] == 1  # and meet the same limit
-    assert attempts["sparse", 0] == 1
-    assert attempts["saves-sparse", 0] == 2
+    assert attempts["saves-sparse", 0] == 1
     states = {region.name: region.state for region in status.regions}
     assert states["good"] is states["sometimes"] is RunState.DONE
     assert states["always"] is states["hangs"] is states["no-model"] is RunState.FAILED
@@ -119,7 +110,7 @@ def test_a_trial_gets_no_more_memory_than_it_asks_for(make_run: MakeRun) -> None
     assert states == {"swells": RunState.FAILED, "shares": RunState.DONE}
     (swollen,) = run.trials("swells")
     assert re.fullmatch(
-        r"over its memory: used [1-9]\d\d MB of 64 MB; raise resources\.memory in the study",
+        r"over its memory: used \d+ MB of 64 MB; raise resources\.memory in the study",
         swollen.error or "",
     )
     assert swollen.attempts == 1  # the same parameters would need as much again
@@ -182,30 +173,6 @@ def test_a_trainer_that_always_crashes_ends_the_run_long_before_its_budget(
 # -- checkpoints ---
 
 
-def steps_run(folder: Path) -> list[int]:
-    """The steps that a trial reported, over all its lives."""
-    lines = (folder / "progress.jsonl").read_text().splitlines()
-    return [json.loads(line)["step"] for line in lines]
-
-
-@pytest.mark.usefixtures("pool")
-def test_a_vacated_trial_goes_on_from_where_sigterm_met_it(
-    make_run: MakeRun, wait_for: WaitFor
-) -> None:
-    run = make_run({"steps": 24, "seconds": 0.25}, budget={"trials": 1, "lanes": 1})
-    run.submit()
-    wait_for(lambda: run.status().regions[0].running == 1)
-    subprocess.run(["sleep", "2"], check=True)
-    subprocess.run(["condor_vacate_job", *trial_jobs(run)], check=True)
-    assert run.wait().state is RunState.DONE
-    trial = run.folder / "regions/A/trials/A.l1.t01"
-    assert steps_run(trial) == list(range(1, 25))
-    lives = [line.split()[-1] for line in (trial / "out").read_text().splitlines()]
-    assert lives[0] == "0"
-    assert 0 < int(lives[1]) < 24
-    assert_exactly_once(run, 1)
-
-
 @pytest.mark.thorough
 def test_a_trial_whose_startd_is_killed_goes_on_from_its_last_upload(
     make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
@@ -214,23 +181,15 @@ def test_a_trial_whose_startd_is_killed_goes_on_from_its_last_upload(
         params = {"steps": 24, "seconds": 0.25, "save_every": 4, "upload": True}
         run = make_run(params, budget={"trials": 1, "lanes": 1})
         run.submit()
-        log = run.folder / "regions/A/trials/A.l1.t01/log"
-        wait_for(lambda: log.exists() and "Finished transferring output" in log.read_text())
+        place = RunFolder(run.folder).region("A").trial("A.l1.t01")
+        wait_for(lambda: place.log.exists() and "A.l1.t01 saved" in place.log.read_text())
         for process in pool.processes():
             if process.name in {"condor_startd", "condor_starter"}:
                 os.kill(process.pid, signal.SIGKILL)
         assert run.wait().state is RunState.DONE
-        trial = run.folder / "regions/A/trials/A.l1.t01"
-        assert steps_run(trial) == list(range(1, 25))
-        assert log.read_text().count("Job executing on host") >= 2
+        assert steps_run(place) == list(range(1, 25))
+        assert place.log.read_text().count("Job executing on host") >= 2
         assert_exactly_once(run, 1)
-
-
-def trial_jobs(run: Run) -> list[str]:
-    ads = query(
-        f'TrialfleetFolder == "{run.folder}" && TrialfleetNode isnt undefined', ["ClusterId"]
-    )
-    return [str(ad["ClusterId"]) for ad in ads]
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -246,7 +205,7 @@ def received(log: Path) -> int:
 @pytest.mark.usefixtures("pool")
 def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> None:
     (work / "rows one.bin").write_bytes(os.urandom(4_000_000))
-    run = make_run(data="rows one.bin", budget={"trials": 4, "lanes": 2})
+    run = make_run(data="rows one.bin", budget={"trials": 4, "lanes": 2, "trials_per_job": 1})
     run.submit()
     assert run.wait().state is RunState.DONE
     logs = [*run.folder.glob("regions/A/trials/*/log"), run.folder / "regions/A/best/log"]
@@ -317,8 +276,7 @@ def test_a_gpu_trial_runs_only_where_a_gpu_is(
         run = make_run(accelerator="gpu", run="r2", budget={"trials": 2, "lanes": 1})
         run.submit()
         assert run.wait().state is RunState.DONE
-        log = run.folder / "regions/A/trials/A.l1.t01/log"
-        assert "GPUs = 1" in log.read_text()
+        assert "GPUs = 1" in RunFolder(run.folder).region("A").trial("A.l1.t01").log.read_text()
 
 
 def test_published_models_say_where_they_come_from(

@@ -43,7 +43,7 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
     (gate := work / "gate").mkdir()
-    run = make_run({"gate": str(gate)}, budget={"trials": 4, "lanes": 2})
+    run = make_run({"gate": str(gate)}, budget={"trials": 4, "lanes": 2, "trials_per_job": 1})
     too_large = make_run(run="r2", resources={"memory": "900GB", "disk": "20MB"})
     planned = asked(too_large, "A")
     assert (planned.kind, planned.command) == (
@@ -103,7 +103,11 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     heard, tell = work / "heard", f"cat >> '{work}/heard'; echo >> '{work}/heard'"
     run = make_run(
         {"gate": str(work / "gate")},
-        regions={"A": {"search_space": {"mood": "fails"}}, "gone": {}, "shut": {}},
+        regions={
+            "A": {"search_space": {"mood": "fails"}},
+            "gone": {},
+            "shut": {"budget": {"trials_per_job": 1}},
+        },
         data="data/{region}",
         budget={"trials": 1, "lanes": 1},
         retries=0,
@@ -121,7 +125,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     wait_for(lambda: len(run.status().failing) == 2)
     lacks = f"the data can't be read: {data['gone']}: No such file or directory"
     again = "; it will be tried again"
-    shut = f"shut: ask of shut.l1.t01 fails: {place}/result.json: Permission denied{again}"
+    shut = f"shut: ask of shut.l1.t01 fails: {place}/words: Permission denied{again}"
     assert run.status().failing == (f"gone: ask-best of gone.best fails: {lacks}{again}", shut)
     assert run.status().state is RunState.RUNNING
     assert (asked(run, "gone").kind, asked(run, "shut").kind) == ("data-missing", "script")
@@ -137,7 +141,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     assert (ended.state, ended.troubles) == (RunState.FAILED, ())
     assert [each.reason for each in ended.regions[1:]] == [
         lacks,
-        f"{place}/result.json: Permission denied",
+        f"{place}/words: Permission denied",
     ]
     answers = [asked(run, name) for name in ("gone", "shut")]
     assert [answer.kind for answer in answers] == ["data-missing", "script"]
@@ -159,4 +163,4 @@ def test_what_nothing_is_called_is_refused_with_what_there_is(make_run: MakeRun)
     assert done.exit_code == 2
     assert "'nort' is no region or node of the run 'r1', no job and no instance" in done.stderr
     assert "did you mean 'north'" in done.stderr
-    assert "regions: north, south; a node, for example: north.l1.t01" in done.stderr
+    assert "regions: north, south; a node, for example: north.l1" in done.stderr

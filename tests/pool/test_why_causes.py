@@ -163,7 +163,8 @@ def runs(run: Run, node: str) -> bool:
 @pytest.mark.usefixtures("pool")
 def test_lanes_turns_and_what_persons_do(gated: Callable[..., Run], wait_for: WaitFor) -> None:
     regions: dict[str, Any] = {"A": {"priority": 9}, "B": {}, "C": {}}
-    run = gated(regions=regions, budget={"trials": 4, "lanes": 1}, retries=0, parallel_regions=1)
+    chain = {"trials": 4, "lanes": 1, "trials_per_job": 1}
+    run = gated(regions=regions, budget=chain, retries=0, parallel_regions=1)
     named("planned", asked(run))
     run.submit()
     wait_for(lambda: runs(run, "A.l1.t01"))
@@ -208,7 +209,8 @@ def test_the_service_its_storage_and_the_disk(
     wait_for: WaitFor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, second = (gated(run=name, budget={"trials": 3, "lanes": 1}) for name in ("s1", "s2"))
+    chain = {"trials": 3, "lanes": 1, "trials_per_job": 1}
+    first, second = (gated(run=name, budget=chain) for name in ("s1", "s2"))
     for run in (first, second):
         run.submit()
     for run in (first, second):
@@ -263,7 +265,7 @@ def test_the_gate_and_a_newer_run(make_run: MakeRun) -> None:
 def test_what_is_not_paid_for_any_more(gated: Callable[..., Run], wait_for: WaitFor) -> None:
     run = gated(budget=ONE)
     run.submit()
-    wait_for(lambda: runs(run, "A.l1.t01"))
+    wait_for(lambda: runs(run, "A.l1"))
     spent = Stop(reason=f"{NO_MONEY}the run's cap of $60.00 is reached", finals=True)
     trial_jobs.end(run.run_id, spent, str(run.folder))
     run.wait()
@@ -331,7 +333,7 @@ def test_a_dagman_that_the_queue_has_lost(
 ) -> None:
     run = gated(budget=ONE)
     run.submit()
-    wait_for(lambda: runs(run, "A.l1.t01"))
+    wait_for(lambda: runs(run, "A.l1"))
     kill_all(own_pool, wait_for)
     for log in own_pool.folder.glob("spool/job_queue.log*"):
         log.unlink()

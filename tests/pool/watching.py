@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
@@ -14,7 +15,7 @@ import pytest
 from trialfleet import Run
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 
 WaitFor = Callable[..., None]
 SLOW = {"steps": 8, "seconds": 0.25}
@@ -76,6 +77,11 @@ def assert_exactly_once(run: Run, trials: int) -> None:
             assert record.state in {"complete", "failed"}
             if record.state == "complete":
                 assert record.value == pytest.approx((record.params["x"] - 0.3) ** 2)
+
+
+def steps_run(place: TrialFolder) -> list[int]:
+    """The steps that a trial reported, over all its lives."""
+    return [json.loads(line)["step"] for line in place.progress.read_text().splitlines()]
 
 
 def put_before_client(run: Run, program: str) -> None:

@@ -97,3 +97,9 @@ def empty_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = job_queue.QueuedRun(root=None, root_held=None, held=(), ads=(), **nothing)
     for module in (job_queue, status):
         monkeypatch.setattr(module, "look_up", lambda _: empty)
+
+
+@pytest.fixture
+def trials_per_job() -> int | str:
+    """A job for each trial: most of these tests are about one trial's files and words."""
+    return 1

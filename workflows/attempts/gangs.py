@@ -1,18 +1,21 @@
-"""How a gang ended: its node has many jobs, and the keeper's last word on them counts."""
+"""How a training ended: as its agent told, or the keeper of a gang; else as its job did."""
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
 from trialfleet import job_files
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import DONE
+from trialfleet.workflows.jobs.agent_words import read_said
+from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import first_failure
 from trialfleet.workflows.plan.folder import TrialFolder
 
 
-def settled(place: TrialFolder, return_code: int) -> int:
-    """Return the code by which a node's attempt is judged: of a gang, how its training ended.
+def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
+    """Return the code by which an attempt is judged, with what it left in its place.
 
     What DAGMan tells of a gang is that of one of its jobs, perhaps of one that was removed at the
     end because it still waited for a slot. The output and the last words of the rank that decided
@@ -20,10 +23,16 @@ def settled(place: TrialFolder, return_code: int) -> int:
 
     Args:
         place: the trial's folder.
-        return_code: what DAGMan told.
+        return_code: what DAGMan told; of a job that goes on, what its agent told.
+        most: bytes that what it left may have together.
+
+    Raises:
+        OSError: there is no room, say.
     """
     if not job_files.is_folder(place.gang):
-        return return_code
+        take_left(place, place.left, most)
+        said = read_said(place)
+        return said.code if said and said.tells_of(place.root.name) else return_code
     roster = read_roster(place)
     if roster is None or roster.state != DONE or roster.code is None:
         code, proc = first_failure(place.log) or (return_code, 0)

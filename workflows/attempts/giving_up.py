@@ -49,7 +49,7 @@ def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None
         for own, folder in regions
         for node in (str(trial.user_attrs["node"]) for trial in own)
     }
-    jobs = {node: job for node, place in places.items() if (job := read_job(place.log))}
+    jobs = {node: job for node, place in places.items() if (job := read_job(place))}
     untold = {str(t.user_attrs["node"]) for t in trials if not t.state.is_finished()}
     longest = max((jobs[node].last_wall_seconds or 0.0 for node in failed & jobs.keys()), default=0)
     first_attempts = (untold - failed) & jobs.keys()
@@ -65,7 +65,7 @@ def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
     """Whether a first attempt left a result, or has been under way for longer than the others."""
     if job_files.size_of(place.result):
         return True
-    is_executing = sandbox_of(place.log) is not None
+    is_executing = sandbox_of(place) is not None
     return is_executing and time.time() - (job.started or 0.0) > seconds
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.gang.records import ranks_and_generation
+from trialfleet.workflows.jobs.current import has_checkpoint
 from trialfleet.workflows.jobs.job_log import read_job, read_stays
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.status.progress import read_reports
@@ -35,7 +36,7 @@ def execution_of(
 
 
 def _reports(place: TrialFolder, metric: str) -> dict[int, float]:
-    """What it reported; where its job brought nothing back, what its courier did."""
+    """What it reported; where its job brought nothing back, what its agent did."""
     return read_reports(place.progress, metric) or read_reports(place.reports, metric)
 
 
@@ -46,21 +47,12 @@ def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
 
 def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
     """The job as plain data, and each of its executions; nothing where it had none."""
-    job = read_job(place.log, study.usd_per_hour, failed=failed)
-    stays = read_stays(place.log, study.usd_per_hour, failed=failed)
+    job = read_job(place, study.usd_per_hour, failed=failed)
+    stays = read_stays(place, study.usd_per_hour, failed=failed)
     if job is None:
         return {}
-    if not job_files.is_folder(place.gang) and not _has_checkpoint(
-        place
-    ):  # what was saved is no use
+    if not job_files.is_folder(place.gang) and not has_checkpoint(place):
         stays = [replace(stay, saved=None) for stay in stays]
     own = ranks_and_generation(place)
     job = replace(job, ranks=own.get("ranks"), generations=own.get("generation"))
     return {**asdict(job), "stays": [asdict(stay) for stay in stays]}
-
-
-def _has_checkpoint(place: TrialFolder) -> bool:
-    try:
-        return job_files.has_files(place.checkpoint)
-    except OSError:
-        return False

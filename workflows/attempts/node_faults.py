@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from trialfleet.errors import PoolError
-from trialfleet.workflows.attempts.resource_limits import CODES, NO_CHECKPOINT
+from trialfleet.workflows.attempts.resource_limits import CODES
 from trialfleet.workflows.plan.matching import machine_slots, machines
 from trialfleet.workflows.study.spec import Study
 
@@ -45,7 +45,7 @@ def in_hold(code: int, reason: str) -> bool:
         code: HTCondor's, of the hold.
         reason: its words.
     """
-    if code in {*CODES, *_BY_A_PERSON, NO_CHECKPOINT}:
+    if code in {*CODES, *_BY_A_PERSON}:
         return False
     if code in {_INPUT, _OUTPUT}:
         errno = _ERRNO.search(reason)

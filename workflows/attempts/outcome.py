@@ -14,12 +14,14 @@ from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.gang.records import OVER_DISK
+from trialfleet.workflows.jobs.agent_words import read_order, read_said
 from trialfleet.workflows.jobs.executions import event_log
 from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
 from trialfleet.workflows.plan.folder import TrialFolder
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
-# What a shell says, that of RUN/start too: a command can't be executed, or isn't found.
+EXIT_UNANSWERED = 75  # an agent's, which asked for a trial and was not answered
+# What a shell says, that of RUN/agent too: a command can't be executed, or isn't found.
 EXITS_NO_COMMAND = frozenset({126, 127})
 
 # What DAGMan says for an exit code where there was none.
@@ -98,6 +100,10 @@ def outcome_of(
         metric: the objective's metric, which a result must have.
         places: where the study sets a trial's limits, as `FrozenStudy` has them.
     """
+    said = read_said(folder)
+    if said and said.tells_of(folder.root.name) and said.over:
+        error = resource_limits.over_by_agent(said, read_order(folder), places)
+        return Failed(error=error, final=True)
     if return_code == 0:
         return _outcome_of_result(folder.result, metric)
     if return_code == EXIT_UNTRAINABLE:
@@ -114,7 +120,7 @@ def outcome_of(
 
 def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
     """Return what a trial was told that is to stop, with what it left; None of any other."""
-    order = read_order(folder.stop)
+    order = read_stop(folder)
     if order is None:
         return None
     try:
@@ -129,14 +135,14 @@ def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
     )
 
 
-def read_order(stop: Path) -> dict[str, Any] | None:
-    """Return the order to stop early in a file; None where there is none."""
+def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
+    """Return the order by which a trial is to stop early; None where there is none."""
     try:
-        order = job_files.parsed(job_files.read_bytes(stop, job_files.MOST_ORDER) or b"null")
+        order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
     except (OSError, ValueError):
         return None
     usable = isinstance(order, dict) and _number(order.get("predicted")) is not None
-    return order if usable else None
+    return order if usable and order.get("trial", folder.root.name) == folder.root.name else None
 
 
 class _NoResultError(ValueError):
@@ -359,8 +365,6 @@ def _removal(log: Path) -> _Removal:
             found.hold, found.code, found.reason = "", None, ""
         elif event.type == htcondor2.JobEventType.JOB_HELD:
             found.hold, found.code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
-        elif event.get("HoldReasonCode") == resource_limits.TOO_LARGE:  # and it starts again
-            found.hold, found.code = str(event.get("ErrorMsg", "")), resource_limits.TOO_LARGE
         elif event.type == htcondor2.JobEventType.JOB_ABORTED:
             found.reason = str(event.get("Reason", ""))
         found.evictions += event.type == htcondor2.JobEventType.JOB_EVICTED

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 
 from trialfleet.workflows.gang.records import OVER_DISK
+from trialfleet.workflows.jobs.agent_words import Order, Said
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
-# (periodic_hold), memory, output (max_transfer_output_mb), and the two time limits, that of
-# trainer.minutes among them. HTCondor's manual, "Hold Reason Codes".
-BY_SUBMIT_FILE, TOO_LARGE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 33, 34, 46, 47
-CODES = frozenset({BY_SUBMIT_FILE, TOO_LARGE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
-NO_CHECKPOINT = 36  # HTCondor doesn't say why a checkpoint could not be uploaded
+# (periodic_hold), memory, and the two time limits, that of a gang's trainer.minutes among them.
+# HTCondor's manual, "Hold Reason Codes".
+BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 34, 46, 47
+CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
 
 MEMORY, DISK, TIME = "resources.memory", "resources.disk", "trainer.minutes"
 KEYS = (MEMORY, DISK, TIME)  # of a study
@@ -20,7 +20,6 @@ KEYS = (MEMORY, DISK, TIME)  # of a study
 _OURS = {"over its memory:": MEMORY, OVER_DISK: DISK}
 _LIMIT = re.compile(r"limit of (\d+) megabytes")
 _USED = re.compile(r"usage: (\d+) megabytes")
-_OUTPUT = re.compile(r"max=(\d+) MB(?:, this file=(\d+) MB)?")
 _DURATION = re.compile(r"duration of (?:(\d+)\+)?([\d:]*\d)")  # days; hours, minutes, seconds
 
 
@@ -39,6 +38,20 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
     return f"{words}; raise {key} in {places.get(key, 'the study')}"
 
 
+def over_by_agent(said: Said, order: Order | None, places: Mapping[str, str]) -> str:
+    """Return why a job's agent ended a trial: it went over a limit of the study."""
+    if said.over == "time":
+        most = order.seconds if order else None
+        words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME
+    elif said.over == "disk":
+        words, key = f"{OVER_DISK} it left more than that", DISK
+    else:
+        most = order.memory_mb if order else None
+        used = f"used {said.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"
+        words, key = f"over its memory: {used}", MEMORY
+    return f"{words}; raise {key} in {places.get(key, 'the study')}"
+
+
 def _in_words(code: int | None, reason: str) -> tuple[str, str] | None:
     """What a job was over, and the study's key of that."""
     if code == BY_SUBMIT_FILE:
@@ -48,13 +61,6 @@ def _in_words(code: int | None, reason: str) -> tuple[str, str] | None:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
         how = f"used {used[1]} MB of {limit[1]} MB" if limit and used else reason
         return f"over its memory: {how}", MEMORY
-    if code == TOO_LARGE:
-        sizes = _OUTPUT.search(reason)
-        most = f" of {sizes[1]} MB" if sizes else ""
-        of_file = f", {sizes[2]} MB in one file" if sizes and sizes[2] else ""
-        return f"{OVER_DISK} it left more than the output{most} that is taken{of_file}", DISK
-    if code == NO_CHECKPOINT:
-        return f"{reason}; a checkpoint that is larger than the trial's disk isn't taken", DISK
     if code == TOO_LONG_AN_ATTEMPT:
         span = _DURATION.search(reason)
         return f"over its time: ran for more than {_minutes(span)}" if span else reason, TIME

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from trialfleet import job_files
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.outcome import Failed
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.plan.graph import EXITS, NODE_FAULTS
 from trialfleet.workflows.study.spec import Study
 
 Noted = Mapping[str, Mapping[str, str]]  # what is kept of each attempt that failed, by its number
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often DAGMan has tried a node again, and how often it would."""
+
+    so_far: int
+    most: int
 
 
 class Attempts:
@@ -25,9 +34,10 @@ class Attempts:
     """
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
-        starts = [start for start in read_starts(place.log) if start.slot]
+        starts = [start for start in read_starts(place) if start.slot]
         self._machines = {start.machine for start in starts}
         self._machine = max(starts, key=lambda start: start.ended).machine if starts else ""
+        self._place = place
         self._study, self._retries = study, study.retries
 
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
@@ -54,21 +64,22 @@ class Attempts:
         blame = {"blame": node_faults.MACHINE} if outcome.by_machine else {}
         return ({"machine": self._machine} if self._machine else {}) | blame
 
-    def over(self, outcome: Failed, noted: Noted, retry: str, most: str) -> bool:
+    def over(self, outcome: Failed, noted: Noted, retries: Retries | None) -> bool:
         """Return whether no other attempt follows.
 
         Args:
             outcome: of this one, as `with_machine` has it.
             noted: all that failed, this one among them.
-            retry: how often DAGMan has tried again.
-            most: how often it would.
+            retries: DAGMan's count; None: the job has not ended.
         """
-        if outcome.final or int(retry) >= int(most):
+        most = retries or Retries(len(noted), self._retries + NODE_FAULTS + 1)
+        if outcome.final or most.so_far >= most.most:
             return True
         return node_faults.own_errors(noted) > self._retries
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
-        """Answer that an attempt failed and another follows."""
+        """Answer that an attempt failed and another follows, which begins with nothing of it."""
+        job_files.remove(self._place.saved)
         own = node_faults.own_errors(noted)
         message = f"attempt {own} of {self._retries + 1} failed"
         if outcome.by_machine:

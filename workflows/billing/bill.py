@@ -19,7 +19,12 @@ from trialfleet.workflows.costs.nodes import settled
 from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.status.job_costs import place_stays, trial_stays
+from trialfleet.workflows.status.job_costs import (
+    best_stays,
+    between_stays,
+    place_stays,
+    trial_stays,
+)
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, open_run
@@ -120,9 +125,10 @@ def run_items(run: BilledRun) -> list[Item]:
             for trial in trials.of(region.name)
             for stay in trial_stays(files, trial, frozen.study, now)
         ]
+        jobs += [(Kind.BETWEEN, stay) for stay in between_stays(files, frozen.study, now)]
         until = None if files.is_done else now
-        for kind, place in ((Kind.FULL, files.best), (Kind.GATE, files.gate)):
-            jobs += [(kind, stay) for stay in place_stays(place, frozen.study, until)]
+        jobs += [(Kind.FULL, stay) for stay in best_stays(files, frozen.study, until)]
+        jobs += [(Kind.GATE, stay) for stay in place_stays(files.gate, frozen.study, until)]
         items += [_item(frozen, region.name, kind, stay) for kind, stay in jobs]
     return items
 

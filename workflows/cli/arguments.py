@@ -119,15 +119,18 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
-    """The regions of a run, and the nodes of their graphs; STUDY/REGION behind a study's name."""
+    """The regions of a run, their nodes and trials; STUDY/REGION behind a study's name."""
+    from trialfleet.workflows.plan.folder import RunFolder
     from trialfleet.workflows.plan.graph import graph_of
 
     before, slash, _region = incomplete.partition("/")
     if slash and not ctx.params.get("run"):
         return [f"{before}/{region}" for region in run_called(before).study.region_table]
-    regions = graph_of(run_called(ctx.params.get("run")).study).regions
+    run = run_called(ctx.params.get("run"))
+    regions = graph_of(run.study).regions
     nodes = (node for region in regions for node in (*region.trial_nodes, *region.ends))
-    return [*(region.name for region in regions), *nodes]
+    begun = (path.name for path in RunFolder(run.folder).regions.glob("*/trials/*"))
+    return [*(region.name for region in regions), *dict.fromkeys((*nodes, *sorted(begun)))]
 
 
 def _cost_keys(_: click.Context, incomplete: str) -> list[str]:

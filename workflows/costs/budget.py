@@ -43,7 +43,7 @@ class Spending:
         under_way: a_j of each trial that is asked and not told.
         full: of the full training so far; None before it began.
         full_is_over: it came to its end, or there will be none.
-        others: of the gate.
+        others: of the gate, and of jobs between two of their trials.
     """
 
     trials: tuple[float, ...] = ()

@@ -16,6 +16,7 @@ class Kind(StrEnum):
     """What was paid for."""
 
     TRIAL = "trials"
+    BETWEEN = "between trials"  # jobs that train several, while they were at none
     FULL = "full trainings"
     GATE = "gate"
     FAILED = "failed"  # attempts at any of these that led to nothing
@@ -63,7 +64,7 @@ class Sum:
     Attributes:
         key: what they have in common, by the names asked for.
         usd: all that is known; None where no price is. So are the other sums.
-        work: of it, what led to results.
+        work: of it, what led to results, with the time of jobs between two of their trials.
         lost: of it, attempts that failed and executions that were cut off.
         boot: of it, nodes on their way into the pool.
         idle: of it, nodes without a job.

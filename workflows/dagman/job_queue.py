@@ -36,9 +36,9 @@ from trialfleet.workflows.dagman.health import (
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
 
-# What `trial.py` sets in the job's ad; of that kind are the names that HTCondor lets a job set.
-STEP, VALUE = (attribute.name for attribute in TRIAL)
-_REPORT = [STEP, VALUE, *SLOT_OF_JOB.values()]
+# What a job's agent sets in the job's ad; of that kind are the names that HTCondor lets a job set.
+AT, STEP, VALUE = (attribute.name for attribute in TRIAL)
+_REPORT = [AT, STEP, VALUE, *SLOT_OF_JOB.values()]
 _TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
 VANILLA_UNIVERSE = 5
 
@@ -59,7 +59,8 @@ class QueuedRun:
     Attributes:
         root: the job id of the DAGMan job that runs study.dag, or a region's DAG by itself.
         root_held: its hold reason, if it is on hold.
-        running: nodes of trials (and full trainings) whose jobs run, or are just being ended.
+        running: nodes of trials (and full trainings) whose jobs run, or are just being ended. Which
+            trial of its own a node is at, `jobs/current.py` says.
         idle: nodes whose jobs wait for a slot, all of them.
         held: jobs on hold that wait for a person, those of DAGMan and the optimiser among them.
         regions: slugs of the regions whose DAGMan job is in the queue.

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from pathlib import Path
 
-from trialfleet import job_files
-from trialfleet.files import sync
-from trialfleet.nodes.gang.packages import IN_RESULT, MODEL, RESULT, Package, unpack_from
-from trialfleet.optimizer.client import FULL
+from trialfleet.nodes.gang.packages import RESULT, Package
 from trialfleet.workflows.gang.roster import Roster
+from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.plan.folder import TrialFolder
 
 
@@ -28,22 +25,8 @@ def take_result(place: TrialFolder, ended: Roster, most: float = math.inf) -> No
     Raises:
         OSError: there is no room, say.
     """
-    if (package := _package(place, ended)) is None:
-        return
-    beside = place.root / ".unpacked"  # no job's folder: nobody changes it meanwhile
-    job_files.make_empty(beside)
-    try:
-        with job_files.opened(package, place.root) as file:
-            unpack_from(file, beside, most)
-    except OSError as error:
-        if error.errno in FULL:
-            raise
-        words = f"its result can't be used: {package.name}: {error}"
-        job_files.write_json(place.result, {"status": "failed", "error": words})
-    else:
-        _put(beside, place)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    if package := _package(place, ended):
+        take_left(place, package, most)
 
 
 def _package(place: TrialFolder, ended: Roster) -> Path | None:
@@ -53,18 +36,3 @@ def _package(place: TrialFolder, ended: Roster) -> Path | None:
     numbers = (ended.generation, ended.generation - 1)
     paths = (place.gang / Package(RESULT, number, ended.proc).name for number in numbers)
     return next((path for path in paths if os.path.lexists(path)), None)
-
-
-def _put(beside: Path, place: TrialFolder) -> None:
-    for path in beside.rglob("*"):
-        sync(path)
-    # A full training's folder for the model is empty until then, and a rename takes its place.
-    is_free = job_files.is_folder(place.model) and not job_files.has_files(place.model)
-    if is_free and (beside / MODEL).is_dir():
-        (beside / MODEL).replace(place.model)
-    for name in IN_RESULT:
-        if (beside / name).is_file():
-            if job_files.is_folder(place.root / name):
-                job_files.remove(place.root / name)
-            (beside / name).replace(place.root / name)
-    sync(place.root)

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from trialfleet.files import checker
+from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member
-from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, Package, package_of
+from trialfleet.nodes.gang.packages import RESULT, Package, package_of
 
 FORM, RUN, DONE = "form", "run", "done"  # states
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialfleet import job_files
-from trialfleet.nodes.gang.packages import CHECKPOINT, Package, package_of
+from trialfleet.nodes import CHECKPOINT
+from trialfleet.nodes.gang.packages import Package, package_of
 from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, pointer_in
 from trialfleet.workflows.export.published import ExportError
 from trialfleet.workflows.export.s3_client import s3_client

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trialfleet import job_files
 from trialfleet.classads import plain
 from trialfleet.workflows.costs.cost import End
+from trialfleet.workflows.jobs.marks import Mark, MarkKind
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent, JobEventLog
@@ -26,7 +27,6 @@ _ENDS = frozenset(
 )  # fmt: skip
 # What ends an execution, not the attempt: the job is started again by itself.
 _CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
-_OUTPUT_ARRIVED = 6  # the type of a FILE_TRANSFER event
 _ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
 _KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
@@ -45,7 +45,9 @@ class Execution:
         is_over: whether it has ended.
         end: how.
         properties: what the slot says of itself, and its node.
-        saved: when HTCondor last brought files with content to the access point; None: never.
+        saved: when the last checkpoint of a trial arrived, or its result; None: neither did.
+        told: when a trial's result last arrived; None: none did.
+        memory_mb: the most memory that was used, where the trial's end says that.
         ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty before.
         reason: why, in HTCondor's words.
     """
@@ -59,6 +61,8 @@ class Execution:
     end: End = End.RUNNING
     properties: Mapping[str, Any] = field(default_factory=dict)
     saved: float | None = None
+    told: float | None = None
+    memory_mb: float | None = None
     ended_by: str = ""
     reason: str = ""
 
@@ -131,19 +135,19 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
             latest[proc] = len(found)
             properties = properties_of(event)
             found.append(Execution(slot, now, now, proc=proc, properties=properties))
-        elif proc in latest and not (last := found[latest[proc]]).is_over:
-            found[latest[proc]] = _continued(last, event)
+        elif proc in latest:
+            last = found[latest[proc]]
+            if kind == "GENERIC":
+                last = _marked(last, event)
+                found[latest[proc]] = last if last.is_over else replace(last, ended=now)
+            elif not last.is_over:
+                found[latest[proc]] = _continued(last, event)
     return found
 
 
 def _continued(execution: Execution, event: JobEvent) -> Execution:
     """An execution with what the next event says of it."""
     kind, now = event.type.name, time_of(event)
-    saved = execution.saved
-    if kind == "FILE_TRANSFER" and event.get("Type") == _OUTPUT_ARRIVED:
-        saved = now
-    if event.get("SentBytes") == 0:  # all of the files were empty
-        saved = None
     is_over = kind in _ENDS
     return replace(
         execution,
@@ -151,10 +155,20 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
         cpu_seconds=_cpu_seconds(str(event.get("RunRemoteUsage", ""))),
         is_over=is_over,
         end=_end(event),
-        saved=saved,
         ended_by=kind if is_over else "",
         reason=_reason(event) if is_over else "",
     )
+
+
+def _marked(execution: Execution, event: JobEvent) -> Execution:
+    """An execution with what the access point noted of its trials, maybe after its end."""
+    mark = Mark.of(event)
+    if mark is None or mark.kind is MarkKind.BEGINS:
+        return execution
+    until = execution.ended if execution.is_over else math.inf
+    when = min(time_of(event), until)
+    told = when if mark.kind is MarkKind.ENDS else execution.told
+    return replace(execution, saved=when, told=told)
 
 
 def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
@@ -204,8 +218,7 @@ def _end(event: JobEvent) -> End:
 
 def time_of(event: JobEvent) -> float:
     """Unix seconds, with the fraction that the bindings leave out of `timestamp`."""
-    fraction = datetime.fromisoformat(str(event["EventTime"])).microsecond / 1e6
-    return float(event.timestamp) + fraction
+    return datetime.fromisoformat(str(event["EventTime"])).timestamp()
 
 
 def _cpu_seconds(usage: str) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+from trialfleet.workflows.jobs.agent_words import asked_since
+from trialfleet.workflows.jobs.current import has_checkpoint, place_at
 from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.jobs.troubles import LONG, JobFacts
@@ -25,9 +26,9 @@ ATTRIBUTES = [
     "TrialfleetMode",
     "TrialfleetNode",
 ]
+_ENDS = ("final", "evaluate")  # TrialfleetMode of a full training and of a gate
 _VANILLA = 5  # JobUniverse
 _IDLE, _RUNNING = 1, 2  # JobStatus
-_SPOOLED = 10_000  # the spool's folders go by the remainders of a job's numbers
 
 
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
@@ -44,10 +45,11 @@ def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFa
 
 
 def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
-    log = place_of(folder, ad).log
+    place = place_of(folder, ad)
+    log = place.log
     since = float(ad["EnteredCurrentStatus"])
     is_telling = may_fail(ad) or ad.get("NumShadowStarts", 0) > 1
-    starts = tuple(_starts(log, int(ad["ProcId"]))) if is_telling and log.exists() else None
+    starts = tuple(_starts(place, int(ad["ProcId"]))) if is_telling and log.exists() else None
     host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
     return JobFacts(
         region=str(ad["TrialfleetRegion"]),
@@ -58,10 +60,11 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
         log=str(log),
         machine=host.rpartition("@")[2],
         starts=starts,
-        checkpointed=any(start.saved for start in starts or ()) and _has_checkpoint(ad),
+        checkpointed=any(start.saved for start in starts or ()) and _has_checkpoint(folder, ad),
         is_rank="TrialfleetGangMax" in ad,
         input_mb=float(ad.get("TransferInputSizeMB") or 0),
         disk_mb=float(ad.get("DiskUsage") or 0) / 1024,
+        asked=asked_since(place),
     )
 
 
@@ -79,31 +82,20 @@ def _executes(ad: Mapping[str, Any]) -> bool:
     return bool(ad["JobStatus"] == _RUNNING and began >= ad["EnteredCurrentStatus"])
 
 
-def _starts(log: Path, proc: int) -> list[Execution]:
-    return [start for start in read_starts(log) if start.proc == proc]
+def _starts(place: TrialFolder, proc: int) -> list[Execution]:
+    return [start for start in read_starts(place) if start.proc == proc]
 
 
 def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
-    """Return the folder of the trial, full training or gate whose job has this ad."""
+    """Return the folder of the node, full training or gate whose job has this ad."""
     region = folder.region(str(ad["TrialfleetRegion"]))
-    ends = {"final": region.best, "evaluate": region.gate}
+    ends = dict(zip(_ENDS, (region.best, region.gate), strict=True))
     return ends.get(str(ad.get("TrialfleetMode"))) or region.trial(str(ad["TrialfleetNode"]))
 
 
-def _has_checkpoint(ad: Mapping[str, Any]) -> bool:
-    """Return whether what HTCondor saved of an evicted job has anything in checkpoint/.
-
-    Output and reports are saved, too, and take no trainer further. Where the spool can't be read,
-    what was saved counts.
-    """
-    import htcondor2
-
-    cluster, proc = int(ad["ClusterId"]), int(ad["ProcId"])
-    spool = Path(str(htcondor2.param.get("SPOOL", "")))
-    saved = spool / f"{cluster % _SPOOLED}/{proc % _SPOOLED}/cluster{cluster}.proc{proc}.subproc0"
-    try:
-        return any((saved / TrialFolder(saved).checkpoint.name).iterdir())
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
+def _has_checkpoint(folder: RunFolder, ad: Mapping[str, Any]) -> bool:
+    """Whether what a job is at has a checkpoint."""
+    if ad.get("TrialfleetMode") in _ENDS:
+        return has_checkpoint(place_of(folder, ad))
+    region = folder.region(str(ad["TrialfleetRegion"]))
+    return has_checkpoint(place_at(region, str(ad["TrialfleetNode"])))

@@ -1,6 +1,7 @@
 """What HTCondor says of a trial's job, read from the job's own event log.
 
-The log lies in the trial's folder, holds all attempts and costs no query of a daemon.
+The log lies in the folder of the job's node, holds all attempts and costs no query of a daemon. Of
+a job that trains several trials only a trial's own parts count: `parts.py` tells them apart.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from trialfleet.workflows.jobs.executions import (
     submissions,
     time_of,
 )
+from trialfleet.workflows.jobs.parts import attempts_of, parts_of
+from trialfleet.workflows.plan.folder import TrialFolder
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
@@ -103,18 +106,17 @@ class Stay:
         return max(0.0, self.ended - max(self.began, saved or self.began))
 
 
-def read_job(log: Path, price: float | None = None, *, failed: bool = False) -> Job | None:
-    """Return what the event log of a job says; None where it never executed.
+def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
+    """Return what the event log of a trial's job says of it; None where it never executed.
 
     A log that can't be read, or breaks off, says what it says up to there.
 
     Args:
-        log: the event log.
+        place: the trial's folder.
         price: USD per hour of a node that doesn't say its price.
         failed: what the last attempt left is no result, whatever its exit code was.
     """
-    events = list(events_of(log))
-    attempts = [found for part in submissions(events) if (found := executions_of(part))]
+    attempts = attempts_of(place)
     if not attempts:
         return None
     executions = [execution for attempt in attempts for execution in attempt]
@@ -126,7 +128,7 @@ def read_job(log: Path, price: float | None = None, *, failed: bool = False) -> 
         wall_seconds=round(_wall_seconds(executions), 3),
         last_wall_seconds=round(_wall_seconds(attempts[-1]), 3),
         cpu_seconds=sum(execution.cpu_seconds for execution in executions) or None,
-        memory_mb=_memory_mb(events),
+        memory_mb=_most_memory(place, executions),
         machine=last.machine,
         slot=last.slot,
         attempts=len(attempts),
@@ -146,25 +148,50 @@ def stays_of(noted: Mapping[str, Any]) -> list[Stay]:
 
 
 def read_stays(
-    log: Path, price: float | None = None, *, failed: bool = False, now: float | None = None
+    place: TrialFolder,
+    price: float | None = None,
+    *,
+    failed: bool = False,
+    now: float | None = None,
 ) -> list[Stay]:
-    """Return the executions of a job, over all its attempts, oldest first.
+    """Return the executions of a trial, over all its attempts, oldest first.
 
     Args:
-        log: the event log.
+        place: the trial's folder.
         price: USD per hour of a node that doesn't say its price.
         failed: what the last attempt left is no result, whatever its exit code was.
         now: the time, in Unix seconds, to which a job executes that may do so still; None: it is
             known that none does.
     """
-    attempts = [found for part in submissions(events_of(log)) if (found := executions_of(part))]
+    attempts = attempts_of(place)
     if attempts and now is not None:
-        last = _last_of_each(attempts[-1])
-        attempts[-1] = [
-            replace(each, ended=now) if each in last and not each.is_over else each
-            for each in attempts[-1]
-        ]
+        attempts[-1] = _until(now, attempts[-1])
     return _stays(attempts, price, failed=failed)
+
+
+def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
+    """Return when a shared job executed and was at no trial; arguments as of `read_stays`.
+
+    With the stays of its trials that is all that the job is to be paid for.
+
+    Args:
+        log: the event log of the job.
+        price: USD per hour of a node that doesn't say its price.
+        now: as of `read_stays`.
+    """
+    found = list(parts_of(log).between)
+    if found and now is not None:
+        found[-1:] = _until(now, found[-1:])
+    return [_stay(each, price, each.end, each.saved) for each in found]
+
+
+def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
+    """The executions of an attempt, of which those that may go on last until now."""
+    last = _last_of_each(executions)
+    return [
+        replace(each, ended=now) if each in last and not each.is_over else each
+        for each in executions
+    ]
 
 
 def total(stays: Iterable[Stay]) -> float | None:
@@ -202,24 +229,35 @@ def first_failure(log: Path) -> tuple[int, int] | None:
     return None
 
 
-def read_starts(log: Path) -> list[Execution]:
-    """Return the starts of a job in its last attempt, oldest first.
-
-    A start that was cut off before the job executed is one of no length, without a slot.
-    """
+def last_job(log: Path) -> str:
+    """Return the job of the last attempt, such as 12.0; empty where there was none."""
     events = submissions(events_of(log))[-1]
+    return f"{events[0].cluster}.{events[0].proc}" if events else ""
+
+
+def read_starts(place: TrialFolder) -> list[Execution]:
+    """Return the starts of a trial in its last attempt, oldest first.
+
+    A start that was cut off before the job executed is one of no length, without a slot; of a
+    shared job it is none of the trial's.
+    """
+    if place.is_shared:
+        return (attempts_of(place) or [[]])[-1]
+    events = submissions(events_of(place.log))[-1]
     starts = [*executions_of(events), *cut_off_before(events)]
     return sorted(starts, key=lambda start: start.began)
 
 
-def sandbox_of(log: Path, proc: int = 0) -> Path | None:
-    """Return the folder, on its own machine, in which a job executes; None where it doesn't.
+def sandbox_of(place: TrialFolder, proc: int = 0) -> Path | None:
+    """Return the folder, on its own machine, in which a trial's job is at it; None elsewhere.
 
     Args:
-        log: the event log.
+        place: the trial's folder.
         proc: of a gang's jobs, which one.
     """
-    attempts = submissions(event for event in events_of(log) if event.proc == proc)
+    if place.is_shared and not any(not each.is_over for each in read_starts(place)):
+        return None
+    attempts = submissions(event for event in events_of(place.log) if event.proc == proc)
     executions = executions_of(attempts[-1])
     if not executions or executions[-1].is_over:
         return None
@@ -238,19 +276,25 @@ def _stays(
         is_gang = len({execution.proc for execution in attempt}) > 1  # saves by other ways
         for execution in attempt:
             was_done = execution.end in {End.DONE, End.RUNNING}
-            hourly = slot_price(execution.properties, price)
-            instance = execution.properties.get(INSTANCE)
-            stay = Stay(
-                machine=execution.machine,
-                instance=instance if isinstance(instance, str) else None,
-                began=execution.began,
-                ended=execution.began + execution.seconds,
-                end=End.FAILED if in_vain and was_done else execution.end,
-                usd=None if hourly is None else cost(hourly, 1.0, execution.seconds),
-                saved=execution.ended if is_gang else execution.saved,
-            )
-            stays.append(stay)
+            end = End.FAILED if in_vain and was_done else execution.end
+            saved = execution.ended if is_gang else execution.saved
+            stays.append(_stay(execution, price, end, saved))
     return stays
+
+
+def _stay(execution: Execution, price: float | None, end: End, saved: float | None) -> Stay:
+    """An execution with its cost."""
+    hourly = slot_price(execution.properties, price)
+    instance = execution.properties.get(INSTANCE)
+    return Stay(
+        machine=execution.machine,
+        instance=instance if isinstance(instance, str) else None,
+        began=execution.began,
+        ended=execution.began + execution.seconds,
+        end=end,
+        usd=None if hourly is None else cost(hourly, 1.0, execution.seconds),
+        saved=saved,
+    )
 
 
 def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
@@ -267,6 +311,13 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
         seconds += max(0.0, each.ended - max(each.began, until))
         until = max(until, each.ended)
     return seconds
+
+
+def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
+    """The most memory of a trial: by its marks, or by what HTCondor saw its own job use."""
+    if not place.is_shared:
+        return _memory_mb(events_of(place.log))
+    return max((each.memory_mb for each in executions if each.memory_mb is not None), default=None)
 
 
 def _memory_mb(events: Sequence[JobEvent]) -> float | None:

@@ -5,7 +5,8 @@ checkpoint, and wrong where every start ends in the same way. Two kinds of troub
 
 evictions   the job is evicted again and again for one reason, or has lost more work than it kept;
             `MOST_VAIN` starts in a row that kept no work are an attempt that failed
-stuck       a job, or a script of its node, stays in a state longer than that state ever takes;
+stuck       a job, or a script of its node, stays in a state longer than that state ever takes, or a
+            job's agent has no answer to its question;
             a job that stays `STUCK_TIMES` as long is an attempt that failed
 
 An attempt is bounded by its starts without work kept, not by its starts: a trial on spot instances
@@ -32,6 +33,7 @@ LONG = 600.0  # seconds that no state but executing and waiting for a slot takes
 _ALIKE, _WITHIN = 3, 600.0  # so many evictions for one reason within so many seconds
 _LEAST_LOST = 60.0  # seconds of lost work that are worth telling
 _MB_PER_SECOND = 1.0  # a slower transfer is no transfer
+_ANSWER_SECONDS = 30.0  # an answer takes milliseconds; a suggestion in a large study, seconds
 _COMPLETED_SECONDS, _SCRIPT_SECONDS = 120.0, 300.0
 _RUNNING, _REMOVED, _COMPLETED, _SENDS_OUTPUT, _SUSPENDED = 2, 3, 4, 6, 7  # JobStatus
 _FIGURES = re.compile(r"\d+")
@@ -41,7 +43,7 @@ Kind = Literal["evictions", "stuck"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """A trial's job in the queue.
+    """The job of a node in the queue.
 
     Attributes:
         region: the slug of its region.
@@ -52,10 +54,11 @@ class JobFacts:
         log: the path of its event log.
         machine: where it is, or was last.
         starts: those of this attempt; None: they were not read.
-        checkpointed: whether it ever left anything in checkpoint/.
+        checkpointed: whether the trial that it is at has a checkpoint with files.
         is_rank: whether it is one of a gang's, whose keeper counts its starts.
         input_mb: the size of its input.
         disk_mb: what it uses of the disk.
+        asked: since when its agent has waited for an answer, in Unix seconds; None: it doesn't.
     """
 
     region: str
@@ -70,6 +73,7 @@ class JobFacts:
     is_rank: bool = False
     input_mb: float = 0.0
     disk_mb: float = 0.0
+    asked: float | None = None
 
     @property
     def cuts(self) -> list[Execution]:
@@ -83,9 +87,8 @@ class JobFacts:
 
     def kept(self, start: Execution) -> float:
         """Return for how many seconds of an execution the work was saved."""
-        if start.saved is None or not self.checkpointed:
-            return 0.0
-        return max(0.0, start.saved - start.began)
+        saved = start.saved if self.checkpointed else start.told
+        return 0.0 if saved is None else max(0.0, saved - start.began)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +160,20 @@ def job_troubles(
 
 def _of_jobs(jobs: Iterable[JobFacts], now: float) -> Iterator[JobTrouble]:
     for job in jobs:
-        if found := _stuck(job, now) or _evicted(job, now):
+        if found := _unanswered(job, now) or _stuck(job, now) or _evicted(job, now):
             yield found
+
+
+def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
+    if job.asked is None or job.status != _RUNNING or now - job.asked <= _ANSWER_SECONDS:
+        return None
+    what = (
+        f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: that, "
+        "its storage or room on its disk is away"
+    )
+    return JobTrouble(
+        region=job.region, node=job.node, kind="stuck", what=what, job=job.job, log=job.log
+    )
 
 
 def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTrouble]:

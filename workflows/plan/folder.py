@@ -10,7 +10,7 @@ RUN/report.sub                    the job that writes the report at the end
 RUN/study.conf, region.conf       the configuration of the whole graph's DAGMan, and of the regions'
 RUN/submission.json               that the run is to be in HTCondor's queue
 RUN/client                        what the nodes' scripts call
-RUN/start                         what starts the trainer in a trial's sandbox
+RUN/agent                         what starts the agent of a trial's job
 RUN/code/                         the trainer's files, as they were when the run was planned
 RUN/service.{lock,sock,log}       the optimiser's service
 RUN/service.trouble.json          why it does not answer, if it doesn't
@@ -56,6 +56,7 @@ from pathlib import Path
 from trialfleet import nodes
 from trialfleet.optimizer.client import LOG
 from trialfleet.workflows.plan.dag_files import DagFiles
+from trialfleet.workflows.trial_names import range_of
 
 TRIALS = "trials"
 FAILING = "failing.json"
@@ -63,9 +64,25 @@ FAILING = "failing.json"
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """A trial's files; the job's initial directory."""
+    """A trial's files, and those of the job that trains it.
+
+    Attributes:
+        root: the trial's folder.
+        of_job: the folder of the DAG node whose job trains it; default: the trial's own.
+    """
 
     root: Path
+    of_job: Path | None = None
+
+    @property
+    def node_root(self) -> Path:
+        """The folder of the DAG node: the job's initial directory."""
+        return self.of_job or self.root
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the job trains other trials, too."""
+        return self.node_root != self.root
 
     @cached_property
     def trial_json(self) -> Path:
@@ -74,13 +91,18 @@ class TrialFolder:
 
     @cached_property
     def submit(self) -> Path:
-        """The submit file, rendered when the trial's parameters are chosen."""
-        return self.root / "trial.sub"
+        """The submit file of the job, rendered before it is submitted."""
+        return self.node_root / "trial.sub"
 
     @cached_property
     def log(self) -> Path:
         """HTCondor's event log of the job, over all attempts."""
-        return self.root / "log"
+        return self.node_root / "log"
+
+    @cached_property
+    def agent_log(self) -> Path:
+        """What the job's agent printed."""
+        return self.node_root / "agent.log"
 
     @cached_property
     def out(self) -> Path:
@@ -120,7 +142,27 @@ class TrialFolder:
     @cached_property
     def words(self) -> Path:
         """The folder by which a running job and its access point speak, and nothing else."""
-        return self.root / nodes.WORDS
+        return self.node_root / nodes.WORDS
+
+    @cached_property
+    def order(self) -> Path:
+        """What the job's agent is to do."""
+        return self.words / nodes.ORDER
+
+    @cached_property
+    def said(self) -> Path:
+        """What the job's agent said last."""
+        return self.words / nodes.SAID
+
+    @cached_property
+    def saved(self) -> Path:
+        """The trial's last checkpoint, packed."""
+        return self.words / nodes.CHECKPOINT_PACKAGE.format(self.root.name)
+
+    @cached_property
+    def left(self) -> Path:
+        """What the trial left at its end, packed."""
+        return self.words / nodes.RESULT_PACKAGE.format(self.root.name)
 
     @cached_property
     def reports(self) -> Path:
@@ -136,6 +178,11 @@ class TrialFolder:
     def checkpoint(self) -> Path:
         """The folder of the trial's last checkpoint; empty at the start."""
         return self.root / nodes.CHECKPOINT
+
+    @cached_property
+    def by_lane(self) -> Path:
+        """Which lane's job has the full training, and whether it is done; absent without one."""
+        return self.root / "lane.json"
 
     @cached_property
     def model(self) -> Path:
@@ -273,9 +320,23 @@ class RegionFolder:
         """The folder of the trials' folders."""
         return self.root / TRIALS
 
-    def trial(self, node: str) -> TrialFolder:
-        """The folder of the trial that the DAG node `node` runs."""
-        return TrialFolder(self.trials / node)
+    def trial(self, name: str) -> TrialFolder:
+        """The folder of a trial, by its name; or that of a node, with its job's files."""
+        lane, own = range_of(name).lane, self.trials / name
+        if (node := self.trials / lane) == own or node.is_dir():  # its lane is one node
+            return TrialFolder(own, node)
+        for ranged in self._ranges.get(lane, ()) if self.trials.is_dir() else ():
+            if range_of(ranged.name).has(name):
+                return TrialFolder(own, ranged)
+        return TrialFolder(own)
+
+    @cached_property
+    def _ranges(self) -> dict[str, list[Path]]:
+        """The folders of nodes that run several trials of a lane each, by lane."""
+        found: dict[str, list[Path]] = {}
+        for path in sorted(self.trials.glob("*.l*.t*-*")):
+            found.setdefault(range_of(path.name).lane, []).append(path)
+        return found
 
 
 @dataclass(frozen=True)
@@ -441,9 +502,9 @@ class RunFolder:
         return self.root / "client"
 
     @cached_property
-    def start(self) -> Path:
-        """The program that starts the trainer in a trial's sandbox."""
-        return self.root / "start"
+    def agent(self) -> Path:
+        """The program that starts the agent of a trial's job."""
+        return self.root / "agent"
 
     @cached_property
     def inputs(self) -> Path:

@@ -1,18 +1,22 @@
 """The graph of a run as plain data: regions, their lanes, and the names of their nodes.
 
-A region's trials run in *lanes*, chains of nodes of which one runs at a time; a lane per trial in
-parallel. With more than one lane each is a quarter longer than its share, so that the lanes on
-faster machines take over from the slower; nodes beyond the region's budget are skipped.
+A region's trials run in *lanes*, one per trial in parallel. A lane is one node, whose job trains
+one trial after another (`budget.trials_per_job: all`), or a chain of nodes whose jobs train a
+number of trials each. With more than one lane such a chain is a quarter longer than its share, so
+that the lanes on faster machines take over from the slower; nodes beyond the region's budget are
+skipped.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 
 from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.trial_names import ALL, TrialRange, range_of
 
 # What the nodes' scripts answer with; region.dag says to DAGMan what each means.
 EXITS = {
@@ -41,6 +45,8 @@ class RegionGraph:
     publishes: bool
     gated: bool = False
     gangs: bool = False  # its trainings are; then a node keeps their rosters
+    trials_per_job: int | None = 1  # None: all that its lane gets
+    length: int = 1  # trials of a lane at most
 
     @property
     def best(self) -> str:
@@ -71,8 +77,21 @@ class RegionGraph:
 
     @property
     def trial_nodes(self) -> list[str]:
-        """The nodes of the trials, lane by lane."""
+        """The nodes whose jobs run trials, lane by lane."""
         return [node for lane in self.lanes for node in lane]
+
+    def next_trial(self, node: str, begun: Container[str]) -> str | None:
+        """Return the name of the next trial that a node may begin; None where it has run all."""
+        own = range_of(node)
+        last = min(own.last, self.trials)
+        names = (own.name(number, self.length) for number in range(own.first, last + 1))
+        return next((name for name in names if name not in begun), None)
+
+    def node_of(self, name: str) -> str | None:
+        """Return the node that runs a trial, or the node of this name; None where it has none."""
+        if name in {*self.trial_nodes, *self.ends}:
+            return name
+        return next((node for node in self.trial_nodes if range_of(node).has(name)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,25 +135,38 @@ def autoscale_of(study: Study) -> str:
 def _region_graph(study: Study, name: str) -> RegionGraph:
     budget = study.budget_of(name)
     slug = region_slug(name)
+    gangs = study.nodes_of(name) is not None
+    per_job = 1 if gangs else budget.per_job  # a gang's jobs end with their trial
+    lanes = min(budget.lanes, budget.trials)
+    length = _length(budget.trials, lanes, per_job)
     return RegionGraph(
         name=name,
         slug=slug,
-        lanes=_lanes(slug, budget.trials, min(budget.lanes, budget.trials)),
+        lanes=_lanes(slug, length, lanes, per_job),
+        length=length,
+        trials_per_job=per_job,
         trials=budget.trials,
         priority=study.region_table[name].priority,
         publishes=study.publishes,
         gated=study.gate is not None,
-        gangs=study.nodes_of(name) is not None,
+        gangs=gangs,
     )
 
 
-def _lanes(slug: str, trials: int, lanes: int) -> tuple[tuple[str, ...], ...]:
-    length = min(trials, math.ceil(SLACK * trials / lanes)) if lanes > 1 else trials
-    lane_digits, trial_digits = len(str(lanes)), max(2, len(str(length)))
+def _length(trials: int, lanes: int, per_job: int | None) -> int:
+    """How many trials a lane has at most."""
+    if per_job is None or lanes == 1:
+        return trials
+    return min(trials, math.ceil(SLACK * trials / lanes))
+
+
+def _lanes(slug: str, length: int, lanes: int, per_job: int | None) -> tuple[tuple[str, ...], ...]:
+    lane_digits = len(str(lanes))
+    names = [f"{slug}.l{lane:0{lane_digits}}" for lane in range(1, lanes + 1)]
+    if per_job is None:
+        return tuple((TrialRange(lane, 1, ALL).node(length),) for lane in names)
+    ranges = [(first, first + per_job - 1) for first in range(1, length + 1, per_job)]
     return tuple(
-        tuple(
-            f"{slug}.l{lane:0{lane_digits}}.t{trial:0{trial_digits}}"
-            for trial in range(1, length + 1)
-        )
-        for lane in range(1, lanes + 1)
+        tuple(TrialRange(lane, first, last).node(length) for first, last in ranges)
+        for lane in names
     )

@@ -39,7 +39,7 @@ def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
 def freeze_code(folder: RunFolder) -> None:
     """Note what the code of a run is."""
     checksums = Checksums(folder.checksums, AT_ONCE)
-    files = [folder.start, *files_of(folder.code)]
+    files = [folder.agent, *files_of(folder.code)]
     _write(folder, folder.inputs, [checksums.entry(file) for file in files], [str(folder.code)])
 
 

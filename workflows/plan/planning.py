@@ -22,6 +22,7 @@ from trialfleet import nodes
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
+from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.models.latest import LATEST
@@ -45,14 +46,15 @@ if TYPE_CHECKING:
 
 # Names in a trial's sandbox that are the contract's own.
 _SANDBOX = (
-    "start",
+    "agent",
     "condor_exec.exe",
     "_condor_stdout",
     "_condor_stderr",
+    nodes.AGENT,
+    nodes.STOP,
     *CONTRACT,
 )
 _GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
-_SPEAKING_SANDBOX = (*nodes.SPEAKERS, nodes.STOP, nodes.GANG)  # … with early stopping or gangs
 _FOLDERS = (nodes.KERNELS, f"tabular/{tabular.SHARDED}")  # with trials for GPUs, and gangs
 
 
@@ -144,13 +146,6 @@ def _trainer_files(study: Study) -> list[Path]:
     return [*map(_node_file, files)]
 
 
-def _helpers(study: Study) -> list[Path]:
-    """What goes with every trial beside the trainer's files."""
-    gang = [nodes.GANG] if study.has_gangs else []
-    speakers = nodes.SPEAKERS if study.has_gangs or study.early_stopping else ()
-    return [*map(_node_file, [nodes.HELPER, *speakers, *gang])]
-
-
 def _check_unpublished(study: Study, run: str) -> None:
     if place := published_already(study, run):
         raise InputError(
@@ -195,9 +190,7 @@ def _node_file(name: str) -> Path:
 
 
 def _own_names(study: Study) -> tuple[str, ...]:
-    gate = _GATE_SANDBOX if study.gate else ()
-    speaking = _SPEAKING_SANDBOX if study.has_gangs or study.early_stopping else ()
-    return (*_SANDBOX, *gate, *speaking)
+    return (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
 
 
 def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> None:
@@ -242,7 +235,8 @@ def _write_beside(
             write_atomic(RunFolder(beside).aws, text, mode=0o600)
         if former:
             write_atomic(RunFolder(beside).former, former_as_text(former))
-        _copy_code(beside / folder.code.name, [*code, *_helpers(frozen.study)])
+        _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
+        archive.build(beside / folder.code.name / nodes.AGENT)
         freeze_code(RunFolder(beside))
         _make_trial_folders(RunFolder(beside), graph)
         freeze_data(RunFolder(beside), frozen.study)
@@ -332,7 +326,7 @@ def _copy_code(folder: Path, files: list[Path]) -> None:
 
 def _copy(file: Path, to: Path) -> None:
     if file.is_dir():
-        is_ours = file in {*map(_node_file, (*_FOLDERS, nodes.GANG))}
+        is_ours = file in {*map(_node_file, _FOLDERS)}
         left = nodes.NOT_ON_NODES if is_ours else ()
         shutil.copytree(file, to, ignore=shutil.ignore_patterns(*left))
     else:

@@ -9,6 +9,7 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+from trialfleet import nodes
 from trialfleet.nodes import tabular
 from trialfleet.render import render_template
 from trialfleet.workflows.plan.folder import RunFolder
@@ -29,7 +30,6 @@ PYTHONS = ("python3", "python")  # words of a command that mean the study's Pyth
 
 def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
     """Every text file of the run by its path relative to the folder. Touches no file system."""
-    stopping = frozen.study.early_stopping
     texts = {
         folder.study: dump_frozen(frozen),
         folder.dag: _study_dag(folder, frozen, graph),
@@ -47,17 +47,23 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
         **_fleet_submit(folder, frozen),
         **_gang_submit(folder, frozen),
         folder.client: _client(folder, frozen.study),
-        folder.start: render_template(
-            "run/start.j2",
-            command=command_of(frozen.study),
-            python_folder=_path_of(frozen.study.python),
-            grace_seconds=stopping.grace_seconds if stopping else None,
-            agent_python=(frozen.study.python or PYTHONS[0]) if frozen.study.has_gangs else None,
-        ),
+        folder.agent: agent_text(frozen.study),
     }
     for region in graph.regions:
         texts[folder.region(region.slug).dag] = _region_dag(folder, frozen, region)
     return {path.relative_to(folder.root): text for path, text in texts.items()}
+
+
+def agent_text(study: Study) -> str:
+    """Return the program that starts the agent of a trial's job."""
+    return render_template(
+        "run/agent.j2",
+        command=command_of(study),
+        python_folder=_path_of(study.python),
+        python=study.python or PYTHONS[0],
+        agent=nodes.AGENT,
+        ranks=study.has_gangs,
+    )
 
 
 def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str:
@@ -114,6 +120,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         node_status=files.dag_files.node_status,
         exits=EXITS,
         attempts=frozen.study.retries + NODE_FAULTS,
+        jobs=_jobs_of_node(frozen.study, region),
         lanes=[
             [{"name": node, "folder": files.trial(node).root} for node in lane]
             for lane in region.lanes
@@ -126,6 +133,16 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         publishes=region.publishes,
         gang=region.gangs,
     )
+
+
+def _jobs_of_node(study: Study, region: RegionGraph) -> int:
+    """How many jobs a node of trials may have: one that failed, or whose time was up, has another.
+
+    The scripts count what each trial's attempts may come to; this bounds all.
+    """
+    each = study.retries + NODE_FAULTS
+    per_job = min(region.trials_per_job or region.trials, region.trials)
+    return each if per_job == 1 else (each + 1) * per_job
 
 
 def _client(folder: RunFolder, study: Study) -> str:

@@ -6,7 +6,8 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from trialfleet.workflows.plan.inputs import inputs_of
 from trialfleet.workflows.study.paths import sandbox_name
 from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
+from trialfleet.workflows.trial_names import is_lane
 
 TRIAL_SCHEMA = 1
 MOST_STARTS = 1000  # a gang's job that got a slot so often, and lost it, is given up
@@ -55,61 +57,179 @@ class TrialOrder:
     until: datetime | None = None
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Words of an agent that want an answer.
+
+    Attributes:
+        token: names the agent's process.
+        number: of its words.
+    """
+
+    token: str
+    number: int
+
+
 def write_trial(
     run: str, study: Study, folder: RunFolder, place: TrialFolder, order: TrialOrder
 ) -> None:
-    """Write a trial's folder anew, so that an attempt begins with nothing of the one before.
+    """Write the files of a job and of the first trial that it trains.
 
     The submit file goes first and comes last: where it stands, everything it names stands too.
     """
-    place.root.mkdir(parents=True, exist_ok=True)
-    job_files.remove(place.submit)
-    _empty(place, order.mode)
     gang = _gang_of(study, order)
-    if gang or _is_stoppable(study, order):
-        if not job_files.is_folder(place.words):
-            job_files.make_empty(place.words)
-        job_files.write(place.reports, "", within=place.root)
-        if not job_files.size_of(place.stop):  # an order that is there stays
-            job_files.write(place.stop, "", within=place.root)
-        for file in _output(place, gang):
-            job_files.write(file, "")
-    if gang:
-        _empty_gang(place)
-        if gang.checkpoints:
-            trial = place.root.relative_to(folder.root).parts
-            attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
-            prefix = "/".join([gang.checkpoints.rstrip("/"), study.name, run, *trial, attempt])
-            job_files.write_json(place.gang_store, {"schema": 1, "prefix": prefix})
-    data = inputs_of(study, folder, order.region)
-    contract = _contract(run, study, order, [sandbox_name(d) for d in data])
-    job_files.write_json(place.trial_json, contract)
+    with _job_of(run, study, folder, place, order):
+        if gang:
+            _write_gang(run, study, folder, place, order, gang)
+        else:
+            hand_out(run, study, folder, place, order)
+
+
+def write_job(
+    run: str, study: Study, folder: RunFolder, place: TrialFolder, order: TrialOrder
+) -> None:
+    """Write the files of a lane's job, whose agent asks for its first trial.
+
+    Args:
+        run: the run's id.
+        study: the run's.
+        folder: likewise.
+        place: the node's folder.
+        order: what its trials have in common.
+    """
+    with _job_of(run, study, folder, place, order):
+        nothing = {"schema": TRIAL_SCHEMA, "token": "", "turn": 0, "do": "ask"}
+        job_files.write_json(place.order, nothing, within=place.node_root)
+        for words in (place.stop, place.reports):
+            job_files.write(words, "", within=place.node_root)
+
+
+@contextmanager
+def _job_of(
+    run: str, study: Study, folder: RunFolder, place: TrialFolder, order: TrialOrder
+) -> Iterator[None]:
+    """Write a job's files around what the block writes: its submit file at the end."""
+    job_files.remove(place.submit)
+    for made in (place.root, place.node_root):
+        made.mkdir(parents=True, exist_ok=True)
+    if not job_files.is_folder(place.words):
+        job_files.make_empty(place.words)
+    job_files.remove(place.said)
+    job_files.write(place.agent_log, "")
+    yield
     job_files.write(place.submit, submit_text(run, study, folder, place, order))
 
 
-def _is_stoppable(study: Study, order: TrialOrder) -> bool:
-    """Whether a trial may be told to stop early. A gang isn't: its reports stay with its ranks."""
-    is_asked = study.early_stopping is not None and order.mode == "tune"
-    return is_asked and _gang_of(study, order) is None
+def hand_out(
+    run: str,
+    study: Study,
+    folder: RunFolder,
+    place: TrialFolder,
+    order: TrialOrder,
+    turn: Turn | None = None,
+) -> None:
+    """Write a trial's folder anew, and the order by which its job's agent begins it.
+
+    Where there is a checkpoint of the trial, it goes on from that; `Attempts` removes one of an
+    attempt that failed.
+
+    Args:
+        run: the run's id.
+        study: the run's.
+        folder: likewise.
+        place: the trial's.
+        order: what is to be trained.
+        turn: whom it answers; None: the job has not begun.
+    """
+    place.root.mkdir(parents=True, exist_ok=True)
+    _write_contract(run, study, folder, place, order, durable=turn is None)
+    stopping = study.early_stopping if order.mode == "tune" else None
+    words = {
+        "schema": TRIAL_SCHEMA,
+        "token": turn.token if turn else "",
+        "turn": turn.number if turn else 0,
+        "do": "train",
+        "name": place.root.name,
+        "trial": job_files.read_json(place.trial_json, job_files.MOST_NOTES),
+        "left": _LEFT[order.mode],
+        "last": not place.is_shared,
+        "memory_mb": round(study.resources.memory_bytes / (1 << 20), 1),
+        "seconds": _seconds(study),
+        "grace_seconds": stopping.grace_seconds if stopping else None,
+    }
+    job_files.write_json(place.order, words, within=place.node_root)
 
 
-def _output(place: TrialFolder, gang: Gang | None) -> list[Path]:
-    """Return the files that get the standard output and error of a trial's jobs."""
-    streams = (place.out, place.err)
-    if gang is None:
-        return [*streams]
-    return [place.of_proc(stream, proc) for stream in streams for proc in range(gang.max)]
+def _seconds(study: Study) -> int | None:
+    """How long a trial may train."""
+    minutes = study.trainer.minutes if isinstance(study.trainer, Trainer) else None
+    return round(minutes * 60) if minutes else None
 
 
-def _reach(folder: RunFolder, place: TrialFolder, data: Sequence[str]) -> str:
+def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
+    """Have a job's agent leave with an exit code."""
+    who = {"token": turn.token, "turn": turn.number}
+    words = {"schema": TRIAL_SCHEMA, **who, "do": "leave", "code": code, "why": why}
+    job_files.write_json(place.order, words, within=place.node_root)
+
+
+def _write_contract(
+    run: str,
+    study: Study,
+    folder: RunFolder,
+    place: TrialFolder,
+    order: TrialOrder,
+    *,
+    durable: bool = True,
+) -> None:
+    """Write `trial.json` and empty the trial's folder: nothing of a former attempt is in it.
+
+    Not durable: its agent's order, which is, says the same.
+    """
+    _empty(place, order.mode)
+    job_files.remove(place.left)
+    job_files.write(place.reports, "", within=place.node_root, durable=False)
+    # An order to stop this very trial stays: it may have been given before its job was lost.
+    if not job_files.size_of(place.stop) or place.is_shared:
+        job_files.write(place.stop, "", within=place.node_root, durable=False)
+    data = [sandbox_name(d) for d in inputs_of(study, folder, order.region)]
+    job_files.write_json(place.trial_json, _contract(run, study, order, data), durable=durable)
+
+
+def _write_gang(
+    run: str,
+    study: Study,
+    folder: RunFolder,
+    place: TrialFolder,
+    order: TrialOrder,
+    gang: Gang,
+) -> None:
+    """Write the files of a gang's trial."""
+    _write_contract(run, study, folder, place, order)
+    _empty_gang(place)
+    for stream in (place.out, place.err):
+        for proc in range(gang.max):
+            job_files.write(place.of_proc(stream, proc), "")
+    if gang.checkpoints:
+        trial = place.root.relative_to(folder.root).parts
+        attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
+        prefix = "/".join([gang.checkpoints.rstrip("/"), study.name, run, *trial, attempt])
+        job_files.write_json(place.gang_store, {"schema": 1, "prefix": prefix})
+
+
+def _reach(
+    folder: RunFolder, place: TrialFolder, data: Sequence[str], order: TrialOrder, gang: Gang | None
+) -> str:
     """Return what of the access point a job with a proxy reaches, as HTCondor's list of prefixes.
 
     Its words. And, because HTCondor's own transfer keeps to the list, what it sends to the job and
     takes from it, file by file: each of them exists, for a new one needs all of its folder.
     """
-    own = [place.trial_json, place.result, place.progress, place.checkpoint, place.model]
-    sent = [folder.start, folder.code, *map(Path, data)]
-    return ",".join(map(_prefix, [place.words, *own, place.out, place.err, *sent]))
+    own = [place.words, place.agent_log, *(place.root / name for name in order.models.values())]
+    if gang:
+        own += [place.trial_json, place.result, place.progress, place.checkpoint]
+        own += [*(place.root / name for name in _LEFT[order.mode]), place.out, place.err]
+    return ",".join(map(_prefix, [*own, folder.agent, folder.code, *map(Path, data)]))
 
 
 def _prefix(path: Path) -> str:
@@ -119,7 +239,7 @@ def _prefix(path: Path) -> str:
 
 def _empty(place: TrialFolder, mode: Mode) -> None:
     for file in (place.result, place.progress):
-        job_files.write(file, "")
+        job_files.write(file, "", durable=False)
     for made in (place.checkpoint, place.model, place.losses):
         job_files.remove(made)
     for name in (place.checkpoint.name, *_LEFT[mode]):
@@ -164,27 +284,25 @@ def submit_text(
 ) -> str:
     """Return a trial's submit file; it is to be submitted in the trial's folder."""
     data = inputs_of(study, folder, order.region)
-    trainer = study.trainer
-    minutes = trainer.minutes if isinstance(trainer, Trainer) else None
     files = [d for d in data if not d.startswith(URL_PREFIXES)]
+    gang = _gang_of(study, order)
     return render_template(
         "submit/trial.sub.j2",
         run=run,
         region=order.region,
         slug=region_slug(order.region),
-        node=order.node,
+        node=place.node_root.name if place.is_shared else order.node,
         trial=order.trial,
         mode=order.mode,
-        left=_LEFT[order.mode],
-        stoppable=_is_stoppable(study, order),
-        reach=_reach(folder, place, files),
+        job_seconds=round(study.budget_of(order.region).job_minutes * 60),
+        reach=_reach(folder, place, files, order, gang),
         models=list(order.models.values()),
         accelerator=study.accelerator,
         resources=study.resources,
         disk_kb=math.ceil(bytes_of(study.resources.disk) / 1024),
-        seconds=round(minutes * 60) if minutes else None,
+        seconds=_seconds(study),
         root=folder.root,
-        top=os.path.relpath(folder.root, place.root),
+        top=os.path.relpath(folder.root, place.node_root),
         code=sorted(path.name for path in folder.code.iterdir()),
         team=study.team,
         priced_by=PRICED_BY,
@@ -192,7 +310,8 @@ def submit_text(
         files=files,
         avoid=order.avoid,
         avoid_seconds=AVOID_SECONDS,
-        gang=_gang_of(study, order),
+        gang=gang,
+        lane=is_lane(place.node_root.name),
         most_starts=MOST_STARTS,
         most_vacates=MOST_VACATES,
         short_seconds=SHORT_SECONDS,

@@ -105,10 +105,14 @@ def _cost_row(
 
 
 def _parts_of_cost(region: RegionReport) -> tuple[float, float, float]:
-    """Trials, full training and gate, and what was lost of either; together all that is known."""
+    """Trials, full training and gate, and what was lost of either; together all that is known.
+
+    The time of jobs between their trials is the trials'.
+    """
     jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
     lost = sum(job.lost_usd or 0.0 for job in jobs)
     trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
+    trials += region.between_usd or 0.0
     return trials, max(0.0, (region.usd or 0.0) - trials - lost), lost
 
 

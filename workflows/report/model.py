@@ -215,6 +215,7 @@ class RegionReport:
         baseline_trial: number of the trial with the default settings.
         compute_seconds: how long its trials and its full training kept slots busy, in all.
         usd: what its jobs cost; None where their nodes have no price.
+        between_usd: of that, jobs that train several trials, while they were at none; likewise.
         wall_seconds: from its first trial's start to its last trial's end, without pauses.
         paused_seconds: how long the run was paused between the two.
         importance: of its parameters, greatest first; empty if `importance_note` says why.
@@ -253,6 +254,7 @@ class RegionReport:
     baseline_trial: int | None
     compute_seconds: float
     usd: float | None
+    between_usd: float | None
     wall_seconds: float | None
     paused_seconds: float
     importance: tuple[Importance, ...]

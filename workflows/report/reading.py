@@ -158,6 +158,7 @@ def _region(
         baseline_trial=None if baseline is None else baseline.number,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),
         usd=region.usd,
+        between_usd=region.between_usd,
         wall_seconds=wall,
         paused_seconds=paused,
         importance=importance,

@@ -35,6 +35,7 @@ class RegionSource:
         budget_trials: how many trials the region may spend, failed ones too.
         folder: the region's folder in the run's, where its trials' logs lie; None: nowhere.
         usd: what its jobs cost; None where their nodes have no price.
+        between_usd: of that, jobs that train several trials, while they were at none; likewise.
         in_force: the model that `latest` means; None where there is none.
         previous: an earlier run's model that measured better; None without any.
         holdout: how far the full training's losses are apart, where rows don't explain that.
@@ -61,6 +62,7 @@ class RegionSource:
     unfinished: Mapping[str, TrialState] = field(default_factory=dict)
     folder: Path | None = None
     usd: float | None = None
+    between_usd: float | None = None
     in_force: Path | None = None
     previous: Path | None = None
     holdout: str | None = None

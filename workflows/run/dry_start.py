@@ -14,7 +14,9 @@ from trialfleet import job_files
 from trialfleet.errors import InputError, first_of
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.sampling.seeds import stable_seed
+from trialfleet.sections import bytes_of
 from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -227,7 +229,11 @@ class _Check:
         def progress(line: str) -> None:
             self._progress(f"{order.mode}: {line}")
 
-        return run_job(self._folder, self._place, order.node, self._seconds, progress)
+        ended = run_job(self._folder, self._place, order.node, self._seconds, progress)
+        if ended.code is None:
+            return ended
+        most = bytes_of(self._study.resources.disk)
+        return replace(ended, code=settled(self._place, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
         """What a training told; one that failed is the trainer's."""

@@ -1,6 +1,6 @@
 """Telling trials to stop while they run: the service's looks at their reports.
 
-A trial's courier brings its reports into its folder and takes `stop.json` from there. So a look
+A job's agent brings its trial's reports into its folder and takes `stop.json` from there. So a look
 reads files, asks no daemon of HTCondor, and its decision is one file: a service that is killed
 looks again, and one that was decided on stays so. What it comes to is told by the trial's POST
 script, as any outcome.
@@ -25,7 +25,7 @@ from trialfleet.optimizer.stopping.policy import (
     to_stop,
 )
 from trialfleet.optimizer.stored_trials import is_stopped_early
-from trialfleet.workflows.attempts.outcome import read_order
+from trialfleet.workflows.attempts.outcome import read_stop
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status.progress import read_reports
 
@@ -116,7 +116,7 @@ class EarlyStopping:
         running, told = {}, sum(map(is_stopped_early, trials))
         for node in self._running(slug):
             place = files.trial(node)
-            if read_order(place.stop):
+            if read_stop(place):
                 told += 1
             elif curve := curve_of(read_reports(place.reports, self._metric), self._sign):
                 running[node] = curve
@@ -124,7 +124,8 @@ class EarlyStopping:
         decisions = to_stop(rule, running, complete, begun=len(trials), stopped=told)
         for node, decision in decisions.items():
             place = files.trial(node)
-            job_files.write_json(place.stop, self._order(decision), within=place.root)
+            order = {"trial": node, **self._order(decision)}
+            job_files.write_json(place.stop, order, within=place.node_root)
             log.info("%s: told to stop: %s", node, decision)
 
     def _complete(self, trial: FrozenTrial) -> Complete | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
@@ -12,10 +13,13 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.outcome import Complete, Unpaid
-from trialfleet.workflows.attempts.retries import Attempts
+from trialfleet.workflows.attempts.retries import Attempts, Retries
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
+from trialfleet.workflows.jobs.agent_words import read_said
+from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import inputs_of
+from trialfleet.workflows.plan.trial_files import Turn
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import log_of, note_final_failure, noted_failures, see
@@ -30,7 +34,89 @@ class FinalScripts:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Hand out the best settings."""
+        """Hand out the best settings to a job of their own."""
+        best, place = self._chosen(slug, node), self._folder.region(slug).best
+        if isinstance(best, Reply):
+            return best
+        lane = self._lane_of(place)
+        if lane and lane["done"] and lane["trial"] == best.number:
+            return Reply(EXITS["skip"], f"{node}: trained by {lane['node']}")
+        if self._has_told(place, best):
+            return Reply(EXITS["skip"], f"{node}: trained before its script was cut off")
+        place.by_lane.unlink(missing_ok=True)
+        avoid = node_faults.to_avoid(self._study, noted_failures(place))
+        self._studies.write(slug, node, place, best, "final", avoid)
+        return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
+
+    def _has_told(self, place: TrialFolder, best: Assignment) -> bool:
+        """Whether the last job trained these very settings, and its POST script was killed."""
+        said = read_said(place)
+        if said is None or not said.tells_of(place.root.name) or said.code:
+            return False
+        trial = job_files.read_record(place.trial_json, "trial")["trial"]
+        outcome = self._studies.outcome_of(place, said.code)
+        if trial != best.number or not isinstance(outcome, Complete):
+            return False
+        note_job(place, self._study, failed=False)
+        return job_files.has_files(place.model)
+
+    def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
+        """Hand out the best settings to the job that told a region's last result.
+
+        Its data and its trainer are there. Where it is lost, the node `best` has a job of its own.
+
+        Args:
+            slug: the region's.
+            node: the lane's.
+            turn: the words of the job's agent.
+
+        Returns:
+            Whether there was something to hand out.
+        """
+        files, region = self._folder.region(slug), self._studies.regions[slug]
+        study = self._studies.of(slug)
+        is_last = study.spent() and all(t.state.is_finished() for t in study.trials())
+        lane = self._lane_of(files.best)
+        if not (is_last and region.publishes) or (lane and (lane["done"] or lane["node"] != node)):
+            return False
+        try:
+            best = self._chosen(slug, node)
+        except InputError:  # which the node `best` tells
+            return False
+        if isinstance(best, Reply):
+            return False
+        place = self.place_in_lane(slug, node)
+        write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
+        self._studies.hand_out(slug, region.best, place, best, turn, "final")
+        return True
+
+    def tell_in_lane(self, slug: str, node: str, code: int) -> str:
+        """Note how a full training in a lane's job ended; return that in words."""
+        place = self.place_in_lane(slug, node)
+        outcome = self._studies.outcome_of(place, code)
+        lane = self._lane_of(place)
+        if lane and isinstance(outcome, Complete) and job_files.has_files(place.model):
+            note_job(place, self._study, failed=False)
+            write_json(place.by_lane, {**lane, "done": True})
+            return "trained in full"
+        place.by_lane.unlink(missing_ok=True)
+        if isinstance(outcome, Complete):
+            return self._stop_without_model(slug).message
+        return "the full training is tried again by a job of its own"
+
+    def place_in_lane(self, slug: str, node: str) -> TrialFolder:
+        """Return the folder of a full training that a lane's job has."""
+        files = self._folder.region(slug)
+        return TrialFolder(files.best.root, files.trial(node).node_root)
+
+    def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
+        """What is noted of the lane that has the full training."""
+        if not job_files.size_of(place.by_lane):
+            return None
+        return job_files.read_record(place.by_lane, "node", "trial", "done")
+
+    def _chosen(self, slug: str, node: str) -> Assignment | Reply:
+        """A region's best settings, to be trained now; or why not."""
         best = self._best_of(slug)
         if isinstance(best, Reply):
             return best
@@ -50,9 +136,7 @@ class FinalScripts:
         self._studies.go_on(slug)
         files.verdict.unlink(missing_ok=True)  # of a training before this one
         files.best.trained_on.unlink(missing_ok=True)
-        avoid = node_faults.to_avoid(self._study, noted_failures(files.best))
-        self._studies.write(slug, node, files.best, best, "final", avoid)
-        return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
+        return best
 
     def tell(
         self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
@@ -64,8 +148,7 @@ class FinalScripts:
         outcome = self._studies.outcome_of(place, int(return_code))
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not job_files.has_files(place.model):
-            write_json(self._folder.no_model, {"region": slug})
-            return self._studies.stop(slug, NO_MODEL)
+            return self._stop_without_model(slug)
         if isinstance(outcome, Complete):
             return Reply(EXITS["done"], f"{node}: trained in full")
         if isinstance(outcome, Unpaid):
@@ -76,7 +159,7 @@ class FinalScripts:
         noted = note_final_failure(
             place, node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)
         )
-        if not attempts.over(outcome, noted, retry, most):
+        if not attempts.over(outcome, noted, Retries(int(retry), int(most))):
             return attempts.try_again(node, outcome, noted)
         words = f"the full training of the best settings failed: {outcome.error}"
         return self._studies.stop(slug, f"{words}{see(log_of(place))}")
@@ -121,6 +204,11 @@ class FinalScripts:
         for place in inputs_of(self._study, self._folder, self._studies.regions[slug].name):
             if not place.startswith(URL_PREFIXES):
                 Path(place).stat()
+
+    def _stop_without_model(self, slug: str) -> Reply:
+        """End a region whose full training left no model: another would leave none, too."""
+        write_json(self._folder.no_model, {"region": slug})
+        return self._studies.stop(slug, NO_MODEL)
 
     def _stop_unpaid(self, slug: str, reason: str) -> Reply:
         return self._studies.stop(slug, f"the best settings are not trained in full: {reason}")

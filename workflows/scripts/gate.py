@@ -17,6 +17,8 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.client import FULL
+from trialfleet.sections import bytes_of
+from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import (
     Failed,
     Unpaid,
@@ -114,8 +116,9 @@ def outcome_of_measurement(
         place: the gate's folder, with what the job left.
         return_code: as `outcome.outcome_of` has it.
     """
-    if return_code != 0:
-        outcome = outcome_of(place, return_code, frozen.study.objective.metric, frozen.places)
+    code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
+    if code != 0:
+        outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
         assert isinstance(outcome, Failed | Unpaid), "a job that failed isn't complete"
         return outcome
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.outcome import Failed
-from trialfleet.workflows.attempts.retries import Attempts
+from trialfleet.workflows.attempts.retries import Attempts, Retries
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts import gate
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
@@ -45,7 +45,7 @@ class GateScripts:
                 error=outcome.error,
                 **attempts.kept(outcome),
             )
-            if not attempts.over(outcome, noted, retry, most):
+            if not attempts.over(outcome, noted, Retries(int(retry), int(most))):
                 return attempts.try_again(node, outcome, noted)
         why = gate.keep(self._studies.frozen, files, outcome)
         return Reply(EXITS["done"], f"{node}: the model in force is kept: {why}")

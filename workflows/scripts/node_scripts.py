@@ -20,8 +20,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from trialfleet import nodes
 from trialfleet.errors import OptimizerError
-from trialfleet.files import write_json
+from trialfleet.files import write_atomic, write_json
+from trialfleet.nodes.job import archive
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.ownership import Owner
 from trialfleet.optimizer.sampling.startup import first_led
@@ -43,22 +45,26 @@ from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import note_changes
+from trialfleet.workflows.plan.run_texts import agent_text
 from trialfleet.workflows.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.scripts.region_studies import NotTaken, RegionStudies
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts
+from trialfleet.workflows.scripts.turns import Turns
 from trialfleet.workflows.status.causes import see
 from trialfleet.workflows.status.states import RunState, stage_of
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.status.storage import not_ours, ownership_of
 from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
 
 # A service that nobody has asked anything for so long belongs to a run that is over.
 IDLE_SECONDS = 900.0
 # What begins something new waits while the disk is nearly full: HTCondor must be able to write its
 # logs to the end of what runs.
-_BEGINNINGS = {"begin", "ask", "ask-best", "ask-gate"}
+_ASKS = {"ask", "ask-best", "ask-gate"}
+_BEGINNINGS = {"begin", *_ASKS}
 _ENDS_OF_JOBS = {"tell", "tell-best", "tell-gate"}
 _OF_REGION = {"begin", "end"}  # their node is the region's, in the whole run's graph
 
@@ -109,6 +115,7 @@ class NodeScripts:
 
     def __init__(self, folder: RunFolder) -> None:
         frozen = load_frozen(folder.study)
+        _bring_agent(folder, frozen.study)
         self._folder = folder
         self._frozen = frozen
         self._studies = RegionStudies(folder, frozen)
@@ -117,6 +124,8 @@ class NodeScripts:
         self._stopping = EarlyStopping(self._studies)
         self._warm = not self._model_leads()  # what no trial follows need not be loaded
         trials, self._final = TrialScripts(self._studies), FinalScripts(self._studies)
+        self._turns = Turns(self._studies, trials, self._final, self._why_wait)
+        self._turns.watch_all()
         gate = GateScripts(self._studies)
         self._operations: dict[str, Callable[..., Reply]] = {
             "begin": self._begin,
@@ -154,16 +163,24 @@ class NodeScripts:
         return reply
 
     def _reply(self, operation: str, arguments: list[str]) -> Reply:
-        if operation in _BEGINNINGS and (free := free_bytes(self._folder.root)) < RESERVE:
-            space = (
-                f"{free >> 20} MB are free, less than the {RESERVE >> 20} MB for HTCondor's logs"
-            )
-            return Reply(EXITS["defer"], f"no space for {' '.join(arguments)}: {space}")
+        if operation in _BEGINNINGS and (space := self._why_wait()):
+            return Reply(EXITS["defer"], f"{' '.join(arguments)}: {space}")
         if owner := self._other_owner():
             return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
         if operation in _ENDS_OF_JOBS:
             note_changes(self._folder, arguments[0])
-        return self._operations[operation](*arguments)
+            self._turns.forget(*arguments[:2])
+        reply = self._operations[operation](*arguments)
+        if operation in _ASKS and reply.exit_code == EXITS["done"]:
+            self._turns.watch(*arguments[:2])
+        return reply
+
+    def _why_wait(self) -> str | None:
+        """Why nothing new may begin for now, if so."""
+        if (free := free_bytes(self._folder.root)) >= RESERVE:
+            return None
+        most = f"less than the {RESERVE >> 20} MB for HTCondor's logs"
+        return f"no space: {free >> 20} MB are free, {most}"
 
     def idle(self) -> bool:
         """Get ready for the next ask, then look at the reports of trials, a region at a time.
@@ -174,17 +191,29 @@ class NodeScripts:
             warm_up(self._frozen.study.sampler)
             self._warm = True
             return True
+        if self._turns.due() and not self._other_owner():
+            self._turns.catch_up()
         if self._studies.ask_ahead():
             return True
         return self._stopping.due() and not self._other_owner() and self._stopping.look()
 
     def due(self) -> bool:
         """Whether it is time to look at the trials' reports."""
-        return self._stopping.due()
+        return self._stopping.due() or self._turns.due()
+
+    @property
+    def descriptor(self) -> int:
+        """The file that can be read once a job has said something."""
+        return self._turns.descriptor
+
+    def noticed(self) -> None:
+        """Answer the jobs that have said something."""
+        if not self._other_owner():
+            self._turns.noticed()
 
     def is_watching(self) -> bool:
-        """Whether trials report: they may have to be told to stop."""
-        return self._stopping.is_watching()
+        """Whether trials report, which may have to be told to stop; or jobs want other trials."""
+        return self._stopping.is_watching() or self._turns.is_listening()
 
     def _model_leads(self) -> bool:
         study = self._frozen.study
@@ -252,6 +281,16 @@ class NodeScripts:
             self._studies.forget()
             self._owner = owner
         return None if self._ownership.is_ours(owner) else owner
+
+
+def _bring_agent(folder: RunFolder, study: Study) -> None:
+    """Give a run that an earlier release planned what its next jobs begin with.
+
+    Its jobs that are in the queue begin with what that release gave them.
+    """
+    if not folder.agent.exists():
+        archive.build(folder.code / nodes.AGENT)
+        write_atomic(folder.agent, agent_text(study), mode=0o755)
 
 
 def main() -> None:

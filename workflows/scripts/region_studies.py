@@ -10,6 +10,7 @@ from trialfleet.optimizer.region_types import Assignment, RegionSettings
 from trialfleet.optimizer.sampling.former import FormerTasks, read_former
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
+from trialfleet.sections import bytes_of
 from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import (
@@ -22,7 +23,7 @@ from trialfleet.workflows.attempts.outcome import (
 )
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import TrialOrder, Turn, hand_out, write_job, write_trial
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.storage import check_not_emptied, storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -109,8 +110,54 @@ class RegionStudies:
             mode: which of the two it is.
             avoid: machines where attempts at it failed before.
         """
+        order = self._order(slug, node, answer, mode, avoid)
+        write_trial(self.frozen.run, self.study, self.folder, place, order)
+
+    def write_job(self, slug: str, node: str, avoid: tuple[str, ...]) -> None:
+        """Write the files of a lane's job, whose agent asks for its trials.
+
+        Args:
+            slug: the region's.
+            node: the lane's.
+            avoid: machines where attempts at the trial that it goes on with failed.
+        """
+        any_trial = Assignment(number=0, params={}, seed=0, baseline=False)
+        order = self._order(slug, node, any_trial, "tune", avoid)
+        place = self.folder.region(slug).trial(node)
+        write_job(self.frozen.run, self.study, self.folder, place, order)
+
+    def hand_out(
+        self,
+        slug: str,
+        node: str,
+        place: TrialFolder,
+        answer: Assignment,
+        turn: Turn,
+        mode: Literal["tune", "final"] = "tune",
+    ) -> None:
+        """Have the agent of a job train a trial, or the best settings in full.
+
+        Args:
+            slug: the region's.
+            node: the trial's name.
+            place: its folder.
+            answer: what is to be trained.
+            turn: the agent's words that this answers.
+            mode: which of the two it is.
+        """
+        order = self._order(slug, node, answer, mode)
+        hand_out(self.frozen.run, self.study, self.folder, place, order, turn)
+
+    def _order(
+        self,
+        slug: str,
+        node: str,
+        answer: Assignment,
+        mode: Literal["tune", "final"],
+        avoid: tuple[str, ...] = (),
+    ) -> TrialOrder:
         day = self.frozen.day
-        order = TrialOrder(
+        return TrialOrder(
             region=self.regions[slug].name,
             node=node,
             trial=answer.number,
@@ -120,13 +167,15 @@ class RegionStudies:
             avoid=avoid,
             until=day.deadline if day and mode == "tune" else None,
         )
-        write_trial(self.frozen.run, self.study, self.folder, place, order)
 
     def outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
-        """Return the outcome of an attempt whose job ended so, as DAGMan tells it."""
-        return outcome_of(
-            place, settled(place, code), self.study.objective.metric, self.frozen.places
-        )
+        """Return the outcome of an attempt that ended so, as `settled` has it."""
+        code = self.settled(place, code)
+        return outcome_of(place, code, self.study.objective.metric, self.frozen.places)
+
+    def settled(self, place: TrialFolder, code: int) -> int:
+        """Return the code by which an attempt is judged, with what it left in its place."""
+        return settled(place, code, bytes_of(self.study.resources.disk))
 
     def over(self) -> str | None:
         """Why no trial may begin any more, if so: nothing pays for it, or the day is over."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from optuna.trial import TrialState
 
-from trialfleet.optimizer.region_types import AlreadyTold, Spent, Stopped
+from trialfleet.optimizer.region_types import AlreadyTold, Assignment, Spent, Stopped
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.giving_up import why_give_up
 from trialfleet.workflows.attempts.job_record import execution_of
 from trialfleet.workflows.attempts.outcome import (
+    EXIT_UNANSWERED,
     EXIT_UNTRAINABLE,
     JOB_REMOVED,
     Complete,
@@ -19,14 +22,26 @@ from trialfleet.workflows.attempts.outcome import (
     Unpaid,
     told_to_stop,
 )
-from trialfleet.workflows.attempts.retries import Attempts
+from trialfleet.workflows.attempts.retries import Attempts, Retries
+from trialfleet.workflows.jobs.agent_words import Order, Said, read_order, read_said
+from trialfleet.workflows.jobs.job_log import last_job
+from trialfleet.workflows.jobs.marks import note_end
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.budgets import Budgets
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.region_state import GAVE_UP
+from trialfleet.workflows.status.region_state import GAVE_UP, noted
 from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.trial_names import is_lane, is_trial, range_of
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A trial that is to be trained now, by its name."""
+
+    name: str
+    answer: Assignment
 
 
 class TrialScripts:
@@ -38,62 +53,185 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Choose a trial's parameters and write its files."""
+        """Choose the parameters of the trial that a node's job begins with, and write its files."""
+        self._settle(slug, node)
+        if is_lane(node):
+            return self._ask_lane(slug, node)
+        chosen = self.choose(slug, node)
+        if isinstance(chosen, Reply):
+            return chosen
+        avoid = node_faults.to_avoid(self._study, self._studies.of(slug).failures(chosen.name))
+        place = self._folder.region(slug).trial(chosen.name)
+        self._studies.write(slug, chosen.name, place, chosen.answer, "tune", avoid)
+        what = f"trial {chosen.answer.number}: {chosen.answer.params}"
+        return Reply(EXITS["done"], f"{chosen.name}: {what}")
+
+    def _ask_lane(self, slug: str, node: str) -> Reply:
+        """Write the files of a lane's job, unless there is nothing for it to train."""
         study = self._studies.of(slug)
-        place = self._folder.region(slug).trial(node)
-        if self._was_told(slug, node, place):  # and its job was lost
-            return Reply(EXITS["skip"], f"{node}: stopped early")
+        name = self._under_way(slug, node)
         if over := self._studies.over():
-            study.give_up(node, reason=over)  # it was asked before, and its job is lost
+            if name:
+                study.give_up(name, reason=over)
             return Reply(EXITS["skip"], f"{node}: skipped: {over}")
-        answer = study.ask(node, lambda: self._budgets.why_spent(slug))
-        if isinstance(answer, AlreadyTold):  # DAGMan was lost after the study had been told
-            return Reply(EXITS["skip"], f"{node}: trial {answer.number} is finished")
+        if stopped := study.stopped():
+            return self._studies.stop(slug, stopped.reason)
+        if name is None and (why := self._why_none(slug, node)):
+            return Reply(EXITS["skip"], f"{node}: skipped: {why}")
+        self._studies.go_on(slug)
+        avoid = node_faults.to_avoid(self._study, study.failures(name)) if name else ()
+        self._studies.write_job(slug, node, avoid)
+        return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
+
+    def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
+        """The first trial of a node that is asked and not told, nor told to stop."""
+        name = self.unfinished(slug, node, beside)
+        return None if name and self._was_told(slug, name) else name
+
+    def _why_none(self, slug: str, node: str) -> str | None:
+        """Why no other trial of a node may begin, if so."""
+        study, region = self._studies.of(slug), self._studies.regions[slug]
+        if region.next_trial(node, study.nodes()) is None:
+            return "all of its trials are finished"
+        spent = study.spent()
+        return spent.reason if spent else self._budgets.why_spent(slug)
+
+    def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
+        """Return the trial that a node's job is to train now, or why it trains none.
+
+        Args:
+            slug: the region's.
+            node: the DAG node.
+            beside: a trial of the node that has ended, and is yet to be told.
+        """
+        study = self._studies.of(slug)
+        name = self._under_way(slug, node, beside)
+        if over := self._studies.over():
+            if name:  # it was asked before, and its job is lost
+                study.give_up(name, reason=over)
+            return Reply(EXITS["skip"], f"{node}: skipped: {over}")
+        name = name or self._studies.regions[slug].next_trial(node, study.nodes())
+        if name is None:
+            return Reply(EXITS["skip"], f"{node}: all of its trials are finished")
+        answer = study.ask(name, lambda: self._budgets.why_spent(slug))
+        if isinstance(answer, AlreadyTold):
+            return Reply(EXITS["skip"], f"{name}: trial {answer.number} is finished")
         if isinstance(answer, Spent):
             return Reply(EXITS["skip"], f"{node}: skipped: {answer.reason}")
         if isinstance(answer, Stopped):
             return self._studies.stop(slug, answer.reason)
         if not study.stopped():
             self._studies.go_on(slug)
-        avoid = node_faults.to_avoid(self._study, study.failures(node))
-        self._studies.write(slug, node, place, answer, "tune", avoid)
-        return Reply(EXITS["done"], f"{node}: trial {answer.number}: {answer.params}")
+        return Chosen(name, answer)
 
     def tell(
         self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
     ) -> Reply:
-        """Judge an attempt, tell the study, say whether to try again."""
+        """Judge what a node's job left untold; say whether another job follows."""
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
-        place = self._folder.region(slug).trial(node)
-        outcome = self._outcome_of(place, int(return_code))
+        name = self.unfinished(slug, node) or (node if is_trial(node) else None)
+        if name is None and not self._began(slug, node, int(return_code)):
+            chosen = self.choose(slug, node)  # whose job it was to be: its error counts
+            name = chosen.name if isinstance(chosen, Chosen) else None
+        if name is None:
+            return self._after(slug, node)
+        place, retries = self._folder.region(slug).trial(name), Retries(int(retry), int(most))
+        said, order = read_said(place), read_order(place)
+        if order and order.code and said and said.tells_of(name) and order.turn == said.turn:
+            return self._try_again(slug, name, order, is_last=retries.so_far >= retries.most)
+        if place.is_shared and int(return_code) == EXIT_UNANSWERED:
+            self._settle(slug, node)
+            return Reply(EXITS["retry"], f"{node}: its job had no answer, and another one goes on")
+        if said and said.tells_of(name):
+            note_told(place, said)
+        job = last_job(place.log) if place.is_shared else ""
+        reply = self.judge(slug, name, int(return_code), job, retries)
+        is_done = reply.exit_code == EXITS["done"]
+        return self._after(slug, node) if is_done and place.is_shared else reply
+
+    def _settle(self, slug: str, node: str) -> None:
+        """Tell of a trial whose end its agent told when nobody listened, and whose job is lost."""
+        name = self.unfinished(slug, node)
+        place = self._folder.region(slug).trial(name or node)
+        said = read_said(place)
+        if name and said and said.tells_of(name):
+            note_told(place, said)
+            self.judge(slug, name, said.code, said.job)
+
+    def judge(
+        self, slug: str, name: str, code: int, job: str, retries: Retries | None = None
+    ) -> Reply:
+        """Tell the study how an attempt at a trial ended.
+
+        Args:
+            slug: the region's.
+            name: the trial's.
+            code: with which it ended, or its job.
+            job: the HTCondor job, such as 12.0; empty where each trial has its own.
+            retries: how often DAGMan has tried its node, where the job is over.
+
+        Returns:
+            done: the trial is told; retry: another attempt is to follow; stop: the region ends.
+        """
+        place = self._folder.region(slug).trial(name)
+        code = self._studies.settled(place, code)
+        outcome = self._outcome_of(place, code)
+        attempt = self._attempt(slug, name, place, retries)
         failed = not isinstance(outcome, Complete | StoppedEarly)
-        execution = execution_of(place, self._study, int(retry) + 1, failed=failed)
+        execution = execution_of(place, self._study, attempt, failed=failed)
         if isinstance(outcome, Unpaid):
-            return self._give_up(slug, node, outcome, execution)
+            return self._give_up(slug, name, outcome, execution)
         if isinstance(outcome, Complete):
-            return self._tell_complete(slug, node, outcome, execution)
+            return self._tell_complete(slug, name, outcome, execution)
         if isinstance(outcome, StoppedEarly):
-            return self._tell_stopped(slug, node, outcome, execution)
+            return self._tell_stopped(slug, name, outcome, execution)
         study = self._studies.of(slug)
-        if over := self._never_began(int(return_code), execution):
-            study.give_up(node, reason=over, **execution)
-            return Reply(EXITS["done"], f"{node}: given up: {over}")
+        if over := self._never_began(code, execution):
+            study.give_up(name, reason=over, **execution)
+            return Reply(EXITS["done"], f"{name}: given up: {over}")
         attempts = Attempts(place, self._study)
-        outcome = attempts.with_machine(outcome, study.failures(node))
-        noted = study.note_failure(
-            node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)
-        )
-        is_last = attempts.over(outcome, noted, retry, most)
+        outcome = attempts.with_machine(outcome, study.failures(name))
+        more = attempts.kept(outcome) | ({"job": job} if job else {})
+        noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
+        is_last = attempts.over(outcome, noted, retries)
         if is_last:
-            study.tell_failed(node, error=outcome.error, **execution)
+            study.tell_failed(name, error=outcome.error, **execution)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if why := self._why_give_up(slug, never_began=outcome.never_began):
             return self._studies.stop(slug, why)
         if not is_last:
-            return attempts.try_again(node, outcome, noted)
-        return Reply(EXITS["done"], f"{node}: failed for good: {outcome.error}")
+            return attempts.try_again(name, outcome, noted)
+        return Reply(EXITS["done"], f"{name}: failed for good: {outcome.error}")
+
+    def _attempt(self, slug: str, name: str, place: TrialFolder, retries: Retries | None) -> int:
+        """The number of the attempt that ended."""
+        if retries and not place.is_shared:
+            return retries.so_far + 1
+        return len(self._studies.of(slug).failures(name)) + 1
+
+    def _try_again(self, slug: str, name: str, order: Order, *, is_last: bool) -> Reply:
+        """Answer for a job whose agent was told of its trial's failure, and left."""
+        if is_last:  # DAGMan has no other job for it
+            self._studies.of(slug).tell_failed(name, error=order.why)
+            return Reply(EXITS["done"], f"{name}: failed for good: {order.why}")
+        return Reply(EXITS["retry"], order.why)
+
+    def _after(self, slug: str, node: str) -> Reply:
+        """Say whether a node whose trials are all told gets another job."""
+        study, files = self._studies.of(slug), self._folder.region(slug)
+        if stopped := study.stopped():
+            return self._studies.stop(slug, stopped.reason)
+        if files.stopped.exists():
+            return self._studies.stop(slug, noted(files.stopped, "reason") or "")
+        if self._studies.over() or self._why_none(slug, node):
+            return Reply(EXITS["done"], f"{node}: its trials are told")
+        return Reply(EXITS["retry"], f"{node}: goes on in another job")
+
+    def _began(self, slug: str, node: str, code: int) -> bool:
+        """Whether a lane's job came to the point where its agent asks."""
+        return code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
 
     def _outcome_of(
         self, place: TrialFolder, code: int
@@ -108,10 +246,20 @@ class TrialScripts:
             return outcome
         return self._told_to_stop(place) or outcome
 
-    def _is_running(self, slug: str, node: str) -> bool:
+    def is_told(self, slug: str, name: str) -> bool:
+        """Return whether a trial is finished in the study."""
         trials = self._studies.of(slug).trials()
-        running = [trial for trial in trials if trial.state == TrialState.RUNNING]
-        return any(trial.user_attrs.get("node") == node for trial in running)
+        return any(t.state.is_finished() and t.user_attrs["node"] == name for t in trials)
+
+    def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
+        """The first trial of a node that is asked and not told."""
+        running = (
+            str(trial.user_attrs["node"])
+            for trial in self._studies.of(slug).trials()
+            if trial.state == TrialState.RUNNING
+        )
+        own = range_of(node)
+        return next((name for name in running if own.has(name) and name != beside), None)
 
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
         if self._study.early_stopping is None:
@@ -160,12 +308,13 @@ class TrialScripts:
         metric = self._study.objective.metric
         return Reply(EXITS["done"], f"{node}: {metric} = {outcome.metrics[metric]:.6g}")
 
-    def _was_told(self, slug: str, node: str, place: TrialFolder) -> bool:
+    def _was_told(self, slug: str, name: str) -> bool:
         """Tell the study of a trial that has an order to stop, whatever became of its job."""
+        place = self._folder.region(slug).trial(name)
         outcome = self._told_to_stop(place)
-        if outcome is None or not self._is_running(slug, node):
+        if outcome is None:
             return False
-        self._tell_stopped(slug, node, outcome, execution_of(place, self._study, 1, failed=False))
+        self._tell_stopped(slug, name, outcome, execution_of(place, self._study, 1, failed=False))
         return True
 
     def _tell_stopped(
@@ -187,3 +336,15 @@ class TrialScripts:
             f"{node}: stopped early at step {order.get('step')}: "
             f"{metric} = {order['predicted']:.6g} predicted",
         )
+
+
+def note_told(place: TrialFolder, said: Said) -> None:
+    """Note in the job's log that a trial has ended, as its agent told."""
+    note_end(
+        place,
+        said.job,
+        place.said.stat().st_mtime,
+        code=said.code,
+        cpu_seconds=said.cpu_seconds,
+        memory_mb=said.memory_mb,
+    )

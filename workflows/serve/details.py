@@ -94,7 +94,7 @@ class ModelRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPage:
-    """A trial, or a full training: its settings, and the ends of its logs."""
+    """A trial, a full training, or a node of several trials: settings, and the ends of its logs."""
 
     node: str
     region: str
@@ -257,15 +257,16 @@ def _moment(moment: datetime | None) -> str:
 
 
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
-    """Return a trial of a region, or its full training; None where it has no such node."""
+    """Return a trial of a region, or one of its nodes; None where it has none of this name."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
     ends = {graph.best: files.best, graph.gate: files.gate}
-    if node not in {*graph.trial_nodes, *ends}:  # nothing else of an address becomes a path
-        return None
-    place = ends.get(node) or files.trial(node)
     status = snapshot.look.status
     region = next(each for each in status.regions if each.slug == slug)
     trials = snapshot.look.trials.get(region.name, ())
+    known = {str(each.user_attrs.get("node")) for each in trials}
+    if node not in {*known, *graph.trial_nodes, *ends}:  # nothing else of an address becomes a path
+        return None
+    place = ends.get(node) or files.trial(node)
     trial = next((each for each in trials if each.user_attrs.get("node") == node), None)
     params = _params(trial) if trial else _params_in(place)
     metrics = trial.user_attrs.get("metrics") if trial else _metrics_in(place)
@@ -301,6 +302,7 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
     for title, file in (
         ("Standard error", place.err),
         ("Standard output", place.out),
+        ("Output of the job's agent", place.agent_log),
         ("HTCondor's log of the job", place.log),
     ):
         text, left_out = job_files.tail(file, _LOG_BYTES)

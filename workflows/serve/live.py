@@ -19,7 +19,7 @@ from typing import Any
 from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool.connection import connect, local_schedd, use
-from trialfleet.workflows.dagman.job_queue import STEP, VALUE, of_run
+from trialfleet.workflows.dagman.job_queue import AT, STEP, VALUE, of_run
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.serve.champions import Champions
@@ -95,7 +95,7 @@ class _Queue:
             use(connect())
         import htcondor2
 
-        wanted = ["ClusterId", "JobStatus", STEP, VALUE]
+        wanted = ["ClusterId", "JobStatus", AT, STEP, VALUE]
         try:
             self.schedd = self.schedd or local_schedd()
             ads = self.schedd.query(constraint=of_run(self.folder), projection=wanted)

@@ -22,6 +22,7 @@ from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.causes import failed_attempts
 from trialfleet.workflows.status.states import TrialState, trial_state
+from trialfleet.workflows.trial_names import range_of
 
 WIDTH = 1000  # units of a strip, however many pixels that is
 LANE = 6  # units of a lane's height, the gap below it included
@@ -190,7 +191,7 @@ def _jobs_of(
 ) -> tuple[_Job, ...]:
     """The times at which a trial ran: several where it was evicted, or stopped and resumed."""
     node = str(trial.user_attrs.get("node"))
-    lane = _lanes(region).get(node)
+    lane = _lanes(region).get(range_of(node).lane)
     if lane is None:
         return ()
     unfinished = snapshot.look.unfinished.get(region.name, {})
@@ -222,8 +223,8 @@ def _until(snapshot: Snapshot) -> Callable[[StoredTrial], float]:
 
 @lru_cache(maxsize=1024)
 def _lanes(region: RegionGraph) -> dict[str, int]:
-    """The lane of each trial's node."""
-    return {node: at for at, lane in enumerate(region.lanes) for node in lane}
+    """The place of each lane, by its name."""
+    return {range_of(lane[0]).lane: at for at, lane in enumerate(region.lanes)}
 
 
 def _ends(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialfleet import job_files
@@ -12,7 +12,8 @@ from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB, cost, slot_price
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.jobs.job_log import Stay, read_stays, stays_of, total
+from trialfleet.workflows.jobs.current import best_in, best_place, lane_of_best, shared_nodes
+from trialfleet.workflows.jobs.job_log import Stay, read_between, read_stays, stays_of, total
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.record_shapes import JobNotes
 from trialfleet.workflows.study.spec import Study
@@ -27,22 +28,53 @@ def region_usd(
     queued: QueuedRun | None,
     study: Study,
 ) -> float | None:
-    """Return what a region has cost so far, without a look at any log; None without any price.
+    """Return what a region has cost so far; None without any price.
+
+    Only of jobs that train several trials the logs are looked at.
 
     Args:
         files: the region's.
-        trials: its trials; what those that aren't told cost in former attempts is missing.
+        trials: its trials; what those that aren't told cost in former attempts is missing, where
+            their jobs train no others.
         queued: what the job queue says of the run; None if it is out of reach.
         study: the run's.
     """
+    shared = shared_nodes(files)
+    trials = list(trials)
     jobs = [trial.user_attrs.get("job") or {} for trial in trials]
-    jobs += [noted_job(place) for place in (files.best, files.gate)]
+    jobs += [noted_job(place) for place in ((files.gate,) if shared else (files.best, files.gate))]
     recorded = [usd for job in jobs if (usd := job.get("usd")) is not None]
     running = queued.running_ads if queued else ()
-    own = [ad for ad in running if ad.get("TrialfleetRegion") == files.root.name]
-    so_far = (_so_far(ad, study.usd_per_hour) for ad in own)
+    own = [
+        ad
+        for ad in running
+        if ad.get("TrialfleetRegion") == files.root.name and ad["TrialfleetNode"] not in shared
+    ]
+    so_far = [_so_far(ad, study.usd_per_hour) for ad in own]
+    if shared:
+        so_far += _of_shared(files, trials, queued.running if queued else (), study)
     known = [*recorded, *(usd for usd in so_far if usd is not None)]
     return sum(known) if known else None
+
+
+def _of_shared(
+    files: RegionFolder, trials: Iterable[StoredTrial], running: Container[str], study: Study
+) -> list[float | None]:
+    """What of the jobs that train several trials isn't noted with a trial, by their logs."""
+    now, stays = time.time(), []
+    for trial in trials:
+        place = files.trial(str(trial.user_attrs.get("node")))
+        if place.is_shared and not trial.user_attrs.get("job"):
+            stays += trial_stays(files, trial, study, _if_runs(place, running, now))
+    for node in shared_nodes(files):
+        place = files.trial(node)
+        stays += read_between(place.log, study.usd_per_hour, now=_if_runs(place, running, now))
+    stays += best_stays(files, study, _if_runs(best_place(files), running, now))
+    return [stay.usd for stay in stays]
+
+
+def _if_runs(place: TrialFolder, running: Container[str], now: float) -> float | None:
+    return now if place.node_root.name in running else None
 
 
 def _so_far(ad: Mapping[str, Any], price: float | None) -> float | None:
@@ -77,8 +109,9 @@ def region_spending(
         now: until when those execute that may do so still; None: none does.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
-    full = place_stays(files.best, study, None if files.is_done else now)
+    full = best_stays(files, study, None if files.is_done else now)
     gate = place_stays(files.gate, study, None if files.is_done else now)
+    between = between_stays(files, study, now)
     return Spending(
         trials=tuple(
             usd
@@ -90,7 +123,7 @@ def region_spending(
         ),
         full=total(full) if full else None,
         full_is_over=files.is_done or files.stopped.exists() or not study.publishes,
-        others=total(gate) or 0.0,
+        others=(total(gate) or 0.0) + (total(between) or 0.0),
     )
 
 
@@ -108,13 +141,38 @@ def trial_stays(
     is_over = trial.state.is_finished()
     if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):
         return noted
-    log = files.trial(str(trial.user_attrs["node"])).log
+    place = files.trial(str(trial.user_attrs["node"]))
     failed = is_over and trial.state.name != "COMPLETE"
-    return read_stays(log, study.usd_per_hour, failed=failed, now=None if is_over else now)
+    return read_stays(place, study.usd_per_hour, failed=failed, now=None if is_over else now)
+
+
+def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
+    """Return when jobs that train several trials were at none; arguments as above.
+
+    With the stays of their trials that is all that these jobs are to be paid for.
+    """
+    until = None if files.is_done else now
+    logs = (files.trial(node).log for node in shared_nodes(files))
+    return [stay for log in logs for stay in read_between(log, study.usd_per_hour, now=until)]
+
+
+def best_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
+    """Return the executions of a full training: in a lane's job, in one of its own, or in both.
+
+    Arguments as above.
+    """
+    nodes, lane = shared_nodes(files), lane_of_best(files)
+    if not nodes:
+        return place_stays(files.best, study, now)
+    found = read_stays(files.best, study.usd_per_hour, now=now)
+    for node in nodes:
+        in_vain = node != lane  # it failed there, and was tried again
+        found += read_stays(best_in(files, node), study.usd_per_hour, failed=in_vain, now=now)
+    return sorted(found, key=lambda stay: stay.began) or stays_of(noted_job(files.best))
 
 
 def place_stays(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
     """Return the executions of a full training, or of a gate's job; arguments as above."""
     if now is None and (noted := stays_of(noted_job(place))):
         return noted
-    return read_stays(place.log, study.usd_per_hour, now=now)
+    return read_stays(place, study.usd_per_hour, now=now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from trialfleet.files import read_record
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.jobs.current import current_trial
 from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
@@ -40,15 +42,32 @@ _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody rem
 
 
 def unfinished_of(
-    trials: list[StoredTrial], state: RunState, queued: QueuedRun | None
+    files: RegionFolder,
+    region: RegionGraph,
+    trials: list[StoredTrial],
+    state: RunState,
+    queued: QueuedRun | None,
 ) -> dict[str, TrialState]:
-    """Return the words for a region's trials that are asked and not told, by their nodes."""
+    """Return the words for a region's trials that are asked and not told, by their names."""
     running = queued.running if queued else frozenset()
     held = {job.node for job in queued.held} if queued else set()
-    nodes = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]
-    return {
-        node: unfinished_state(state, running=node in running, held=node in held) for node in nodes
-    }
+    names = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]
+    found = {}
+    for name in names:
+        node = region.node_of(name) or name
+        is_current = current_trial(files, node, names) == name
+        found[name] = unfinished_state(
+            state, running=is_current and node in running, held=is_current and node in held
+        )
+    return found
+
+
+def jobs_without_trial(
+    region: RegionGraph, unfinished: Iterable[str], queued: QueuedRun | None
+) -> int:
+    """Return how many of a region's jobs wait for a slot to ask there what they are to train."""
+    idle = queued.idle.intersection(region.trial_nodes) if queued else frozenset()
+    return len(idle - {region.node_of(name) for name in unfinished})
 
 
 def state_of(

@@ -29,9 +29,10 @@ class RegionStatus:
         failed: trials that failed for good.
         stopped_early: trials that were told to stop, as they would not have been the best.
         pruned: trials that were given up through no fault of their own.
-        running: trials whose job runs now.
+        running: trials whose job runs now, and is at them.
         running_trials: how far each has come, and the full training where that runs.
-        queued: trials whose job waits for a slot, or whose parameters are just chosen.
+        queued: trials whose job waits for a slot, or whose parameters are just chosen, and jobs
+            that wait for a slot and ask there what they are to train.
         on_hold: trials whose job is on hold.
         interrupted: trials that ran when the run ended; `resume` trains them again.
         budget: trials that the region may run.

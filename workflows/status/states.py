@@ -133,8 +133,8 @@ def trial_state(
 
     Args:
         optuna: the name of its state in the study.
-        node: the DAG node that runs it.
-        unfinished: what `unfinished_state` says of the region's nodes.
+        node: its name.
+        unfinished: what `unfinished_state` says of the region's trials.
         stopped_early: whether it was told to stop, as `is_stopped_early` says.
     """
     if stopped_early:

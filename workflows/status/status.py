@@ -43,6 +43,7 @@ from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.region_state import (
     gate_of,
     gave_up,
+    jobs_without_trial,
     noted,
     phase_of,
     reason_of,
@@ -68,7 +69,7 @@ class Look:
 
     Attributes:
         status: where it stands.
-        unfinished: the words for trials that are asked and not told: by region, then by node.
+        unfinished: the words for trials that are asked and not told: by region, then by name.
         trials: all of its trials, by region.
     """
 
@@ -115,7 +116,13 @@ class StatusReader:
         log, all_trials = self._folder.dag_files.log, chain.from_iterable(trials.values())
         pauses = pauses_so_far(log, all_trials) if is_running else ()
         unfinished = {
-            region.name: unfinished_of(trials[region.name], states[region.slug], queued)
+            region.name: unfinished_of(
+                self._folder.region(region.slug),
+                region,
+                trials[region.name],
+                states[region.slug],
+                queued,
+            )
             for region in self._graph.regions
         }
         regions = tuple(
@@ -292,7 +299,7 @@ class StatusReader:
             pruned=pruned,
             stopped_early=stopped_early,
             running=count[TrialState.RUNNING],
-            queued=count[TrialState.QUEUED],
+            queued=count[TrialState.QUEUED] + jobs_without_trial(region, unfinished, queued),
             on_hold=count[TrialState.HELD],
             interrupted=count[TrialState.INTERRUPTED],
             budget=region.trials,
@@ -309,7 +316,7 @@ class StatusReader:
             drift=noted(files.published, "drift"),
             holdout=self._holdout(files) if published else None,
             changed=noted(files.changed, "reason"),
-            running_trials=running_trials(files, region, queued, self._metric),
+            running_trials=running_trials(files, region, queued, self._metric, unfinished),
             usd=region_usd(files, trials, queued, self._frozen.study),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,

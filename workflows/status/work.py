@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.jobs.current import best_place
 from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.jobs.troubles import JobFacts
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.status.job_costs import place_stays, trial_stays
+from trialfleet.workflows.status.job_costs import (
+    best_stays,
+    between_stays,
+    place_stays,
+    trial_stays,
+)
 from trialfleet.workflows.study.spec import Study
 
 _MUCH, _LEAST_SECONDS = 1 / 3, 60.0
@@ -84,15 +90,21 @@ class WorkReader:
         """
         running = queued.running if queued else frozenset()
         useless = {job.node for job in jobs if job.starts and not job.checkpointed}
+        until = now if running else None
         parts: list[tuple[float, float]] = []
         for region in regions:
             files = self._folder.region(region.slug)
             parts += [
                 self._of_trial(files, trial, running, useless, now) for trial in trials[region.name]
             ]
-            for place, node in ((files.best, region.best), (files.gate, region.gate)):
-                stays = place_stays(place, self._study, now if node in running else None)
-                parts.append(_sum(stays, checkpointed=node not in useless))
+            between = between_stays(files, self._study, until)
+            parts.append(_sum(between, checkpointed=True))
+            full = best_place(files)
+            at = full.node_root.name if full.is_shared else region.best
+            stays = best_stays(files, self._study, now if at in running else None)
+            parts.append(_sum(stays, checkpointed=at not in useless))
+            gate = place_stays(files.gate, self._study, now if region.gate in running else None)
+            parts.append(_sum(gate, checkpointed=region.gate not in useless))
         return Work.of(parts)
 
     def _of_trial(
@@ -106,7 +118,7 @@ class WorkReader:
         key = (files.root.name, trial.number)
         if key in self._over:
             return self._over[key]
-        node = str(trial.user_attrs.get("node"))
+        node = files.trial(str(trial.user_attrs.get("node"))).node_root.name
         until = now if node in running else None
         stays = trial_stays(files, trial, self._study, until)
         found = _sum(stays, checkpointed=node not in useless)

@@ -132,6 +132,8 @@ def load_frozen(path: Path) -> FrozenStudy:
         raise NoRunError(f"{path} is a study, and no run of it")
     # releases up to 0.1 didn't note it
     tree.setdefault("created", datetime.fromtimestamp(path.stat().st_mtime, UTC))
+    # and ran a job for each trial
+    tree.get("study", {}).get("budget", {}).setdefault("trials_per_job", 1)
     frozen = validated(FrozenStudy, path, tree)
     _remember(path, stamp, frozen)
     return frozen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from trialfleet.optimizer.space import Entry
 from trialfleet.sections import Section, Size, refuse
@@ -43,6 +43,17 @@ class Budget(Section):
         description="Trials spread over the space before the model leads (default: two for each "
         "parameter, 5 to 10 of them, but never more than a third of the trials, or 2).",
     )
+    trials_per_job: Literal["all"] | PositiveInt = Field(
+        "all",
+        description="Trials that one HTCondor job trains, one after another: all that its lane "
+        "gets, or a number; 1 is a job for each trial.",
+    )
+    job_minutes: float = Field(
+        20.0,
+        gt=0,
+        description="A job that has run so long begins no other trial: it leaves its slot to what "
+        "waits, and its lane goes on in a new job, behind the others in the queue.",
+    )
     hours: float | None = Field(
         None,
         gt=0,
@@ -79,6 +90,11 @@ class Budget(Section):
         return any((self.usd, self.usd_per_run, self.usd_per_day))
 
     @property
+    def per_job(self) -> int | None:
+        """Trials of a job; None: all that its lane gets."""
+        return None if self.trials_per_job == "all" else self.trials_per_job
+
+    @property
     def startup(self) -> int:
         """Trials before the Gaussian process leads; a study that is resolved says how many.
 
@@ -104,6 +120,8 @@ class BudgetOverride(Section):
 
     trials: int | None = Field(None, ge=1, le=10_000, description="As in budget.")
     lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
+    trials_per_job: Literal["all"] | PositiveInt | None = Field(None, description="As in budget.")
+    job_minutes: float | None = Field(None, gt=0, description="As in budget.")
     startup_trials: int | None = Field(None, ge=1, description="As in budget.")
     hours: float | None = Field(None, gt=0, description="As in budget.")
     usd: float | None = Field(None, gt=0, description="As in budget.")

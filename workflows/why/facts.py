@@ -242,9 +242,11 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """A node of a region's graph.
+    """A node of a region's graph, or a trial that a node of several runs.
 
     Attributes:
+        node: its name.
+        of_job: the node whose job trains it; empty: it is that itself.
         region: whose it is.
         is_end: it is the full training, or the gate's measurement, of its region.
         state: of its trial; None while it has none.
@@ -264,6 +266,7 @@ class NodeFacts:
     """
 
     node: str
+    of_job: str = ""
     region: str = ""
     is_end: bool = False
     state: TrialState | None = None
@@ -282,6 +285,11 @@ class NodeFacts:
     gang: str = ""
     lacks_slots: bool = False
     mending: str = ""
+
+    @property
+    def in_graph(self) -> str:
+        """The node whose job and scripts are meant."""
+        return self.of_job or self.node
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,7 @@ def _held(node: NodeFacts) -> Answer | None:
 
 
 def _gets_nowhere(region: RegionFacts, node: NodeFacts) -> Answer | None:
-    own = (trouble for trouble in region.troubles if trouble.node == node.node)
+    own = (trouble for trouble in region.troubles if trouble.node == node.in_graph)
     return next((gets_nowhere(node.node, trouble) for trouble in own), None)
 
 
@@ -131,7 +131,7 @@ def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer 
 
 
 def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
-    found = blocked(run, [script for script in region.failing if script.node == node.node])
+    found = blocked(run, [script for script in region.failing if script.node == node.in_graph])
     return found.of(node.node) if found else None
 
 

@@ -1,4 +1,4 @@
-"""What the word behind `trialfleet why` names: a run, a region, a node, a job or an instance."""
+"""What the word behind `trialfleet why` names: a run, a region, a node or trial, a job and more."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.run.lookup import RUNS, FoundRun, find_run, runs_here
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.trial_names import range_of
 
 What = Literal["run", "region", "node", "instance", "day", "foreign job"]
 _INSTANCE = re.compile(r"i-[0-9a-z]+")
@@ -37,7 +38,7 @@ class Subject:
         name: the region's, where it is a `day`.
         folder: its run's; for a day the folder of the study's runs.
         region: the region's graph.
-        node: the DAG node.
+        node: the DAG node, or one of the trials that it runs.
         job: the job's id, where that was typed.
         newest: the newest word on it is asked for, which a day without a run may have; no run was
             named.
@@ -57,8 +58,8 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     """Return what a word names.
 
     Args:
-        word: a region's name, STUDY/REGION or RUN/REGION, a DAG node's, a job's or an instance's
-            id, a run; None: the run.
+        word: a region's name, STUDY/REGION or RUN/REGION, a trial's or DAG node's, a job's or an
+            instance's id, a run; None: the run.
         run: the run that is meant; default: the newest here that has such a region or node, unless
             the journal of a study's days has a newer word on that region.
 
@@ -151,9 +152,15 @@ def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | 
     for region in graph_of(load_frozen(RunFolder(opened).study).study).regions:
         if name in {region.name, region.slug}:
             return planned, Subject(word=name, what="region", folder=opened, region=region)
-        if name in {*region.trial_nodes, *region.ends}:
+        if _is_node_or_trial(region, name):
             return planned, Subject(word=name, what="node", folder=opened, region=region, node=name)
     return None
+
+
+def _is_node_or_trial(region: RegionGraph, name: str) -> bool:
+    node, own = region.node_of(name), range_of(name)
+    as_written = own.first <= region.trials and own.name(own.first, region.trials) == name
+    return node is not None and (node == name or as_written)
 
 
 def _is_plain(name: str) -> bool:

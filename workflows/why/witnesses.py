@@ -28,6 +28,7 @@ from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
 from trialfleet.workflows.disk_space import RESERVE, free_bytes
 from trialfleet.workflows.gang.records import in_words
+from trialfleet.workflows.jobs.current import best_place, current_trial
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.history import Change, last_move
@@ -156,31 +157,45 @@ class RunWitnesses:
 
     # -- a node ----------------------------------------------------------------------------------
 
-    def node(self, graph: RegionGraph, node: str) -> NodeFacts:
-        """What is known of a node of a region's graph."""
+    def node(self, graph: RegionGraph, name: str) -> NodeFacts:
+        """What is known of a node of a region's graph, or of a trial.
+
+        Of a node that runs several trials, that is what is known of the one that it is at.
+        """
         files = self.files.region(graph.slug)
-        place = _place(files, graph, node)
-        trial = next((t for t in self._trials[graph.name] if _node_of(t) == node), None)
+        at_best = best_place(files) if name == graph.best else None
+        is_in_lane = at_best is not None and at_best.is_shared
+        node = at_best.node_root.name if at_best and is_in_lane else graph.node_of(name) or name
+        unfinished = self.look.unfinished[graph.name]
+        current = name if name in graph.ends else current_trial(files, node, unfinished)
+        own = current if name == node and current else name
+        place = at_best or _place(files, graph, own)
+        trial = next((t for t in self._trials[graph.name] if _node_of(t) == own), None)
         failures = self._failures(trial, place)
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
-        ad = self._ad(node)
-        life = _life(place.log)
+        ad = self._ad(node) if own in {node, current} else None
+        life = _life(place)
         gang, lacks_slots = self._gang(graph, node, place)
         error = str((trial and trial.user_attrs.get("error")) or last.get("error", ""))
         return NodeFacts(
-            node=node,
+            node=name,
+            of_job=node,
             region=graph.name,
-            is_end=node in graph.ends,
-            state=self._state(graph, node, trial, ad, place),
+            is_end=name in graph.ends,
+            state=self._state(graph, own, trial, ad, place),
             error=error,
             stopped=trial.user_attrs.get(STOPPED, {}) if trial else {},
             blame=str(last.get("blame", "")),
             attempts=len(failures),
-            before=self._before(graph, node),
-            skipped=_skipped(files.scripts_log, node),
-            held=next((h[2] for h in self._held(graph) if h[0] == node), ""),
+            before=(current or "") if own not in {node, current} else self._before(graph, node),
+            skipped="" if trial else _skipped(files.scripts_log, name, node),
+            held=next((h[2] for h in self._held(graph) if h[0] == node), "") if ad else "",
             job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
-            queued=queued_job(self.files, node) if lacks_slots else self._idle(node),
+            queued=queued_job(self.files, node)
+            if lacks_slots
+            else self._idle(node)
+            if ad
+            else None,
             life=life,
             leaving=self._leaving(life.slot),
             log=str(place.log) if place.log.exists() else "",
@@ -217,7 +232,7 @@ class RunWitnesses:
                 stopped_early=is_stopped_early(trial),
             )
         if ad is not None:
-            is_running = bool(self._queued and node in self._queued.running)
+            is_running = bool(self._queued and ad["TrialfleetNode"] in self._queued.running)
             return TrialState.RUNNING if is_running else TrialState.QUEUED
         has_result = job_files.size_of(place.result) > 0
         return TrialState.COMPLETE if has_result and node in graph.ends else None
@@ -233,8 +248,12 @@ class RunWitnesses:
 
     def _before(self, graph: RegionGraph, node: str) -> str:
         """The first node before it, of its lane or of the region's ends, that isn't over."""
-        known = {_node_of(t): t for t in self._trials[graph.name]}
-        over = {name for name, trial in known.items() if trial.state.is_finished()}
+        told: dict[str | None, bool] = {}  # by node: whether all of its trials are that it began
+        for trial in self._trials[graph.name]:
+            at = graph.node_of(_node_of(trial))
+            told[at] = told.get(at, True) and trial.state.is_finished()
+        queued = self._queued.running | self._queued.idle if self._queued else frozenset()
+        over = {at for at, is_told in told.items() if is_told and at not in queued}
         lane = next((lane for lane in graph.lanes if node in lane), None)
         before = lane[: lane.index(node)] if lane else graph.trial_nodes
         log = self.files.region(graph.slug).scripts_log
@@ -332,9 +351,10 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
 # -- files -------------------------------------------------------------------------------------
 
 
-def _skipped(log: Path, node: str) -> str:
-    """Why a node was passed over, in the words of its PRE script."""
-    found = re.findall(rf"^{re.escape(node)}: skipped: (.*)$", _tail(log), re.MULTILINE)
+def _skipped(log: Path, *names: str) -> str:
+    """Why a node or trial was passed over, in the words of its node's scripts."""
+    any_of = "|".join(map(re.escape, names))
+    found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", _tail(log), re.MULTILINE)
     return found[-1] if found else ""
 
 
@@ -355,9 +375,9 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _life(log: Path) -> Life:
+def _life(place: TrialFolder) -> Life:
     """The last stay of a job in a slot."""
-    starts = [start for start in read_starts(log) if start.slot]
+    starts = [start for start in read_starts(place) if start.slot]
     if not starts:
         return Life()
     last = starts[-1]

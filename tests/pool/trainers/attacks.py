@@ -12,7 +12,7 @@ from pathlib import Path
 
 COOKIE = re.compile(rb"(\d+\.\d+\.\d+\.\d+) (\d+) ([a-z]{10,})")
 VARIABLE = "_CONDOR_CHIRP_CONFIG"
-AGENTS = ("courier.py", "agent.py")
+AGENT = "agent.pyz"
 ATTACH, DETACH, PIDFD_OPEN, PIDFD_GETFD = (
     16,
     17,
@@ -36,8 +36,10 @@ def variable() -> str:
 
 def files() -> list[str]:
     """A file with a cookie in the sandbox, in its parents, or in another job's sandbox."""
-    sandbox = Path.cwd()
-    places = [*sandbox.rglob("*"), *sandbox.parent.glob("*"), *sandbox.parent.glob("*/.chirp*")]
+    here = Path.cwd()  # a folder in the sandbox, or in a gang the sandbox itself
+    places = [*here.rglob("*")]
+    for above in here.parents[:3]:
+        places += [*above.glob("*"), *above.glob("*/.chirp*")]
     return [f"a file: {each.name}: {by_cookie(text)}" for each in places if (text := read(each))]
 
 
@@ -70,7 +72,7 @@ def the_agent() -> int:
         stat = Path(f"/proc/{pid}/stat").read_text()
         pid = int(stat.rpartition(")")[2].split()[1])
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        if any(word.endswith(AGENTS) for word in words):
+        if AGENT in words and "workers" not in words:
             return pid
     raise SystemExit("no agent above this process")
 
@@ -98,6 +100,7 @@ def memory(agent: int) -> list[str]:
 def descriptors(agent: int) -> list[str]:
     """The agent's files and its connection, and any connection that this process has itself."""
     works = []
+    given = os.environ.get("TRIALFLEET_STAYS", "")  # to each trainer: what stays speaks by it
     for number in range(3, 20):
         try:
             Path(f"/proc/{agent}/fd/{number}").readlink()
@@ -105,7 +108,8 @@ def descriptors(agent: int) -> list[str]:
         except OSError:
             pass
         try:
-            if str(Path(f"/proc/self/fd/{number}").readlink()).startswith("socket:"):
+            what = str(Path(f"/proc/self/fd/{number}").readlink())
+            if what.startswith("socket:") and str(number) != given:
                 works.append(f"an inherited socket {number}")
         except OSError:
             pass

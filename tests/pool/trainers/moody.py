@@ -55,7 +55,19 @@ if mood == "sometimes" and order["trial"] % 2 == 1:
 if mood == "rejects" and params["x"] > 0.5:
     Path("result.json").write_text('{"status": "failed", "error": "x is too large"}')
     sys.exit(64)
+if litter := params.get("litter"):  # a folder: each start leaves a process there that never ends
+    for former in Path(litter).iterdir():
+        left_by = former.read_text().split()[0]
+        if left_by.startswith(order["region"] + ".") and Path("/proc", former.name).exists():
+            sys.exit(f"what {left_by} started still runs")
+    child = os.fork()
+    if not child:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(3600)
+    Path(litter, str(child)).write_text(f"{order['node']} {os.getppid()}")
 if gate := params.get("gate"):  # a folder: each node waits in it for a file of its name
+    Path(gate, f"{order['node']}.waits").touch()
     while not (Path(gate) / order["node"]).exists():
         time.sleep(0.05)
 if order["mode"] == "evaluate" and mood == "good":
@@ -68,6 +80,7 @@ if mood == "garbage":
 if mood == "silent":
     sys.exit(0)
 if mood == "fills":
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with Path("checkpoint/big").open("wb") as file:
         for _ in range(200):
             file.write(os.urandom(1 << 20))

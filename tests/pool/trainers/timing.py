@@ -16,14 +16,6 @@ from pathlib import Path
 
 params = json.loads(Path(os.environ["TRIALFLEET_TRIAL"]).read_text())["params"]
 saved = Path("checkpoint/saved")
-# In the place of a module of the courier's. Where the study has gangs, too, their agent imports it
-# as part of this trainer's command.
-MODULE = """\
-import sys
-Channel = Chirp = object
-if "courier.py" in sys.argv[0]:
-    print("taken", flush=True)
-"""
 lives = len(saved.read_text()) if saved.exists() else 0
 
 
@@ -34,15 +26,13 @@ def report(step: int) -> None:
 
 def tamper() -> None:
     """Put a program of one's own where the next first process would run it."""
-    here = {path.name for path in Path().iterdir()}
-    assert here & {"condor_exec.exe", "start"}
-    for name in here & {"condor_exec.exe", "start", "courier.py", "channel.py", "chirp.py"}:
-        Path(name).unlink()
-        Path(name).write_text("#!/bin/sh\n'exec' 'echo' 'taken'\n")
-        Path(name).chmod(0o755)
-    for name in ("channel", "chirp"):
-        Path(name).mkdir()
-        Path(name, "__init__.py").write_text(MODULE)
+    programs = {"condor_exec.exe", "agent", "agent.pyz"}
+    here = {path.name: path for path in Path("../..").iterdir() if path.name in programs}
+    assert here.keys() & {"condor_exec.exe", "agent"}
+    for program in here.values():
+        program.unlink()
+        program.write_text("#!/bin/sh\n'exec' 'echo' 'taken'\n")
+        program.chmod(0o755)
 
 
 print(f"life {lives}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socketserver
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,10 +16,13 @@ class ChirpServer(socketserver.ThreadingTCPServer):
 
     Attributes:
         folder: what paths are relative to.
+        is_away: no request is answered.
         is_full: writes are refused.
         room: so many bytes one write takes.
         kills: requests of which HTCondor's starter would have died.
         refused: the name of requests that are answered with an error.
+        attributes: of the job's ad, as it set them.
+        on_rename: is called with the new name of a file that was renamed.
         address: host, port and cookie.
     """
 
@@ -26,8 +30,10 @@ class ChirpServer(socketserver.ThreadingTCPServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
-        self.folder, self.is_full = folder, False
+        self.folder, self.is_full, self.is_away = folder, False, False
         self.room, self.refused, self.kills = 1 << 30, "", 0
+        self.on_rename: Callable[[str], None] = lambda _name: None
+        self.attributes: dict[str, str] = {}
         self.address = ("127.0.0.1", int(self.server_address[1]), COOKIE)
 
     def write_config(self, sandbox: Path) -> Path:
@@ -58,6 +64,8 @@ class _Connection(socketserver.StreamRequestHandler):
         self.wfile.write(f"{number}\n".encode() + data)
 
     def _answer(self, name: str, words: list[str]) -> Any:
+        if self.server.is_away:
+            raise ConnectionAbortedError
         if name in {"write", "pwrite"} and words[1] == "0":
             self.server.kills += 1
             raise ConnectionAbortedError("HTCondor's starter dies of a write of 0 bytes")
@@ -108,8 +116,13 @@ class _Connection(socketserver.StreamRequestHandler):
         self._files.pop(int(opened)).close()
         self._say(0)
 
+    def _set_job_attr_delayed(self, name: str, value: str) -> None:
+        self.server.attributes[name] = value
+        self._say(0)
+
     def _rename(self, path: str, to: str) -> None:
         (self.server.folder / path).replace(self.server.folder / to)
+        self.server.on_rename(to)
         self._say(0)
 
 

@@ -20,11 +20,13 @@ from tests.moto_server import moto_server, s3_with_bucket
 from tests.unit.nodes.chirp_server import ChirpServer
 from trialfleet import nodes
 from trialfleet.files import write_json
-from trialfleet.nodes.channel import Channel
-from trialfleet.nodes.chirp import Chirp, ChirpError
-from trialfleet.nodes.gang.packages import CHECKPOINT, Package
+from trialfleet.nodes import CHECKPOINT
+from trialfleet.nodes.gang.packages import Package
 from trialfleet.nodes.gang.store import LINKS, pointer_of
 from trialfleet.nodes.gang.workers import script_of
+from trialfleet.nodes.job import archive
+from trialfleet.nodes.job.channel import Channel
+from trialfleet.nodes.job.chirp import Chirp, ChirpError
 from trialfleet.workflows.gang.keeper import Keeper
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 
 FOLDER = str(next(iter(nodes.__path__)))
-AGENT = f"{FOLDER}/gang/agent.py"
 
 
 @pytest.fixture
@@ -170,6 +171,7 @@ class Gang:
     def start(self, proc: int) -> None:
         box = self._folder / f"box{proc}"
         box.mkdir()
+        archive.build(box / "agent.pyz")
         (box / "train.py").write_text(TRAIN)
         params = {"gate": str(self.gate), "checkpoint_seconds": 0.3}
         order = {"params": params, "objective": {"metric": "loss"}, "mode": "tune"}
@@ -183,7 +185,7 @@ class Gang:
         }
         with (box / "out").open("wb") as out, (box / "err").open("wb") as err:
             self.agents[proc] = subprocess.Popen(
-                [sys.executable, "-I", "-S", AGENT, "python3", "train.py"],
+                [sys.executable, "-I", "-S", "agent.pyz", "--", "python3", "train.py"],
                 cwd=box,
                 env={**os.environ, **variables},
                 stdout=out,

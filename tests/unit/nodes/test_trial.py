@@ -7,11 +7,9 @@ import json
 import math
 import os
 import signal
-import socketserver
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,87 +184,6 @@ def test_progress_is_a_json_line_per_report_with_null_for_nan(sandbox: Path) -> 
     line = json.loads((sandbox / "progress.jsonl").read_text())
     assert line.pop("time") > 1.6e9
     assert line == {"step": 4, "metrics": {"loss": None, "auc": 0.5}}
-
-
-@pytest.fixture
-def proxy(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with Proxy() as server:
-        config = sandbox.parent / ".chirp.config"
-        config.write_text(f"127.0.0.1 {server.server_address[1]} c00kie\n")
-        monkeypatch.setenv("_CONDOR_CHIRP_CONFIG", str(config))
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-class Proxy(socketserver.TCPServer):
-    """Stands in for the proxy of HTCondor's starter: notes each line and answers `reply`."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-        self.reply = "0"
-        super().__init__(("127.0.0.1", 0), ProxyConnection)
-
-
-class ProxyConnection(socketserver.StreamRequestHandler):
-    server: Proxy
-
-    def handle(self) -> None:
-        for line in self.rfile:
-            self.server.heard.append(line.decode().rstrip("\n"))
-            self.wfile.write(f"{self.server.reply}\n".encode())
-
-
-def test_htcondor_is_told_of_the_last_report_now_and_then(
-    sandbox: Path, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    t = trial.start()
-    t.report(1, loss=0.1)
-    t.report(2, loss=0.2)  # too soon
-    assert proxy.heard == [
-        "cookie c00kie",
-        "set_job_attr_delayed ChirpTrialfleetStep 1",
-        "set_job_attr_delayed ChirpTrialfleetValue 0.1",
-    ]
-    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
-    t = trial.start()
-    t.report(3, loss=math.nan)
-    assert proxy.heard[-1] == "set_job_attr_delayed ChirpTrialfleetValue undefined"
-    t.report(4, auc=0.5)
-    assert proxy.heard[-2:] == [
-        "set_job_attr_delayed ChirpTrialfleetStep 4",
-        "set_job_attr_delayed ChirpTrialfleetValue undefined",
-    ]
-    assert steps(sandbox) == [3, 4]
-
-
-@pytest.mark.parametrize("reply", ["-8", "", "no number"])
-def test_a_trial_whose_news_htcondor_does_not_take_stops_telling(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, reply: str
-) -> None:
-    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
-    proxy.reply = reply
-    t = trial.start()
-    t.report(1, loss=0.1)
-    t.report(2, loss=0.2)
-    assert proxy.heard == ["cookie c00kie"]
-
-
-@pytest.mark.parametrize("config", ["", "127.0.0.1 1 cookie", "127.0.0.1 port cookie", None])
-def test_a_trial_whose_proxy_is_gone_reports_all_the_same(
-    sandbox: Path, monkeypatch: pytest.MonkeyPatch, config: str | None
-) -> None:
-    path = sandbox.parent / ".chirp.config"
-    if config is not None:
-        path.write_text(config)
-    monkeypatch.setenv("_CONDOR_CHIRP_CONFIG", str(path))
-    monkeypatch.setattr(trial, "NEWS_SECONDS", 0.0)
-    t = trial.start()
-    t.report(1, loss=0.1)
-    t.report(2, loss=0.1)
-    assert steps(sandbox) == [1, 2]
 
 
 def test_without_a_checkpoint_there_is_nothing_to_restore(sandbox: Path) -> None:
@@ -477,7 +394,7 @@ def test_a_trainer_without_checkpoints_still_ends_on_sigterm(sandbox: Path) -> N
 @pytest.mark.slow
 def test_the_trainers_in_the_docstring_work(sandbox: Path) -> None:
     blocks = (trial.__doc__ or "").split("::\n")[1:]
-    short, long, measuring = (
+    short, staying, long, measuring = (
         textwrap.dedent("\n".join(_indented(block.splitlines()))) for block in blocks
     )
     model = """
@@ -499,6 +416,9 @@ import trial
     command = [sys.executable, "-c"]
     assert subprocess.run([*command, short], env=environment).returncode == 0
     assert result(sandbox)["metrics"] == {"loss": 9.0}
+    (sandbox / "a b.csv").write_text("1\n3\n")
+    assert subprocess.run([*command, staying], env=environment).returncode == 0
+    assert result(sandbox)["metrics"] == {"loss": 20.0}
     codes = [subprocess.run([*command, model + long], env=environment).returncode for _ in "1234"]
     assert codes == [85, 85, 85, 0]
     assert steps(sandbox) == [1, 2, 3]

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -71,6 +72,19 @@ class Notes:
 
     def is_watching(self):
         return (folder / "watching").exists()
+
+    @property
+    def descriptor(self):
+        bell = folder / "bell"
+        return os.open(bell, os.O_RDWR | os.O_NONBLOCK) if bell.exists() else None
+
+    def noticed(self):
+        with open(folder / "bell", "rb", buffering=0) as bell:
+            word = bell.read(100).decode()
+        with open(folder / "served", "a") as notes:
+            notes.write(f"noticed {word}\\n")
+        if word == "bug":
+            raise ZeroDivisionError("a mistake")
 
 def make():
     with open(folder / "made", "a") as made:
@@ -256,6 +270,23 @@ def test_background_work_goes_on_between_requests_and_its_mistakes_stop_nothing(
     run.ok("hello")  # a request makes new work likely
     wait_until(lambda: int((run.folder / "work").read_text() or 0) > 4)
     run.ok("hello")
+    assert len(run.pids()) == 1
+
+
+def _is_noticed(run: Run, word: str) -> bool:
+    return f"noticed {word}" in run.served()
+
+
+def test_what_comes_up_without_a_request_is_noticed_at_once(run: Run) -> None:
+    bell = run.folder / "bell"
+    os.mkfifo(bell)
+    run.ok("hello")
+    with bell.open("r+b", buffering=0) as rings:
+        for word in ("first", "bug", "last"):
+            rings.write(word.encode())
+            wait_until(partial(_is_noticed, run, word))
+    run.ok("hello")
+    assert run.log().count("Error: a mistake") == 1
     assert len(run.pids()) == 1
 
 

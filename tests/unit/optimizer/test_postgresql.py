@@ -251,6 +251,35 @@ def test_of_managers_that_begin_at_once_one_owns_the_run(server: Server, opened:
     assert Ownership(opened(url), "demo/r2", managers[1]).other() is None
 
 
+def test_managers_that_divide_the_regions_write_one_database_at_once(
+    server: Server, opened: Opener
+) -> None:
+    url, barrier, errors = server.url(), threading.Barrier(4), []
+
+    def manage(number: int) -> None:
+        try:
+            study = make(opened(url), f"of manager {number}")
+            barrier.wait()
+            for i in range(8):
+                study.ask(f"n{i}")
+                study.tell_complete(
+                    f"n{i}", metrics={"loss": number + i}, seconds=1.0, device=None, attempts=1
+                )
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=manage, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    storage = opened(url)
+    for number in range(4):
+        trials = storage.get_all_trials(storage.get_study_id_from_name(f"of manager {number}"))
+        assert [(t.number, t.value) for t in trials] == [(i, number + i) for i in range(8)]
+
+
 @pytest.mark.parametrize("end", ["stop", "crash"])
 def test_a_resident_study_goes_on_after_the_servers_restart(
     server: Server, opened: Opener, end: str

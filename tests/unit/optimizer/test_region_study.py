@@ -491,7 +491,7 @@ def test_a_crash_at_any_storage_call_is_repaired_by_repeating(after: bool, reope
     assert crashes > 15, "every call of the scenario was a place of a crash"
 
 
-KILL_EVERY = os.environ.get("TRIALFLEET_TEST_KILL_EVERY", "31")  # 1: minutes, not seconds
+KILL_EVERY = os.environ.get("TRIALFLEET_TEST_KILL_EVERY", "7")  # 1: minutes, not seconds
 KILLED = """
 import json, os, signal, sys
 import scipy.stats.qmc  # before the forks

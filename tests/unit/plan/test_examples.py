@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.examples import LACKING, TRAINERS
-from trialfleet import nodes
+from tests.staying import Stay
 from trialfleet.files import shell_quoted
 from trialfleet.nodes import trial
+from trialfleet.nodes.gang.network import world_of_one
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.examples import EXAMPLES, needs, write_example
 from trialfleet.workflows.study.loading import load_study
@@ -84,16 +85,28 @@ def train(folder: Path, name: str, **changes: Any) -> dict[str, float]:
 
 def result_of(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
     """Return what an example's trainer leaves of a trial of north."""
+    command, environment = set_up(folder, name, **changes)
+    box = folder / "box"
+    done = subprocess.run(command, cwd=box, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads((box / "result.json").read_text())
+    assert result["status"] == "complete"
+    return result
+
+
+def set_up(folder: Path, name: str, **changes: Any) -> tuple[list[str], dict[str, str]]:
+    """Make the folder `box` of a trial of north; return command and environment of its trainer."""
     study = load_study(write_example(name, folder / "example"))
     space = study.search_space
     box = folder / "box"
     (box / "model").mkdir(parents=True, exist_ok=True)
-    for file in (study.data_of("north")[0], *study.trainer.files):  # type: ignore[union-attr]
+    data = study.data_of("north")[:1]
+    for file in (*data, *study.trainer.files):  # type: ignore[union-attr]
         shutil.copy(folder / "example" / file, box)
     order = {
         "params": space.complete(space.defaults()) | changes.pop("params", {}),
         "objective": study.objective.model_dump(),
-        "data": [Path(study.data_of("north")[0]).name],
+        "data": [Path(file).name for file in data],
         "region": "north",
         "seed": 2**31 - 1,  # the greatest
         "mode": "tune",
@@ -105,13 +118,9 @@ def result_of(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
     environment = {**os.environ, **modules, "PATH": python, "TRIALFLEET_TRIAL": "trial.json"}
     command = study.trainer.command  # type: ignore[union-attr]
     if study.has_gangs:  # a world of one
-        command = ["python3", f"{next(iter(nodes.__path__))}/gang/agent.py", *command]
-    done = subprocess.run(command, cwd=box, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads((box / "result.json").read_text())
-    assert result["status"] == "complete"
+        environment |= world_of_one()
     shutil.rmtree(folder / "example")
-    return result
+    return command, environment
 
 
 BETTER = {  # settings with which the test error is less than with the defaults
@@ -140,6 +149,43 @@ def test_ddp_trains_by_hand(tmp_path: Path) -> None:
     trained = train(tmp_path, "ddp", mode="final", params={"steps": 30})
     assert trained.keys() == {"val_error", "test_error"}
     assert [path.name for path in (tmp_path / "box/model").iterdir()] == ["network.pt"]
+
+
+OTHER = {  # settings with which each trains something else
+    "first": {"degree": 2},
+    "notebook": {"x": 0.25},
+    "sklearn": {"model": "forest", "depth": 5, "trees": 20},
+    "lightgbm": {"leaf_size": 5, "learning_rate": 0.05},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["first", "notebook"]
+    + [pytest.param(n, marks=pytest.mark.thorough) for n in ("sklearn", "lightgbm")],
+)
+def test_trainers_in_python_stay_and_each_trial_is_as_alone(name: str, tmp_path: Path) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"params": OTHER[name]},
+        {"mode": "final"},
+        {"seed": 1, "params": OTHER[name]},
+    ]
+    alone = [result_of(tmp_path / f"alone{i}", name, **each) for i, each in enumerate(changes)]
+    for i, each in enumerate(changes):
+        command, environment = set_up(tmp_path / f"together{i}", name, **each)
+    boxes = [tmp_path / f"together{i}/box" for i in range(len(changes))]
+    stay = Stay(command, boxes[0], environment)
+    for i, box in enumerate(boxes):
+        if i:
+            stay.give(box)
+        assert stay.told() == {"code": 0}, (box / "err").read_text()
+    assert stay.leave() == 0
+    together = [json.loads((box / "result.json").read_text()) for box in boxes]
+    assert [each["metrics"] for each in together] == [each["metrics"] for each in alone]
+    assert together[0]["metrics"] != together[1]["metrics"]
+    assert [*(boxes[2] / "model").iterdir()]
 
 
 CONSTANT = {  # settings with which each has the mean for all points, or nearly

@@ -94,16 +94,51 @@ def test_a_frozen_study_is_parsed_once_while_its_file_stays_as_it_is(place: Path
     assert load_frozen(planned.study).notes == ("another",)
 
 
-def test_lanes_hold_a_quarter_more_than_their_share(place: Path) -> None:
+def test_a_lane_is_one_node_unless_a_job_has_a_number_of_trials(place: Path) -> None:
     region = graph_of(make_study(place)).regions[0]
+    assert region.lanes == (("A.l1",), ("A.l2",), ("A.l3",), ("A.l4",))
+    assert region.next_trial("A.l2", {"A.l2.t01", "A.l1.t02"}) == "A.l2.t02"
+    assert region.next_trial("A.l2", {f"A.l2.t{number:02}" for number in range(1, 11)}) is None
+    assert region.node_of("A.l3.t07") == "A.l3"
+    assert region.node_of("A.l5.t01") is None
+    by_three = make_study(place, budget={"trials": 10, "lanes": 2, "trials_per_job": 3})
+    region = graph_of(by_three).regions[0]
+    assert region.lanes[0] == ("A.l1.t01-03", "A.l1.t04-06", "A.l1.t07-09")
+    assert region.next_trial("A.l1.t04-06", {"A.l1.t04"}) == "A.l1.t05"
+    assert region.node_of("A.l1.t05") == "A.l1.t04-06"
+
+
+def test_the_names_of_nodes_and_trials_have_the_same_digits(place: Path) -> None:
+    many = make_study(place, budget={"trials": 120, "lanes": 4, "trials_per_job": 1})
+    region = graph_of(many).regions[0]
+    for node in region.trial_nodes:
+        assert region.next_trial(node, ()) == node
+    alone = make_study(place, budget={"trials": 120, "lanes": 4})
+    assert graph_of(alone).regions[0].next_trial("A.l1", ()) == "A.l1.t001"
+
+
+def test_a_trials_folder_knows_its_nodes(place: Path) -> None:
+    budgets = {"A.l1": "all", "A.l1.t01-03": 3, "A.l1.t02": 1}
+    for node, per_job in budgets.items():
+        study = make_study(place, budget={"trials": 6, "lanes": 1, "trials_per_job": per_job})
+        folder = write_plan(study, run="r1", out=place / f"run-{per_job}")
+        trial = folder.region("A").trial("A.l1.t02")
+        assert (trial.root.name, trial.node_root.name) == ("A.l1.t02", node)
+        assert trial.is_shared == (per_job != 1)
+        assert folder.region("A").trial(node).node_root == trial.node_root
+
+
+def test_lanes_hold_a_quarter_more_than_their_share(place: Path) -> None:
+    budget = {"trials": 10, "lanes": 4, "trials_per_job": 1}
+    region = graph_of(make_study(place, budget=budget)).regions[0]
     assert [len(lane) for lane in region.lanes] == [4, 4, 4, 4]  # 10 / 4 and a quarter, rounded up
     assert region.lanes[0][0] == "A.l1.t01"
 
 
 def test_one_lane_holds_exactly_the_budget_and_lanes_never_outnumber_trials(place: Path) -> None:
-    one = make_study(place, budget={"trials": 7, "lanes": 1})
+    one = make_study(place, budget={"trials": 7, "lanes": 1, "trials_per_job": 1})
     assert [len(lane) for lane in graph_of(one).regions[0].lanes] == [7]
-    many = make_study(place, budget={"trials": 2, "lanes": 9})
+    many = make_study(place, budget={"trials": 2, "lanes": 9, "trials_per_job": 1})
     assert [len(lane) for lane in graph_of(many).regions[0].lanes] == [2, 2]
 
 
@@ -212,7 +247,7 @@ def test_places_that_dagman_cannot_take_are_refused(tmp_path: Path) -> None:
         write_plan(make_study(tmp_path), run="r1", out=Path('/var/a"b'))
 
 
-@pytest.mark.parametrize("name", ["start", "trial.json", "trial.py", "result.json", "model"])
+@pytest.mark.parametrize("name", ["agent", "trial.json", "trial.py", "result.json", "model"])
 def test_a_file_with_a_name_of_the_contract_is_refused(place: Path, name: str) -> None:
     (place / name).touch()
     study = make_study(place, trainer={"command": ["sh"], "files": [name]})
@@ -243,7 +278,8 @@ def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
     trainer = Trainer(command=["./show", word], files=[str(place / "show")])
     study = make_study(place).model_copy(update={"trainer": trainer})
     planned = write_plan(study, run="r1", out=place / "run")
-    shown = subprocess.run([planned.start], cwd=place, capture_output=True, text=True, check=True)
+    (place / "agent.pyz").write_text("import os, sys; os.execv(sys.argv[2], sys.argv[2:])")
+    shown = subprocess.run([planned.agent], cwd=place, capture_output=True, text=True, check=True)
     assert shown.stdout == f"{word}|"
 
 

@@ -27,7 +27,7 @@ OPENERS = {
 READER = "job_files"
 # What opens one all the same, and why it may.
 KNOWN = {
-    ("workflows/gang/results.py", "_put"): "what we unpacked ourselves",
+    ("workflows/jobs/delivery.py", "_put"): "what we unpacked ourselves",
     ("workflows/plan/pool_check.py", "_dry_run"): "a folder of our own, without a job",
     ("workflows/plan/pool_check.py", "trial_ad"): "a folder of our own, without a job",
     ("workflows/jobs/executions.py", "event_log"): "HTCondor's reader, behind job_files",
@@ -196,7 +196,7 @@ def test_only_one_module_opens_what_a_job_left() -> None:
     found = [place for place in reading.found() if place[:2] not in KNOWN]
     assert not found, f"open these by trialfleet.job_files: {found}"
     given = {name for (_, name), files in reading.handed.items() if files}
-    assert {"last_line", "read_job", "load_result", "read_order"} <= given
+    assert {"last_line", "load_result", "events_of", "parts_of"} <= given
 
 
 @pytest.mark.parametrize(

@@ -365,8 +365,6 @@ def test_plan_says_where_no_trial_can_be_stopped(make_run: MakeRun) -> None:
 def test_without_the_key_nothing_of_it_is_there(make_run: MakeRun) -> None:
     service = Service(make_run())
     place = service.ask("A.l1.t01")
-    assert not place.stop.exists()
-    assert "want_io_proxy" not in place.submit.read_text()
-    assert "courier" not in service.folder.start.read_text()
-    assert not (service.folder.code / "courier.py").exists()
+    assert place.stop.read_text() == ""
+    assert json.loads(place.order.read_text())["grace_seconds"] is None
     assert not service.handler.due()

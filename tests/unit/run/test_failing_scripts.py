@@ -103,7 +103,7 @@ def test_a_script_that_succeeds_is_no_trouble_any_more(folder: RunFolder) -> Non
     words = ["ask", "A", "A.l1.t01"]
     assert handler.handle(words).exit_code == EXITS["defer"]
     (trouble,) = troubles(folder)
-    assert trouble.startswith(f"A: ask of A.l1.t01 fails: {place}: ")
+    assert trouble.startswith(f"A: ask of A.l1.t01 fails: {place}/trial.sub: ")
     place.unlink()
     assert handler.handle(words).exit_code == EXITS["done"]
     assert troubles(folder) == ()

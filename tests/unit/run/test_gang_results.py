@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import packages
-from trialfleet.nodes.gang.packages import CHECKPOINT, RESULT, DamagedPackageError, Package
+from trialfleet.nodes.gang.packages import RESULT, Package
+from trialfleet.nodes.job.packages import DamagedPackageError, unpack
 from trialfleet.workflows.gang.results import take_result
 from trialfleet.workflows.gang.roster import DONE, Roster
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -51,7 +53,7 @@ def test_a_result_comes_to_its_place_once(
         assert json.loads(place.result.read_text()) == {"status": "complete"}
         assert place.progress.read_text() == '{"step": 1}\n'
         assert (place.model / "weights").read_text() == "w"
-    assert [path.name for path in place.gang.iterdir()] == [Package(RESULT, generation, 2).name]
+    assert list(place.gang.iterdir()) == []
 
 
 def test_a_trial_that_only_tunes_leaves_no_model(sandbox: Path, place: TrialFolder) -> None:
@@ -82,10 +84,10 @@ def test_a_generation_begins_with_its_checkpoint_alone(sandbox: Path, tmp_path: 
     assert packages.state_of(sandbox) != saved
     packages.begin_anew(sandbox)
     assert packages.state_of(sandbox) == ()
-    packages.unpack(package, sandbox)
+    unpack(package, sandbox)
     assert [path.name for path in sandbox.glob("checkpoint/a/*")] == ["state"]
     assert (sandbox / "progress.jsonl").read_text() == '{"step": 1}\n'
     assert list((sandbox / "model").iterdir()) == []
     package.write_bytes(package.read_bytes()[:700])
     with pytest.raises(DamagedPackageError):
-        packages.unpack(package, sandbox)
+        unpack(package, sandbox)

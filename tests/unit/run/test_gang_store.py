@@ -13,8 +13,9 @@ import pytest
 
 from tests.moto_server import moto_server, s3_with_bucket
 from trialfleet.files import read_json, write_json
+from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import store as on_node
-from trialfleet.nodes.gang.packages import CHECKPOINT, Package
+from trialfleet.nodes.gang.packages import Package
 from trialfleet.nodes.gang.store import LINKS, Links, Pointer, StoreError, pointer_of
 from trialfleet.workflows.gang.keeper import SILENT_SECONDS
 from trialfleet.workflows.gang.roster import FORM, RUN, Roster

@@ -151,7 +151,7 @@ def test_a_model_names_the_checksums_of_data_and_code(
     assert entry == {"path": str(file), "sha256": sha256(OLD), "bytes": 4}
     code = {entry["path"]: entry["sha256"] for entry in provenance["code"]}
     assert code["code/moody.py"] == sha256(MOODY.read_bytes())
-    assert "start" in code
+    assert "agent" in code
     assert "changed" not in provenance
     assert one.run.status().regions[0].changed is None
 
@@ -206,7 +206,7 @@ def test_data_that_changes_before_a_job_ends_is_told_by_status_why_report_and_ca
     assert expected in " ".join(card.output.split())
 
 
-@pytest.mark.parametrize("name", ["code/moody.py", "start"])
+@pytest.mark.parametrize("name", ["code/moody.py", "agent"])
 def test_code_of_a_run_that_changes_is_told_and_has_no_checksum(
     region: MakeRegion, name: str
 ) -> None:

@@ -14,14 +14,17 @@ import pytest
 
 from trialfleet import job_files
 from trialfleet.job_files import JobFileError
-from trialfleet.nodes.gang import packages
-from trialfleet.nodes.gang.packages import DamagedPackageError
-from trialfleet.workflows.attempts.outcome import Failed, outcome_of, read_order
+from trialfleet.nodes import CHECKPOINT
+from trialfleet.nodes.gang import packages as gang_packages
+from trialfleet.nodes.job import packages
+from trialfleet.nodes.job.packages import DamagedPackageError
+from trialfleet.workflows.attempts.outcome import Failed, outcome_of, read_stop
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.gang.keeper import Keeper
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.results import take_result
 from trialfleet.workflows.gang.roster import DONE, Roster
+from trialfleet.workflows.jobs.agent_words import read_order, read_said
 from trialfleet.workflows.jobs.job_log import read_job
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.status.progress import last_report, read_reports
@@ -67,15 +70,16 @@ def leave(request: pytest.FixtureRequest) -> Leave:
 
 def test_every_reader_gives_up_at_once(place: TrialFolder, leave: Leave) -> None:
     files = (place.result, place.stop, place.progress, place.log, place.err, place.roster)
-    for file in (*files, place.gang / "agent.0", place.job):
+    for file in (*files, place.order, place.said, place.gang / "agent.0", place.job):
         leave(file)
     outcome = outcome_of(place, 0, "auc", {})
     assert isinstance(outcome, Failed)
     assert outcome.error.startswith("result.json ")
-    assert read_order(place.stop) is None
+    assert read_stop(place) is None
+    assert (read_order(place), read_said(place)) == (None, None)
     assert read_reports(place.progress, "auc") == {}
     assert last_report(place.progress, "auc") is None
-    assert read_job(place.log) is None
+    assert read_job(place) is None
     assert read_roster(place) is None
     with pytest.raises(OSError, match=r"agent\.0"):
         job_files.read_bytes(place.gang / "agent.0", job_files.MOST_AGENT, place.root)
@@ -118,7 +122,7 @@ def test_what_we_write_takes_the_place_of_what_a_job_left(
     (tmp_path / "mine").write_text("mine")
     leave(place.stop)
     job_files.write_json(place.stop, {"predicted": 0.5})
-    assert read_order(place.stop) == {"predicted": 0.5}
+    assert read_stop(place) == {"predicted": 0.5}
     place.stop.unlink()
     place.stop.symlink_to(tmp_path / "mine")
     job_files.write_json(place.stop, {"predicted": 0.5})
@@ -238,7 +242,7 @@ def test_what_an_agent_packs_comes_out_whole(tmp_path: Path) -> None:
     (box / "checkpoint/above").symlink_to("..")
     (box / "checkpoint/gone").symlink_to("missing")
     os.mkfifo(box / "checkpoint/pipe")
-    packages.pack(packages.CHECKPOINT, box, tmp_path / "package")
+    gang_packages.pack(CHECKPOINT, box, tmp_path / "package")
     to.mkdir()
     packages.unpack(tmp_path / "package", to)
     for folder in (name, "last"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.workflows.jobs.job_log import read_executions, read_job, read_stays, sandbox_of
+from trialfleet.workflows.plan.folder import TrialFolder
 
 SUBMITTED = """\
 000 ({job:03}.000.000) 2026-11-22 07:07:51.584 Job submitted from host: <127.0.0.1:22457>
@@ -83,9 +84,10 @@ LOST = """\
 GIB = 1 << 20
 
 
-def write(tmp_path: Path, *parts: str) -> Path:
-    (tmp_path / "log").write_text("".join(parts))
-    return tmp_path / "log"
+def write(tmp_path: Path, *parts: str) -> TrialFolder:
+    place = TrialFolder(tmp_path)
+    place.log.write_text("".join(parts))
+    return place
 
 
 def executing(at: str, slot: str = "slot1_1@a") -> str:
@@ -169,7 +171,7 @@ def test_executions_end_where_that_was_seen(tmp_path: Path) -> None:
         *(SUBMITTED.format(job=7), executing("08:00:00")),  # nobody saw the end
         *(SUBMITTED.format(job=8), executing("09:00:00")),
     ]
-    assert read_executions(write(tmp_path, *parts)) == [
+    assert read_executions(write(tmp_path, *parts).log) == [
         (unix("07:08:00"), unix("07:10:00")),
         (unix("08:00:00"), None),
         (unix("09:00:00"), math.inf),
@@ -187,7 +189,7 @@ def test_a_clock_that_was_set_back_gives_no_negative_time(tmp_path: Path) -> Non
 @pytest.mark.parametrize("text", ["", "no event log\n", SUBMITTED.format(job=6), "\0" * 100])
 def test_a_log_without_an_execution_says_nothing(tmp_path: Path, text: str) -> None:
     assert read_job(write(tmp_path, text)) is None
-    assert read_job(tmp_path / "missing") is None
+    assert read_job(TrialFolder(tmp_path / "missing")) is None
 
 
 @pytest.mark.slow
@@ -220,7 +222,7 @@ def priced(at: str, machine: str = "a") -> str:
 
 
 def test_an_execution_costs_its_share_of_its_nodes_price(tmp_path: Path) -> None:
-    log = write(
+    place = write(
         tmp_path,
         SUBMITTED.format(job=6),
         priced("07:00:00"),
@@ -231,22 +233,22 @@ def test_an_execution_costs_its_share_of_its_nodes_price(tmp_path: Path) -> None
         priced("08:30:00", "b"),
         TERMINATED.format(at="09:00:00"),
     )
-    stays = read_stays(log)
+    stays = read_stays(place)
     found = [(stay.instance, stay.end, stay.usd) for stay in stays]
     assert found == [("i-a", "failed", 0.1), ("i-a", "evicted", 0.2), ("i-b", "done", 0.5)]
-    job = read_job(log)
+    job = read_job(place)
     assert job is not None
     assert (job.usd, job.lost_usd) == (0.8, 0.3)
-    in_vain = read_job(log, failed=True)
+    in_vain = read_job(place, failed=True)
     assert in_vain is not None
     assert (in_vain.usd, in_vain.lost_usd) == (0.8, 0.8)
 
 
 def test_one_that_goes_on_costs_until_now(tmp_path: Path) -> None:
-    log = write(tmp_path, SUBMITTED.format(job=6), priced("07:00:00"))
-    (stay,) = read_stays(log, now=unix("07:30:00"))
+    place = write(tmp_path, SUBMITTED.format(job=6), priced("07:00:00"))
+    (stay,) = read_stays(place, now=unix("07:30:00"))
     assert (stay.end, stay.usd) == ("running", 0.5)
-    (stay,) = read_stays(log)
+    (stay,) = read_stays(place)
     assert stay.usd == 0
 
 
@@ -254,10 +256,10 @@ def test_a_node_without_a_price_costs_what_the_study_says_or_nobody_knows(tmp_pa
     silent = "".join(
         line for line in priced("07:00:00").splitlines(keepends=True) if "Price" not in line
     )
-    log = write(tmp_path, SUBMITTED.format(job=6), silent, TERMINATED.format(at="07:30:00"))
-    assert [stay.usd for stay in read_stays(log, 8.0)] == [1.0]
-    assert [stay.usd for stay in read_stays(log)] == [None]
-    job = read_job(log)
+    place = write(tmp_path, SUBMITTED.format(job=6), silent, TERMINATED.format(at="07:30:00"))
+    assert [stay.usd for stay in read_stays(place, 8.0)] == [1.0]
+    assert [stay.usd for stay in read_stays(place)] == [None]
+    job = read_job(place)
     assert job is not None
     assert (job.usd, job.lost_usd) == (None, None)
     old = write(
@@ -273,7 +275,7 @@ def of(proc: int, text: str) -> str:
 
 def test_a_gangs_jobs_are_one_attempt_and_each_pays(tmp_path: Path) -> None:
     submitted = SUBMITTED.format(job=6)
-    log = write(
+    place = write(
         tmp_path,
         submitted + of(1, submitted) + of(2, submitted),
         executing("07:08:00.000"),
@@ -283,31 +285,31 @@ def test_a_gangs_jobs_are_one_attempt_and_each_pays(tmp_path: Path) -> None:
         TERMINATED.format(at="07:09:00.000"),
         of(1, TERMINATED.format(at="07:09:10.000")),  # proc 2 waited all the time
     )
-    job = read_job(log)
+    job = read_job(place)
     assert job is not None
     assert (job.attempts, job.wall_seconds, job.machine) == (1, 70.0, "c")
-    stays = read_stays(log)
+    stays = read_stays(place)
     assert [(stay.machine, stay.ended - stay.began) for stay in stays] == [
         ("a", 60.0),
         ("b", 10.0),
         ("c", 30.0),
     ]
     again = SUBMITTED.format(job=7).replace("(007.000.", "(007.001.")
-    log.write_text(log.read_text() + SUBMITTED.format(job=7) + again)
-    found = read_job(log)
+    place.log.write_text(place.log.read_text() + SUBMITTED.format(job=7) + again)
+    found = read_job(place)
     assert found is not None
     assert found.attempts == 1
 
 
 def test_a_gangs_jobs_run_until_now(tmp_path: Path) -> None:
     submitted = SUBMITTED.format(job=6)
-    log = write(
+    place = write(
         tmp_path,
         submitted + of(1, submitted),
         executing("07:08:00.000"),
         of(1, executing("07:08:10.000")),
     )
-    stays = read_stays(log, now=unix("07:09:00"))
+    stays = read_stays(place, now=unix("07:09:00"))
     assert [stay.ended - stay.began for stay in stays] == [60.0, 50.0]
-    assert sandbox_of(log, 1) is not None
-    assert sandbox_of(log, 2) is None
+    assert sandbox_of(place, 1) is not None
+    assert sandbox_of(place, 2) is None

@@ -23,7 +23,7 @@ from trialfleet.workflows.jobs.troubles import (
     ScriptFacts,
     job_troubles,
 )
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialOrder, submit_text
 
 SUBMITTED = """\
@@ -63,7 +63,7 @@ STARTER_GONE = """\
 ...
 """
 VACATED = """\
-040 (012.000.000) 2026-11-25 {at}.000 Finished transferring output files
+008 (012.000.000) 2026-11-25 {at}.000 trialfleet: A.l1.t01 saved
 ...
 004 (012.000.000) 2026-11-25 {at}.010 Job was evicted. Code 1022 Subcode 0
 \t(0) CPU times
@@ -105,9 +105,15 @@ def starts(count: int, seconds: int, end: str, every: int = 60, **more: str) -> 
 
 
 def facts(tmp_path: Path, *events: str, **more: object) -> JobFacts:
-    (log := tmp_path / "log").write_text("".join((SUBMITTED, *events)))
+    place = TrialFolder(tmp_path)
+    place.log.write_text("".join((SUBMITTED, *events)))
     job = JobFacts(
-        region="A", node="A.l1.t01", job="12.0", status=1, since=0.0, starts=tuple(read_starts(log))
+        region="A",
+        node="A.l1.t01",
+        job="12.0",
+        status=1,
+        since=0.0,
+        starts=tuple(read_starts(place)),
     )
     return replace(job, **more)  # type: ignore[arg-type]
 
@@ -249,8 +255,8 @@ def test_a_script_that_does_not_end_is_a_trouble() -> None:
 
 def test_what_a_checkpoint_saved_is_not_lost(tmp_path: Path) -> None:
     events = starts(1, 30, VACATED) + executes("02:01:00") + STARTER_GONE.format(at="02:01:30")
-    (log := tmp_path / "log").write_text(SUBMITTED + events)
-    saved, lost = read_stays(log)
+    (tmp_path / "log").write_text(SUBMITTED + events)
+    saved, lost = read_stays(TrialFolder(tmp_path))
     assert saved.lost_seconds == pytest.approx(0.01, rel=0.1)
     assert lost.lost_seconds == 30.5
 

@@ -158,22 +158,6 @@ PLACES = {"resources.memory": "/s/study.yaml:12", "trainer.minutes": "/s/study.y
             47,
             "over its time: ran for more than 1530 min; raise trainer.minutes in /s/study.yaml",
         ),
-        (
-            "sending file /s/big: max total download bytes exceeded (max=20 MB, this file=3072 MB)",
-            33,
-            (
-                "over its disk: it left more than the output of 20 MB that is taken, 3072 MB in "
-                "one file; raise resources.disk in the study"
-            ),
-        ),
-        (
-            "Error from slot1@h: Starter failed to upload checkpoint",
-            36,
-            (
-                "Error from slot1@h: Starter failed to upload checkpoint; a checkpoint that is "
-                "larger than the trial's disk isn't taken; raise resources.disk in the study"
-            ),
-        ),
         ("Transfer output files failure", 12, "Transfer output files failure"),
         ("somebody's own limit", 3, "somebody's own limit"),
     ],
@@ -185,21 +169,6 @@ def test_a_trial_over_a_limit_is_told_with_what_to_raise(
     outcome = outcome_of(folder, -1002, "auc", PLACES)
     assert isinstance(outcome, Failed)
     assert outcome.error == expected
-
-
-def test_an_output_that_is_too_large_is_told_where_another_start_hid_the_hold(
-    folder: TrialFolder,
-) -> None:
-    too_large = "021 (007.000.000) 2026-11-20 10:00:02 Error from starter on slot1@h:\n"
-    too_large += "\tmax total download bytes exceeded (max=20 MB)\n\tCode 33 Subcode 0\n...\n"
-    submitted, _, aborted = HELD_LOG.partition("012 ")
-    aborted = "009 (007.000.000) 2026-11-20 10:00:06 Job was aborted.\n\tvia condor_rm\n...\n"
-    folder.log.write_text(submitted + too_large + aborted)
-    assert outcome_of(folder, -1002, "auc", {}) == Failed(
-        error="over its disk: it left more than the output of 20 MB that is taken; "
-        "raise resources.disk in the study",
-        final=True,
-    )
 
 
 def test_a_gang_that_was_removed_for_what_it_put_here_is_told_so(folder: TrialFolder) -> None:

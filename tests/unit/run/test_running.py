@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ EVICTED = """\
 \t978  -  Run Bytes Received By Job
 ...
 """
+REPORT = '{"step": 9, "metrics": {"auc": 0.5}}\n'
 AD = {"JobStatus": 2, "RemoteHost": "slot1_1@node-1", "JobCurrentStartExecutingDate": 1763632805}
 CARRIED = {**AD, "ChirpTrialfleetStep": 3, "ChirpTrialfleetValue": 0.25}
 EMPTY = QueuedRun(
@@ -49,12 +51,12 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.files = RegionFolder(root / "A")
         self.sandbox = root / "execute" / "dir_1" / "scratch"
-        self.sandbox.mkdir(parents=True)
-        (self.sandbox / "trial.json").write_text('{"run": "r1"}')
-        (self.sandbox / "progress.jsonl").write_text('{"step": 9, "metrics": {"auc": 0.5}}\n')
         for trial in (self.files.trial("A.l1.t01"), self.files.best):
-            trial.root.mkdir(parents=True)
-            trial.trial_json.write_text('{"run": "r1"}')
+            name = trial.root.name
+            for folder in (trial.root, self.sandbox / "trials" / name):
+                folder.mkdir(parents=True)
+                (folder / "trial.json").write_text(json.dumps({"run": "r1", "node": name}))
+            (self.sandbox / "trials" / name / "progress.jsonl").write_text(REPORT)
             trial.log.write_text(LOG.format(sandbox=self.sandbox))
 
     def read(self, node: str, ad: dict[str, Any]) -> RunningTrial:
@@ -77,7 +79,8 @@ def test_a_report_on_this_machine_is_read_there(place: Place, node: str) -> None
 
 
 def test_a_folder_of_the_same_name_that_is_another_jobs_is_not_read(place: Place) -> None:
-    (place.sandbox / "trial.json").write_text('{"run": "r2"}')
+    theirs = place.sandbox / "trials" / "A.l1.t01" / "trial.json"
+    theirs.write_text('{"run": "r2", "node": "A.l1.t01"}')
     found = place.read("A.l1.t01", CARRIED)
     assert (found.step, found.value) == (3, 0.25)
 
@@ -90,7 +93,7 @@ def test_on_another_machine_htcondors_word_counts(place: Place) -> None:
     assert place.read("A.l1.t01", CARRIED).step == 3
 
 
-def test_with_early_stopping_the_reports_come_from_other_machines_too(place: Place) -> None:
+def test_the_reports_come_from_other_machines_too(place: Place) -> None:
     trial = place.files.trial("A.l1.t01")
     trial.log.write_text(LOG.format(sandbox="/no/such/folder"))
     trial.words.mkdir()

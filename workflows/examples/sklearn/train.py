@@ -1,6 +1,7 @@
 """Fits one of two scikit-learn models to a region's points."""
 
 import csv
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from sklearn.preprocessing import PolynomialFeatures
 MODEL = "model.joblib"
 
 
-def main() -> None:
-    """Train with the parameters of this trial and tell how well it went."""
-    t = trial.start()
+def main(t: trial.Trial) -> None:
+    """Train with the parameters of a trial and tell how well it went."""
     x, y = read(t.data[0])
 
     if t.mode == "evaluate":  # the study has a gate: how good are these models on today's points?
@@ -52,6 +52,7 @@ def errors(model: Any, x: Any, y: Any) -> dict[str, float]:
     }
 
 
+@functools.cache  # once for all trials that this process is given
 def read(path: Path) -> tuple[Any, Any]:
     """Return the points of a CSV file: x as a table of one column, and y."""
     with path.open() as file:
@@ -61,4 +62,4 @@ def read(path: Path) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    trial.run(main)

@@ -20,19 +20,15 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import signal
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING or __package__:
-    from trialfleet.nodes.chirp import Chirp
-else:  # in a trial's sandbox
-    from chirp import Chirp
+from trialfleet.nodes import AGENT
+from trialfleet.nodes.job.chirp import Chirp
+from trialfleet.nodes.job.processes import Family
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
-# RUN/start by HTCondor's names for it, and what it runs; these import nothing else in the sandbox.
-PROGRAMS = ("condor_exec.exe", "start", "courier.py", "channel.py", "chirp.py")
+# RUN/agent by HTCondor's names for it, and what it runs; they need nothing else of the sandbox.
+PROGRAMS = ("condor_exec.exe", "agent", AGENT)
 _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 
 
@@ -86,7 +82,7 @@ class Channel:
         Raises:
             OSError: the disk is full, for example; the channel is not there then.
         """
-        end_descendants()
+        Family().end()
         for program, content in self._programs.items():
             _replace(program, content, 0o755)
         _replace(self._file, self._text.encode(), 0o600)
@@ -106,25 +102,3 @@ def _set(option: int, value: int) -> None:
     if libc.prctl(option, value, 0, 0, 0):
         number = ctypes.get_errno()
         raise OSError(number, f"prctl {option}: {os.strerror(number)}")
-
-
-def end_descendants() -> None:
-    """Kill this process's children, their orphans, which become its children, and so on."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    while children := _children():
-        for child in children:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        for child in children:
-            with suppress(ChildProcessError):
-                os.waitpid(child, 0)
-
-
-def _children() -> list[int]:
-    own, found = os.getpid(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-            if int(stat.rpartition(")")[2].split()[1]) == own:
-                found.append(int(folder.name))
-    return found

@@ -17,15 +17,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
     from types import TracebackType
 
 TIMEOUT = 10.0  # seconds for each exchange; one with an access point that is away takes as long
+REFUSED = -2  # the answer where the job may not go, and where a file's folder is gone
 MISSING = -3  # the answer for a file that isn't there
 EMPTY = -5  # what getfile answers for an empty file, and for one that is too large for it
 _LONGEST_ANSWER = 5120  # bytes
-_BLOCK = 1 << 20  # bytes of an exchange
+BLOCK = 1 << 20  # bytes of an exchange, at most
 _MODE = 0o644
 
 
@@ -88,7 +89,7 @@ class Chirp:
             if error.code == MISSING:
                 return None
             if error.code == EMPTY:
-                return b"".join(self._blocks(remote))
+                return b"".join(self.blocks(remote))
             raise
         return b"".join(self._data(length))
 
@@ -104,10 +105,20 @@ class Chirp:
             OSError: it is missing, or could not be copied.
         """
         with local.open("wb") as file:
-            for block in self._blocks(remote):
+            for block in self.blocks(remote):
                 file.write(block)
                 if meanwhile:
                     meanwhile()
+
+    def blocks(self, remote: str) -> Generator[bytes]:
+        """Yield what a file on the access point holds, block by block.
+
+        Raises:
+            OSError: it is missing, or could not be read.
+        """
+        with self._opened(remote, "r") as opened:
+            while block := b"".join(self._data(self._ask(f"read {opened} {BLOCK}"))):
+                yield block
 
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
         """Copy a file of this machine to the access point, over one of that name.
@@ -122,11 +133,28 @@ class Chirp:
         Raises:
             OSError: it could not be copied.
         """
-        with self._opened(remote, "wct") as opened, local.open("rb") as file:
-            while block := file.read(_BLOCK):
-                self._write(opened, block)
+        with self.sending(remote) as send, local.open("rb") as file:
+            while block := file.read(BLOCK):
+                send(block)
                 if meanwhile:
                     meanwhile()
+
+    @contextmanager
+    def sending(self, remote: str) -> Iterator[Callable[[bytes], None]]:
+        """Give what adds to a file on the access point, made anew; on its disk after the block.
+
+        Raises:
+            OSError: it could not be written, or (in the block) a part of it.
+        """
+        with self._opened(remote, "wct") as opened:
+            connection = self._socket
+
+            def send(block: bytes) -> None:
+                if self._socket is not connection:  # the number is another's in the next one
+                    raise OSError("chirp: the connection has ended")
+                self._write(opened, block)
+
+            yield send
             self._ask(f"fsync {opened}")
 
     def write(self, remote: str, content: bytes) -> None:
@@ -159,24 +187,31 @@ class Chirp:
         """
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
+    def set_attribute(self, name: str, value: str) -> None:
+        """Give the job's ad an attribute, within some seconds; its name begins with Chirp.
+
+        Args:
+            name: the attribute's.
+            value: an expression without blanks.
+
+        Raises:
+            OSError: the job's starter did not take it.
+        """
+        self._ask(f"set_job_attr_delayed {name} {_word(value)}")
+
     # Inside
 
     @contextmanager
     def _opened(self, remote: str, flags: str) -> Iterator[int]:
         """Open a file there; a failure drops the connection, and with it the open file."""
+        opened = self._ask(f"open {_word(remote)} {flags} {_MODE}")
         try:
-            opened = self._ask(f"open {_word(remote)} {flags} {_MODE}")
             self._line()  # what `stat` would say of it
             yield opened
             self._ask(f"close {opened}")
-        except OSError:
+        except BaseException:
             self.close()
             raise
-
-    def _blocks(self, remote: str) -> Iterator[bytes]:
-        with self._opened(remote, "r") as opened:
-            while block := b"".join(self._data(self._ask(f"read {opened} {_BLOCK}"))):
-                yield block
 
     def _write(self, opened: int, block: bytes) -> None:
         """Write all of a block: one exchange, so that the starter serves others in between."""
@@ -238,7 +273,7 @@ class Chirp:
         """What follows an answer, block by block; a failure closes the connection."""
         try:
             while length:
-                block = self._received[:length] or self._receive(min(length, _BLOCK))
+                block = self._received[:length] or self._receive(min(length, BLOCK))
                 self._received = self._received[len(block) :]
                 length -= len(block)
                 yield block

@@ -1,0 +1,135 @@
+"""A job's first process: it has the command train the trials that the access point names.
+
+It takes the job's channel, so that the trainer has none. What is said by it, and how an agent
+lives, is told in docs/trial-jobs.md.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from trialfleet.nodes.job.channel import Channel
+from trialfleet.nodes.job.events import Events, WantedBackError, until_done
+from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, Trials
+from trialfleet.nodes.job.words import UnansweredError, Words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from trialfleet.nodes.job.words import Order
+
+EXIT_UNANSWERED = 75
+JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: after so long it asks for no trial
+
+
+class Agent:
+    """One job's agent.
+
+    Args:
+        command: the trainer's words.
+        channel: the way to the access point.
+    """
+
+    def __init__(self, command: Sequence[str], channel: Channel) -> None:
+        self._events = Events()
+        chirp = channel.chirp()
+        self._words = Words(chirp, self._events)
+        self._trials = Trials(command, chirp, self._events, self._words)
+        self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
+
+    def live(self) -> int:
+        """Train trial after trial; return how this process is to end, as waitpid would tell it.
+
+        Raises:
+            OSError: of this machine, a full disk, say.
+        """
+        try:
+            order = self._first()
+            if isinstance(order, int):
+                return order
+            while order.trial is not None and not self._events.is_wanted_back:
+                ended = self._trials.train(order)
+                print(f"{order.name}: {ended.as_text()}", flush=True)
+                wants = self._wants(order)
+                told = {"trial": order.name, **ended.as_words(), "wants": wants}
+                if order.last:
+                    self._words.say_last(**told)
+                    until_done(self._words.deliver, self._events, self._has_time)
+                    return ended.status
+                order = self._words.ask("told", self._has_time, **told)
+                if order.trial is not None and not wants:
+                    break
+        except WantedBackError:
+            return EXIT_CHECKPOINTED << 8
+        except UnansweredError:
+            print("leaves: it had no answer", flush=True)
+            return EXIT_UNANSWERED << 8
+        if order.trial is not None or self._events.is_wanted_back:
+            return EXIT_CHECKPOINTED << 8
+        print(f"leaves: {order.why}", flush=True)
+        return (order.code & 0xFF) << 8
+
+    def _first(self) -> Order | int:
+        """Return the first order for this agent; or how an agent before it was to end."""
+        order, told = until_done(self._words.first_order, self._events, self._is_free)
+        if order and told and order.last and order.name == told.get("trial"):
+            code = int(told.get("code") or 0)
+            return code << 8 if code >= 0 else -code
+        if told:
+            return self._words.take_over(told, self._is_free)
+        if order is None:
+            return self._words.ask("ask", self._is_free)
+        self._words.say("begun", trial=order.name)
+        return order
+
+    def _wants(self, order: Order) -> bool:
+        """Tell whether another trial may begin in this job."""
+        if changed := self._trials.changed():
+            print(f"{order.name} has changed {changed}: the next trial begins in another job")
+            return False
+        return self._is_free() and time.monotonic() < self._asks_until
+
+    def _is_free(self) -> bool:
+        return not self._events.is_wanted_back
+
+    def _has_time(self) -> bool:
+        return not self._events.is_too_late
+
+
+def main(command: Sequence[str]) -> NoReturn:
+    """Live as the agent of this job, and end as is due."""
+    try:
+        channel = Channel.take()
+    except OSError as error:
+        sys.exit(f"trialfleet: a trial needs a job of HTCondor's: {error}")
+    try:
+        status = Agent(command, channel).live()
+    except OSError as error:  # of this machine, a full disk, say
+        print(f"trialfleet: {error}", file=sys.stderr)
+        status = 1 << 8
+    Family().end()
+    if os.waitstatus_to_exitcode(status) == EXIT_CHECKPOINTED:
+        with suppress(OSError):
+            channel.give_back()
+    leave(status)
+
+
+def leave(status: int) -> NoReturn:
+    """End as a process with this status did, as waitpid gives it."""
+    code = os.waitstatus_to_exitcode(status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)

@@ -1,0 +1,103 @@
+"""What wakes the agent: signals, ends of processes, words of a trainer; and how signals go on."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TypeVar
+
+AGAIN, AGAIN_AT_MOST = 0.1, 2.0  # seconds until what failed is tried again
+LEAVE_SECONDS = 45.0  # after SIGTERM: less than the 60 that a machine gives a job
+_WANTED_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (*_WANTED_BACK, signal.SIGUSR1, signal.SIGUSR2)
+T = TypeVar("T")
+
+
+class WantedBackError(Exception):
+    """The job's machine is wanted back, and what was to be done can't be any more."""
+
+
+class Events:
+    """Signals of this process from now on. Made once.
+
+    Attributes:
+        pass_on: is given each signal that is the trainer's, too.
+    """
+
+    def __init__(self) -> None:
+        self._wanted_back_at: float | None = None
+        self.pass_on: Callable[[int], None] = lambda _number: None
+        self._woken, wakes = socket.socketpair()
+        self._wakes = wakes  # open as long as signals may come
+        for end in (self._woken, wakes):
+            end.settimeout(0)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in _PASSED_ON:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._take)
+
+    @property
+    def is_wanted_back(self) -> bool:
+        """True once the machine is wanted back."""
+        return self._wanted_back_at is not None
+
+    @property
+    def is_too_late(self) -> bool:
+        """True once the job has to end at once."""
+        at = self._wanted_back_at
+        return at is not None and time.monotonic() > at + LEAVE_SECONDS
+
+    def check(self) -> None:
+        """Raise WantedBackError once it is too late for anything."""
+        if self.is_too_late:
+            raise WantedBackError
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Have signals come after this block, in which whom they are for changes."""
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+    def wait(self, seconds: float, other: socket.socket | None = None) -> None:
+        """Return after so long, or as soon as a signal has come, or a word by another socket."""
+        ends = [self._woken, other] if other else [self._woken]
+        if self._woken in select.select(ends, [], [], max(0.0, seconds))[0]:
+            with suppress(BlockingIOError):
+                while self._woken.recv(4096):
+                    pass
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        if number in _WANTED_BACK and self._wanted_back_at is None:
+            self._wanted_back_at = time.monotonic()
+        with suppress(ProcessLookupError):
+            self.pass_on(number)
+
+
+def until_done(action: Callable[[], T], events: Events, may_go_on: Callable[[], bool]) -> T:
+    """Do what may fail while the access point is away, until it is done.
+
+    Raises:
+        WantedBackError: it is not to be tried any more.
+    """
+    pause, is_told = AGAIN, False
+    while True:
+        try:
+            return action()
+        except OSError as error:
+            if not is_told:
+                print(f"tried again until it works: {error}", file=sys.stderr)
+            is_told = True
+        if not may_go_on():
+            raise WantedBackError
+        events.wait(pause)
+        pause = min(pause * 1.5, AGAIN_AT_MOST)

@@ -1,0 +1,230 @@
+"""What a trial leaves, as one tar file on its way between a node and the access point.
+
+Its reader takes what a hostile trial may have made; `tarfile` reads and writes single headers here.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+import sys
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_MOST_MEMBERS = 100_000  # files and folders of a package
+_LONGEST_NAME = 1 << 14  # bytes of a member's name that has a header of its own
+_PAX_PATH = re.compile(rb"\d+ path=([^\n]*)\n")  # agents of earlier releases name long ones so
+_BLOCK = 1 << 20  # bytes
+
+
+class DamagedPackageError(OSError):
+    """A package is damaged, or holds what doesn't belong into one."""
+
+
+class TooLargeError(Exception):
+    """What is to be packed is larger than it may be."""
+
+
+def pack(
+    names: Iterable[str],
+    folder: Path,
+    write: Callable[[bytes], object],
+    most: float = math.inf,
+) -> None:
+    """Make a package of what lies in a folder; a link becomes what it leads to.
+
+    What can't be opened is left out, and told to stderr.
+
+    Args:
+        names: files, and folders with all that is in them; those that are missing are left out.
+        folder: where they lie.
+        write: takes the package in blocks of 1 MiB at most.
+        most: bytes that its files may have together.
+
+    Raises:
+        TooLargeError: they have more.
+        OSError: from `write`; or a file became shorter meanwhile.
+    """
+    gathered = bytearray()
+
+    def gather(block: bytes) -> None:
+        gathered.extend(block)
+        while len(gathered) >= _BLOCK:
+            write(bytes(gathered[:_BLOCK]))
+            del gathered[:_BLOCK]
+
+    for path, name in _found(names, folder):
+        most -= _add(path, name, gather, most)
+    gather(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
+    if gathered:
+        write(bytes(gathered))
+
+
+def _found(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield files and folders with the names that they get; a folder comes before what it holds."""
+    ways: list[tuple[Path, str, tuple[str, ...]]]
+    ways = [(folder / name, name, ()) for name in reversed([*names])]
+    while ways:
+        path, name, above = ways.pop()
+        if path.is_file():
+            yield path, name
+        elif path.is_dir() and (real := os.path.realpath(path)) not in above:
+            yield path, name
+            try:
+                inside = sorted(path.iterdir(), reverse=True)
+            except OSError as error:
+                _leave_out(name, error)
+                continue
+            ways += [(each, f"{name}/{each.name}", (*above, real)) for each in inside]
+
+
+def _add(path: Path, name: str, write: Callable[[bytes], object], most: float) -> int:
+    """Write a member, and return the size of its content."""
+    info = tarfile.TarInfo(name)
+    if path.is_dir():
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        write(_header(info))
+        return 0
+    try:
+        file = path.open("rb", buffering=0)
+    except OSError as error:
+        _leave_out(name, error)
+        return 0
+    with file:
+        stat = os.fstat(file.fileno())
+        info.size, info.mode = stat.st_size, stat.st_mode & 0o777
+        if info.size > most:
+            raise TooLargeError(f"with {name}")
+        write(_header(info))
+        left = info.size
+        while left:
+            if not (block := file.read(min(left, _BLOCK))):
+                raise OSError(f"{name} became shorter while it was read")
+            write(block)
+            left -= len(block)
+    write(tarfile.NUL * (-info.size % tarfile.BLOCKSIZE))
+    return info.size
+
+
+def _header(info: tarfile.TarInfo) -> bytes:
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def _leave_out(name: str, error: OSError) -> None:
+    print(f"{name} is left out: {error}", file=sys.stderr)
+
+
+def unpack(package: Path, into: Path) -> None:
+    """Put what a package holds into a folder, over what is there.
+
+    Raises:
+        DamagedPackageError: it can't be used.
+        OSError: it could not be read, or there is no room.
+    """
+    with package.open("rb") as file:
+        unpack_from(file, into)
+
+
+def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
+    """Put what a package holds into a folder, over what is there.
+
+    Whoever made it may be hostile: files and folders below `into` come of it, and nothing else.
+
+    Args:
+        package: the file, at its beginning.
+        into: the folder.
+        most: bytes that its files may have together.
+
+    Raises:
+        DamagedPackageError: it can't be used.
+        OSError: it could not be read, or there is no room.
+    """
+    try:
+        for count, (name, header) in enumerate(_members(package)):
+            most -= header.size
+            if most < 0 or count >= _MOST_MEMBERS:
+                raise DamagedPackageError("it is too large")
+            _take(package, header, into / _checked(name))
+    except (tarfile.TarError, ValueError, NotADirectoryError, IsADirectoryError) as error:
+        raise DamagedPackageError(str(error)) from error
+
+
+def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
+    """Put what a package holds into a folder; as `unpack_from`, but from block after block."""
+    unpack_from(cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK)), into)
+    for _ in blocks:  # what is behind its end
+        pass
+
+
+class _Blocks(io.RawIOBase):
+    """Blocks as a file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._rest = blocks, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: WriteableBuffer) -> int:
+        view = memoryview(into)
+        self._rest = self._rest or next(self._blocks, b"")
+        part, self._rest = self._rest[: len(view)], self._rest[len(view) :]
+        view[: len(part)] = part
+        return len(part)
+
+
+def _members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """Yield each file and folder by its name; whoever asks for the next has read its content."""
+    long_name = ""
+    while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+        if header.type in {tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE}:
+            if header.size > _LONGEST_NAME:
+                raise DamagedPackageError("a name is too long")
+            text = _read(package, header.size)
+            _read(package, -header.size % tarfile.BLOCKSIZE)
+            pax = _PAX_PATH.search(text)
+            is_gnu = header.type == tarfile.GNUTYPE_LONGNAME
+            long_name = (text.rstrip(b"\0") if is_gnu else pax[1] if pax else b"").decode()
+            continue
+        yield long_name or header.name, header
+        long_name = ""
+
+
+def _take(package: BinaryIO, header: tarfile.TarInfo, to: Path) -> None:
+    """Make a member's file or folder."""
+    if header.type == tarfile.DIRTYPE:
+        to.mkdir(parents=True, exist_ok=True)
+        return
+    if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
+        raise DamagedPackageError(f"{header.name!r} is no file and no folder")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    mode = 0o755 if header.mode & 0o100 else 0o644
+    with os.fdopen(os.open(to, flags, mode), "wb") as file:
+        left = header.size
+        while left:
+            left -= file.write(_read(package, min(left, _BLOCK)))
+    _read(package, -header.size % tarfile.BLOCKSIZE)
+
+
+def _read(package: BinaryIO, size: int) -> bytes:
+    """Read so many bytes."""
+    content = package.read(size)
+    if len(content) < size:
+        raise DamagedPackageError("it breaks off")
+    return content
+
+
+def _checked(name: str) -> str:
+    """A member's name, if it stays below the folder that it comes into."""
+    if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        raise DamagedPackageError(f"{name!r} leads out of its folder")
+    return name

@@ -1,0 +1,138 @@
+"""The processes below this one, which is their subreaper: what they use, and their end.
+
+/proc tells them; what a trainer does to it can only concern its own processes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+_PROC = Path("/proc")
+_ARE_LISTED = (_PROC / "thread-self/children").exists()  # by the kernel, CONFIG_PROC_CHILDREN
+_PSS = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
+_PAGE_KB = os.sysconf("SC_PAGE_SIZE") / 1024
+_TICKS = os.sysconf("SC_CLK_TCK")  # in a second
+
+
+class Family:
+    """All that this process has started, their orphans too, and what has become of them.
+
+    Attributes:
+        largest_mb: the most resident memory that one of those that have ended had.
+    """
+
+    def __init__(self) -> None:
+        self.largest_mb = 0.0
+        self._cpu_seconds = 0.0  # of those that have ended
+        self._statuses: dict[int, int] = {}
+
+    def began(self, pid: int) -> None:
+        """Take a child in that has just been started: a number may come again."""
+        self._statuses.pop(pid, None)
+
+    def status_of(self, pid: int) -> int | None:
+        """Return a child's status as waitpid gives it; None while it runs."""
+        self._reap(os.WNOHANG)
+        return self._statuses.get(pid)
+
+    def has_reaped(self, pid: int) -> bool:
+        """Tell whether a child is known to have ended; its number may be another's then."""
+        return pid in self._statuses
+
+    def end(self) -> None:
+        """Kill them all; none is left then."""
+        while found := children(os.getpid()):
+            for child in found:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            self._reap(0, len(found))
+
+    def is_alone(self, pid: int) -> bool:
+        """Tell whether there is no process but this one of its children."""
+        self._reap(os.WNOHANG)
+        return children(os.getpid()) == [pid] and not children(pid)
+
+    def cpu_seconds(self, pid: int) -> float:
+        """Return what all have used that have ended, and this child of it, which may live."""
+        return self._cpu_seconds + _cpu_seconds(pid)
+
+    def memory_mb(self) -> float:
+        """Return what all of them have now; what several share counts once."""
+        found, kilobytes = children(os.getpid()), 0.0
+        while found:
+            pid = found.pop()
+            kilobytes += _memory_kb(pid)
+            found += children(pid)
+        return kilobytes / 1024
+
+    def _reap(self, options: int, most: int = 1 << 30) -> None:
+        """Take note of those that have ended."""
+        with suppress(ChildProcessError):
+            for _ in range(most):
+                pid, status, used = os.wait4(-1, options)
+                if not pid:
+                    return
+                self._statuses[pid] = status
+                self._cpu_seconds += used.ru_utime + used.ru_stime
+                self.largest_mb = max(self.largest_mb, used.ru_maxrss / 1024)
+
+
+def children(pid: int) -> list[int]:
+    """Return a process's children; none of one that is not there."""
+    if not _ARE_LISTED:
+        return [child for child in map(int, _numbers(_PROC)) if _parent(child) == pid]
+    found: list[int] = []
+    for task in _numbers(_PROC / f"{pid}/task"):
+        with suppress(OSError):
+            found += map(int, (_PROC / f"{pid}/task/{task}/children").read_bytes().split())
+    return found
+
+
+def resident_mb(pid: int) -> float:
+    """Return a process's resident memory, with all that it shares; 0 of one that has ended."""
+    return _resident_kb(pid) / 1024
+
+
+def _numbers(folder: Path) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if name.isdecimal()]  # noqa: PTH208 - 3.10
+    except OSError:
+        return []
+
+
+def _parent(pid: int) -> int:
+    with suppress(OSError):
+        return int(_stat(pid)[1])
+    return 0
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return the words of its `stat` from the third on: the second may hold anything."""
+    return (_PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return what it and those of its children have used that it has waited for."""
+    try:
+        return sum(map(int, _stat(pid)[11:15])) / _TICKS
+    except OSError:
+        return 0.0
+
+
+def _memory_kb(pid: int) -> float:
+    try:
+        found = _PSS.search((_PROC / f"{pid}/smaps_rollup").read_bytes())
+    except OSError:  # another account's, say
+        found = None
+    return float(found[1]) if found else _resident_kb(pid)
+
+
+def _resident_kb(pid: int) -> float:
+    try:
+        return int((_PROC / f"{pid}/statm").read_bytes().split()[1]) * _PAGE_KB
+    except OSError:
+        return 0.0

@@ -1,0 +1,206 @@
+"""The process that trains: for one trial or, if it stays, for several; and what bounds a trial.
+
+A trainer that stays says so by the socket whose number is in $TRIALFLEET_STAYS: `{"code": 0}` when
+a trial has ended well, and then reads where the next one lies. Any other ends with its trial.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.nodes import TRIAL
+from trialfleet.nodes.job.events import Events
+from trialfleet.nodes.job.folder import ERR, OUT
+from trialfleet.nodes.job.processes import Family
+
+STAYS = "TRIALFLEET_STAYS"  # in a trainer's environment: the number of its socket
+KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL
+FIRST_WEIGHING, WEIGHING = 0.5, 1.0  # seconds: shorter trials aren't weighed; between two times
+FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter ones end with no turn
+_LONGEST = 1 << 16  # bytes of a word by the socket
+# Ignored by Python; a program that it starts must not inherit that.
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+# The shell runs it: a program that is missing is exit code 127.
+_SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
+
+
+class Trainer:
+    """A process that runs the trainer's command in a trial's folder.
+
+    Args:
+        command: its words.
+        folder: the first trial's.
+        family: all processes of this job.
+
+    Attributes:
+        pid: the process.
+        folder: where it began: what it reads beside its program is there until it ends.
+        socket: by which it says that it stays; None once it has closed its end.
+    """
+
+    def __init__(self, command: Sequence[str], folder: Path, family: Family) -> None:
+        self._family, self._is_idle, self.folder = family, False, folder
+        self.socket: socket.socket | None
+        self.socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(0)
+        with its:
+            its.set_inheritable(True)
+            words = (*_SHELL, str(folder), *command)
+            variables = {
+                **os.environ,
+                "TRIALFLEET_TRIAL": TRIAL,
+                "PYTHONUNBUFFERED": "1",
+                STAYS: str(its.fileno()),
+            }
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            streams = [
+                (os.POSIX_SPAWN_OPEN, number, str(folder / name), flags, 0o644)
+                for number, name in ((1, OUT), (2, ERR))
+            ]
+            self.pid = os.posix_spawn(
+                words[0],
+                words,
+                variables,
+                file_actions=streams,
+                setsigdef=_IGNORED,
+                setsigmask=(),
+                setsid=True,
+            )
+        family.began(self.pid)
+
+    def begin(self, folder: Path) -> bool:
+        """Have it train another trial; False where it can't: it waits for none, or has ended."""
+        if not self._is_idle or not self.socket:
+            return False
+        word = {"trial": folder / TRIAL, "out": folder / OUT, "err": folder / ERR}
+        self._is_idle = False
+        try:
+            self.socket.send(json.dumps(word, default=str).encode())
+        except OSError:
+            return False
+        return True
+
+    def status(self) -> int | None:
+        """Return how the trial ended, as waitpid would; None while it trains."""
+        if not self._is_idle and self.socket:
+            with suppress(OSError, ValueError, AttributeError, RecursionError):
+                word = self.socket.recv(_LONGEST)
+                if not word:
+                    self.close()
+                self._is_idle = json.loads(word).get("code") == 0
+        return 0 if self._is_idle else self._family.status_of(self.pid)
+
+    def send(self, number: int) -> None:
+        """Send it a signal, unless it has ended; a signal's handler may."""
+        if not self._family.has_reaped(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def stays(self) -> bool:
+        """Tell whether it waits for another trial, and nothing else of this one runs."""
+        return self._is_idle and self._family.is_alone(self.pid)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        if self.socket:
+            self.socket.close()
+        self.socket = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds a trial; None: nothing does.
+
+    Attributes:
+        memory_mb: that its processes have together.
+        until: when it is ended, by `time.monotonic`.
+        grace_seconds: from the order to stop until it is ended.
+    """
+
+    memory_mb: float | None
+    until: float | None
+    grace_seconds: float | None
+
+
+class Training:
+    """A trainer's time with one trial.
+
+    Args:
+        trainer: it has begun.
+        family: all processes of this job.
+        limits: what bounds the trial.
+        carry: takes its reports away, and returns whether the trial was told to stop and when it
+            wants to be called next.
+
+    Attributes:
+        over: "memory" or "time", where the trial took more than it may.
+        peak_mb: the most memory that it was seen to have; 0 of a short one.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        family: Family,
+        limits: Limits,
+        carry: Callable[[], tuple[bool, float]],
+    ) -> None:
+        self._trainer, self._family, self._limits, self._carry = trainer, family, limits, carry
+        self.over: str | None = None
+        self.peak_mb = 0.0
+        self._weigh_at = time.monotonic() + FIRST_WEIGHING
+        self._is_told = False
+        self._ends: list[tuple[float, int]] = []  # when it gets which signal, once told to stop
+
+    def run(self, events: Events) -> int:
+        """Return how the trial ended, as waitpid would.
+
+        Raises:
+            WantedBackError: the machine is wanted back, and it has not ended in time.
+        """
+        carry_at = time.monotonic() + FIRST_CARRY
+        while (status := self._trainer.status()) is None:
+            events.check()
+            now = time.monotonic()
+            self._bound(now)
+            if self.over:
+                self._family.end()
+                continue
+            self._press(now)
+            if now >= carry_at:
+                is_told, carry_at = self._carry()
+                self._tell_to_stop(now, is_told=is_told)
+            times = [carry_at, self._weigh_at, *(at for at, _ in self._ends[:1])]
+            if self._limits.until is not None:
+                times.append(self._limits.until)
+            events.wait(min(times) - time.monotonic(), self._trainer.socket)
+        if status == 0:
+            self.over = None  # it had ended already
+        return status
+
+    def _bound(self, now: float) -> None:
+        if self._limits.until is not None and now >= self._limits.until:
+            self.over = "time"
+        elif now >= self._weigh_at:
+            self._weigh_at = now + WEIGHING
+            self.peak_mb = max(self.peak_mb, self._family.memory_mb())
+            if self._limits.memory_mb is not None and self.peak_mb > self._limits.memory_mb:
+                self.over = "memory"
+
+    def _tell_to_stop(self, now: float, *, is_told: bool) -> None:
+        if is_told and not self._is_told and self._limits.grace_seconds is not None:
+            self._is_told = True
+            at = now + self._limits.grace_seconds
+            self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
+
+    def _press(self, now: float) -> None:
+        """End one that goes on though it was told to stop."""
+        while self._ends and now >= self._ends[0][0]:
+            self._trainer.send(self._ends.pop(0)[1])

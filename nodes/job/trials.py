@@ -1,0 +1,284 @@
+"""Trials of one job, trained one after another: each from its order to its result on its way."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.nodes import CHECKPOINT, PROGRESS, RESULT, WORDS
+from trialfleet.nodes.job import folder as folders
+from trialfleet.nodes.job import job_ad, packages
+from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
+from trialfleet.nodes.job.events import WantedBackError, until_done
+from trialfleet.nodes.job.processes import Family, resident_mb
+from trialfleet.nodes.job.reports import Reports
+from trialfleet.nodes.job.training import Limits, Trainer, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from trialfleet.nodes.job.chirp import Chirp
+    from trialfleet.nodes.job.events import Events
+    from trialfleet.nodes.job.words import Order, Words
+
+EXIT_CHECKPOINTED = 85
+_SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # what it printed goes on with it, too
+# Seconds between two turns of what is carried; after so many seconds of a trial that nobody stops.
+CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
+
+
+@dataclass
+class Ended:
+    """How a trial ended, and what it took here.
+
+    Attributes:
+        status: as waitpid gives it.
+        seconds: of wall time, from the order on.
+        cpu_seconds: of all of its processes.
+        memory_mb: the most that they had together.
+        over: "memory", "time" or "disk", where it took more than it may.
+    """
+
+    status: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_mb: float = 0.0
+    over: str | None = None
+
+    @property
+    def code(self) -> int:
+        """The exit code, below 0 for a signal."""
+        return os.waitstatus_to_exitcode(self.status)
+
+    def as_text(self) -> str:
+        """Return it for people."""
+        over = f", over its {self.over}" if self.over else ""
+        return f"ended with {self.code} after {self.seconds:.1f} s{over}"
+
+    def as_words(self) -> dict[str, object]:
+        """Return what is told of it."""
+        return {
+            "code": self.code,
+            "seconds": round(self.seconds, 3),
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "memory_mb": round(self.memory_mb, 1),
+            "over": self.over,
+        }
+
+
+class Trials:
+    """What trains them.
+
+    Args:
+        command: the trainer's words.
+        chirp: the way to the access point.
+        events: what wakes this process.
+        words: where a saved checkpoint is told.
+    """
+
+    def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
+        self._command, self._chirp = command, chirp
+        self._events, self._words = events, words
+        self._family = Family()
+        self._folders = folders.Folders(Path.cwd())
+        self._trainer: Trainer | None = None
+        self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")  # of a package
+
+    def changed(self) -> str | None:
+        """Return a file that trials read and that one of them has changed."""
+        return self._folders.changed()
+
+    def train(self, order: Order) -> Ended:
+        """Train a trial; what it left is on the access point then.
+
+        Raises:
+            WantedBackError: the machine is wanted back, and the trial goes on elsewhere.
+            OSError: of this machine, a full disk, say.
+        """
+        began, cpu = time.monotonic(), self._cpu_seconds()
+        folder = self._folders.make(order)
+        until_done(
+            lambda: self._fetch_checkpoint(order.name, folder),
+            self._events,
+            lambda: not self._events.is_wanted_back,
+        )
+        ended = Ended()
+        left = (RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
+        try:
+            self._train(order, folder, ended)
+            if ended.code and self._events.is_wanted_back:
+                raise WantedBackError
+            self._bring(f"{order.name}.result.tar", left, folder)
+        except packages.TooLargeError as error:
+            print(f"{order.name}: over its disk {error}", file=sys.stderr)
+            ended.status, ended.over = 1 << 8, "disk"
+            self._bring(f"{order.name}.result.tar", (), folder)
+        ended.seconds, ended.cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
+        return ended
+
+    def _train(self, order: Order, folder: Path, ended: Ended) -> None:
+        """Train until it ends otherwise than with a checkpoint."""
+        reports = Reports(folder, self._chirp, order.name, order.metric)
+        carrier = _Carrier(
+            reports,
+            self._words,
+            lambda: self._folders.tidy(folder, trainer.folder),
+            is_stoppable=order.grace_seconds is not None,
+        )
+        until = time.monotonic() + order.seconds if order.seconds else None
+        limits = Limits(order.memory_mb, until, order.grace_seconds)
+        while not carrier.has_order(folder):
+            trainer = self._begin(folder)
+            training = Training(trainer, self._family, limits, carrier.turn)
+            ended.status, ended.over = training.run(self._events), training.over
+            seen = training.peak_mb or max(self._family.largest_mb, resident_mb(trainer.pid))
+            ended.memory_mb = max(ended.memory_mb, seen)
+            is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
+            if is_large or not trainer.stays():
+                self._end()
+            if ended.code != EXIT_CHECKPOINTED or ended.over:
+                return
+            self._bring(f"{order.name}.checkpoint.tar", _SAVED, folder)
+            self._words.say("saved", trial=order.name)
+            if self._events.is_wanted_back:
+                raise WantedBackError
+        folders.note_stopped(folder)
+        ended.status = 0
+
+    # The trainer
+
+    def _begin(self, folder: Path) -> Trainer:
+        """Return a trainer that trains in the folder: the one that stayed, or another."""
+        if self._trainer is None or not self._trainer.begin(folder):
+            self._end()
+            with self._events.held_back():
+                self._trainer = Trainer(self._command, folder, self._family)
+                self._events.pass_on = self._trainer.send
+        if self._events.is_wanted_back:  # the signal came before there was anything to end
+            self._trainer.send(signal.SIGTERM)
+        self._family.largest_mb = 0.0
+        return self._trainer
+
+    def _end(self) -> None:
+        """End all processes of this job but this one."""
+        self._events.pass_on = _to_nobody
+        if self._trainer:
+            self._trainer.close()
+        self._trainer = None
+        self._family.end()
+
+    def _cpu_seconds(self) -> float:
+        return self._family.cpu_seconds(self._trainer.pid if self._trainer else 0)
+
+    # The access point
+
+    def _fetch_checkpoint(self, name: str, folder: Path) -> None:
+        """Put the trial's last checkpoint into its folder, where there is one."""
+        try:
+            with closing(self._chirp.blocks(f"{WORDS}/{name}.checkpoint.tar")) as blocks:
+                packages.unpack_blocks(blocks, folder)
+        except packages.DamagedPackageError as error:
+            print(f"{name}: begins anew, its checkpoint is damaged: {error}", file=sys.stderr)
+            shutil.rmtree(folder / CHECKPOINT)
+            (folder / CHECKPOINT).mkdir()
+            (folder / PROGRESS).write_bytes(b"")
+        except ChirpError as error:
+            if error.code != MISSING:
+                raise
+
+    def _bring(self, package: str, names: Iterable[str], folder: Path) -> None:
+        """Bring a package of what lies in a folder to the access point, however long it is away.
+
+        Raises:
+            TooLargeError: it has more than the job's disk.
+            WantedBackError: the job has to end.
+        """
+        until_done(
+            lambda: self._put_if_wanted(package, names, folder),
+            self._events,
+            lambda: not self._events.is_too_late,
+        )
+
+    def _put_if_wanted(self, package: str, names: Iterable[str], folder: Path) -> None:
+        try:
+            self._put(package, names, folder)
+        except ChirpError as error:
+            if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
+                raise WantedBackError from error  # its folder is gone: nobody waits for the job
+            raise
+
+    def _put(self, package: str, names: Iterable[str], folder: Path) -> None:
+        part = f"{WORDS}/{package}.part"
+        with self._chirp.sending(part) as send:
+
+            def write(block: bytes) -> None:
+                self._events.check()
+                send(block)
+
+            packages.pack(names, folder, write, self._most_bytes)
+        self._chirp.rename(part, f"{WORDS}/{package}")
+
+
+class _Carrier:
+    """What is carried while a trial trains: its reports, and the order to stop it.
+
+    Args:
+        reports: the trial's.
+        words: what could not be said yet.
+        at_first: what else can be done while it trains.
+        is_stoppable: there may be an order to stop it.
+    """
+
+    def __init__(
+        self,
+        reports: Reports,
+        words: Words,
+        at_first: Callable[[], None],
+        *,
+        is_stoppable: bool,
+    ) -> None:
+        self._reports, self._words, self._at_first = reports, words, at_first
+        self._is_stoppable, self._is_begun = is_stoppable, False
+        self._slow_at = math.inf if is_stoppable else time.monotonic() + SLOW_AFTER
+        self._is_told = False
+
+    def turn(self) -> tuple[bool, float]:
+        """Carry what is new; return whether the trial was told to stop, and the next turn's time.
+
+        What fails is tried again then.
+        """
+        if not self._is_begun:
+            self._is_begun = True
+            self._at_first()
+            self._reports.tell_trial()
+        self._words.say_again()
+        with suppress(OSError):
+            self._reports.send()
+            self._look()
+        now = time.monotonic()
+        return self._is_told, now + (CARRY if now < self._slow_at else SLOW_CARRY)
+
+    def has_order(self, folder: Path) -> bool:
+        """Tell whether the trial was told to stop before it begins, or begins again."""
+        with suppress(OSError):
+            self._look()
+        return folders.has_order_to_stop(folder)
+
+    def _look(self) -> None:
+        if not self._is_stoppable or self._is_told:
+            return
+        if order := self._reports.order_to_stop():
+            self._reports.place(order)
+            self._is_told = True
+
+
+def _to_nobody(_number: int) -> None:
+    """Where signals go while nothing trains."""

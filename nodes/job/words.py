@@ -1,0 +1,212 @@
+"""What a job's agent and its access point say to each other: docs/trial-jobs.md.
+
+The agent's words are the file `agent.json`, the access point's are `order.json`, in the folder
+`words/`. An answer names the agent and the turn that it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.nodes import WORDS
+from trialfleet.nodes.job import job_ad
+from trialfleet.nodes.job.events import WantedBackError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trialfleet.nodes.job.chirp import Chirp
+    from trialfleet.nodes.job.events import Events
+
+SCHEMA = 1
+ORDER, AGENT = f"{WORDS}/order.json", f"{WORDS}/agent.json"
+FIRST_LOOK, LAST_LOOK, SLOW_LOOK = 0.002, 0.5, 2.0  # seconds between two looks for an answer
+SLOW_AFTER = 60.0  # seconds of waiting
+_FRAME = {"schema", "job", "starts", "token", "turn", "say", "time"}  # of what is said
+REPEAT_SECONDS = 30.0  # between two times that something unanswered is said
+PATIENCE = 300.0  # seconds without an answer, after which the job leaves its slot to others
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the access point wants of an agent.
+
+    Attributes:
+        token: of the agent that it answers; empty for the first one of a job.
+        turn: of that agent, which it answers.
+        trial: what to train, as `trial.json` is to have it; None: to leave.
+        name: the trial's, on the access point.
+        left: folders that the result has beside the common files.
+        last: after this trial the agent leaves.
+        memory_mb: what all of the trial's processes may have together.
+        seconds: how long it may train.
+        grace_seconds: how long it may go on after it was told to stop.
+        code: with which the agent leaves.
+        why: the reason to leave, for people.
+    """
+
+    token: str
+    turn: int
+    trial: dict[str, Any] | None
+    name: str = ""
+    left: tuple[str, ...] = ()
+    last: bool = True
+    memory_mb: float | None = None
+    seconds: float | None = None
+    grace_seconds: float | None = None
+    code: int = 0
+    why: str = ""
+
+    @property
+    def metric(self) -> str | None:
+        """The objective's, in the trial's reports."""
+        return metric_of(self.trial or {})
+
+    @staticmethod
+    def of(text: bytes | None) -> Order | None:
+        """Return what a file holds; None where it is no order."""
+        try:
+            plain = json.loads(text or b"{}")
+            return Order(
+                token=plain["token"],
+                turn=plain["turn"],
+                trial=plain["trial"] if plain["do"] == "train" else None,
+                name=plain.get("name", ""),
+                left=tuple(plain.get("left", ())),
+                last=plain.get("last", True),
+                memory_mb=plain.get("memory_mb"),
+                seconds=plain.get("seconds"),
+                grace_seconds=plain.get("grace_seconds"),
+                code=plain.get("code", 0),
+                why=plain.get("why", ""),
+            )
+        except (ValueError, LookupError, TypeError):
+            return None
+
+
+def metric_of(trial: dict[str, Any]) -> str | None:
+    """Return the name of a trial's objective in its reports; None where it has none."""
+    metric = trial.get("objective", {}).get("metric")
+    return metric if isinstance(metric, str) else None
+
+
+class UnansweredError(Exception):
+    """Nobody answers: the access point's scripts read what was told once the job has left."""
+
+
+class Words:
+    """This agent's part in what is said.
+
+    Args:
+        chirp: the way to the access point.
+        events: what ends waiting.
+    """
+
+    def __init__(self, chirp: Chirp, events: Events) -> None:
+        self._chirp, self._events = chirp, events
+        cluster, proc, starts = job_ad.numbers("ClusterId", "ProcId", "NumShadowStarts")
+        self._who = {"job": f"{cluster}.{proc}", "starts": starts, "token": os.urandom(4).hex()}
+        self._turn = 0
+        self._unsaid: bytes | None = None
+
+    def first_order(self) -> tuple[Order | None, dict[str, Any] | None]:
+        """Return the order that the job was submitted with, and what is left of an agent before.
+
+        The order is None where it is another agent's. The other is a trial's end that an agent
+        before this one told, which may have been killed, and that nobody has answered.
+
+        Raises:
+            OSError: the access point is out of reach, for now.
+        """
+        order = Order.of(self._chirp.read(ORDER))
+        told = self._untold(order)
+        return order if order and not order.token and order.trial else None, told
+
+    def _untold(self, order: Order | None) -> dict[str, Any] | None:
+        try:
+            said = json.loads(self._chirp.read(AGENT) or b"{}")
+            is_answered = order and (order.token, order.turn) == (said["token"], said["turn"])
+            return said if said["say"] == "told" and not is_answered else None
+        except (ValueError, LookupError, TypeError):
+            return None
+
+    def take_over(self, told: dict[str, Any], may_wait: Callable[[], bool]) -> Order:
+        """Repeat what an agent before this one told, as its own words; return the answer.
+
+        Raises:
+            WantedBackError: it could not be waited for.
+            UnansweredError: there was none.
+        """
+        self._who["token"], self._turn = told["token"], told["turn"] - 1
+        return self.ask("told", may_wait, **{key: told[key] for key in told.keys() - _FRAME})
+
+    def say(self, what: str, **more: object) -> bytes:
+        """Say something, now or with `say_again`; return it as it is written."""
+        plain = {"schema": SCHEMA, **self._who, "turn": self._turn, "say": what, **more}
+        self._unsaid = words = json.dumps({**plain, "time": time.time()}).encode()
+        self.say_again()
+        return words
+
+    def say_again(self) -> None:
+        """Say what could not be said before, if that is possible now."""
+        with suppress(OSError):
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Say what could not be said before.
+
+        Raises:
+            OSError: nor can it now.
+        """
+        if self._unsaid is not None:
+            self._chirp.write(AGENT, self._unsaid)
+            self._unsaid = None
+
+    def say_last(self, **more: object) -> None:
+        """Tell of the last trial; `deliver` brings it where that was not possible."""
+        self._turn += 1
+        self.say("told", **more)
+
+    def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
+        """Say something and return the answer, whenever it comes.
+
+        Args:
+            what: "ask" or "told".
+            may_wait: once it says no, nothing is waited for any more.
+            more: what is told.
+
+        Raises:
+            WantedBackError: it could not be waited for.
+            UnansweredError: there was none.
+        """
+        self._turn += 1
+        words = self.say(what, **more)
+        began = said = time.monotonic()
+        pause = FIRST_LOOK
+        while may_wait():
+            if order := self._answer():
+                return order
+            now = time.monotonic()
+            if now - began > PATIENCE:
+                raise UnansweredError
+            self._events.wait(pause)
+            pause = min(pause * 1.5, LAST_LOOK if now - began < SLOW_AFTER else SLOW_LOOK)
+            if self._unsaid is not None:
+                self.say_again()
+            elif now - said > REPEAT_SECONDS:
+                said, self._unsaid = now, words
+                self.say_again()
+        raise WantedBackError
+
+    def _answer(self) -> Order | None:
+        try:
+            order = Order.of(self._chirp.read(ORDER))
+        except OSError:
+            return None
+        is_ours = order and (order.token, order.turn) == (self._who["token"], self._turn)
+        return order if is_ours else None

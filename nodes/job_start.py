@@ -1,0 +1,43 @@
+"""The first process of a trial's job: `__main__` of the archive `agent.pyz`.
+
+python3 -I -S agent.pyz -- COMMAND…           trials one after another; in a gang's job, a rank
+python3 -I -S agent.pyz --ranks -- COMMAND…   the trainer is told its rank in any job
+python3 agent.pyz workers …                   a gang's server of workers
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+
+GANG = "TRIALFLEET_GANG"  # in the environment of a gang's job: its cluster and proc
+
+
+def main() -> None:
+    """Be what the arguments ask for."""
+    words, job = sys.argv[1:], os.environ.get(GANG)
+    live: Callable[[], None]
+    if words[0] == "workers":
+        from trialfleet.nodes.gang import workers
+
+        live = partial(workers.main, words[1:])
+    elif job:
+        from trialfleet.nodes.gang import agent as gang
+
+        live = partial(gang.main, job, words[words.index("--") + 1 :])
+    else:
+        from trialfleet.nodes.job import agent
+
+        if words[0] == "--ranks":
+            from trialfleet.nodes.gang import network
+
+            os.environ.update(network.world_of_one())
+        live = partial(agent.main, words[words.index("--") + 1 :])
+    sys.path.pop(0)  # this archive: what is imported from now on is not for the trainer to give
+    live()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Optuna's database with a trial written at once: when it is asked, and when it is told.
+
+Optuna writes each parameter and attribute by statements of its own, and all that is told of a trial
+by a transaction each: a service that answers thousands of jobs would do little else.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from optuna.distributions import distribution_to_json
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.trial import FrozenTrial, TrialState
+
+
+class TrialStorage(RDBStorage):
+    """A database of Optuna's, with the same tables and the same trials in them."""
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """Store a new trial, and return its key.
+
+        Raises:
+            KeyError: there is no such study.
+            sqlalchemy.exc.SQLAlchemyError: the database can't be used.
+        """
+        import sqlalchemy
+        from optuna.storages._rdb import models
+
+        given = template_trial
+        if given is None or given.values or given.system_attrs or given.intermediate_values:
+            return super().create_new_trial(study_id, given)
+        trials = models.TrialModel.__table__
+        times = models.TrialModel(
+            datetime_start=given.datetime_start, datetime_complete=given.datetime_complete
+        )
+        row = {
+            "study_id": study_id,
+            "state": given.state,
+            "datetime_start": times._datetime_start_utc,
+            "datetime_complete": times._datetime_complete_utc,
+        }
+        before = sqlalchemy.select(sqlalchemy.func.count()).where(trials.c.study_id == study_id)
+        study = sqlalchemy.select(models.StudyModel.study_id)
+        study = study.where(models.StudyModel.study_id == study_id).with_for_update()
+        with self.engine.begin() as connection:
+            if connection.execute(study).one_or_none() is None:
+                raise KeyError(f"there is no study {study_id}")
+            made = connection.execute(trials.insert(), row)
+            key: int = (made.inserted_primary_key or (0,))[0]
+            number = connection.execute(before.where(trials.c.trial_id < key)).scalar_one()
+            connection.execute(
+                trials.update().where(trials.c.trial_id == key).values(number=number)
+            )
+            if params := _param_rows(key, given):
+                connection.execute(models.TrialParamModel.__table__.insert(), params)
+            if given.user_attrs:
+                attributes = _attribute_rows(key, given.user_attrs)
+                connection.execute(models.TrialUserAttributeModel.__table__.insert(), attributes)
+        return key
+
+    def get_trial_number_from_id(self, trial_id: int) -> int:
+        """Return a trial's number within its study, without all else of the trial.
+
+        Raises:
+            KeyError: there is no such trial.
+        """
+        import sqlalchemy
+        from optuna.storages._rdb import models
+
+        row = models.TrialModel
+        with self.engine.connect() as connection:
+            query = sqlalchemy.select(row.number).where(row.trial_id == trial_id)
+            number = connection.execute(query).scalar_one_or_none()
+        if number is None:
+            raise KeyError(f"there is no trial {trial_id}")
+        return int(number)
+
+    def finish(
+        self,
+        trial: FrozenTrial,
+        state: TrialState,
+        value: float | None,
+        attributes: Mapping[str, Any],
+        reports: Mapping[int, float],
+    ) -> FrozenTrial:
+        """Write all that is told of a running trial in one transaction, and return it as it is.
+
+        Args:
+            trial: as it is stored.
+            state: its last.
+            value: its objective; None: it has none.
+            attributes: in place of those of the same names.
+            reports: by step, in place of those that it has.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: the database can't be used.
+            UpdateFinishedTrialError: somebody else has finished it.
+        """
+        import sqlalchemy
+        from optuna.storages._rdb import models
+
+        key, ended = trial._trial_id, datetime.now()
+        known = models.TrialUserAttributeModel.__table__
+        steps = models.TrialIntermediateValueModel.__table__
+        row = models.TrialModel(datetime_complete=ended)
+        change = (
+            sqlalchemy.update(models.TrialModel.__table__)
+            .where(models.TrialModel.trial_id == key, models.TrialModel.state == TrialState.RUNNING)
+            .values(state=state, datetime_complete=row._datetime_complete_utc)
+        )
+        with self.engine.begin() as connection:
+            if connection.execute(change).rowcount != 1:
+                raise UpdateFinishedTrialError(f"trial {trial.number} is finished")
+            if replaced := attributes.keys() & trial.user_attrs.keys():
+                old = known.delete().where(known.c.trial_id == key, known.c.key.in_(replaced))
+                connection.execute(old)
+            if attributes:
+                connection.execute(known.insert(), _attribute_rows(key, attributes))
+            if trial.intermediate_values:
+                connection.execute(steps.delete().where(steps.c.trial_id == key))
+            if reports:
+                connection.execute(steps.insert(), _report_rows(key, reports))
+            if value is not None:
+                stored, kind = models.TrialValueModel.value_to_stored_repr(value)
+                values = {"trial_id": key, "objective": 0, "value": stored, "value_type": kind}
+                connection.execute(models.TrialValueModel.__table__.insert(), values)
+        told = copy.copy(trial)
+        told.state, told.datetime_complete = state, ended
+        told.values = None if value is None else [value]
+        told.user_attrs = {**trial.user_attrs, **_as_stored(attributes)}
+        told.intermediate_values = dict(reports)
+        return told
+
+
+def created(storage: BaseStorage, study_id: int, template: FrozenTrial) -> FrozenTrial:
+    """Store a new trial in one transaction, and return it as it is."""
+    key = storage.create_new_trial(study_id, template)
+    if not isinstance(storage, TrialStorage):
+        return storage.get_trial(key)
+    trial = copy.copy(template)
+    trial._trial_id, trial.number = key, storage.get_trial_number_from_id(key)
+    trial.user_attrs = _as_stored(template.user_attrs)
+    return trial
+
+
+def finished(
+    storage: BaseStorage,
+    trial: FrozenTrial,
+    state: TrialState,
+    value: float | None,
+    attributes: Mapping[str, Any],
+    reports: Mapping[int, float],
+) -> FrozenTrial:
+    """Store all that is told of a running trial, and return it as it is; see `TrialStorage.finish`.
+
+    A storage that is no database takes one after another, its state at last, and can't remove a
+    report: one that a tell left behind, which crashed before the trial was trained anew, is NaN.
+    """
+    if isinstance(storage, TrialStorage):
+        return storage.finish(trial, state, value, attributes, reports)
+    key = trial._trial_id
+    for name, content in attributes.items():
+        storage.set_trial_user_attr(key, name, content)
+    left = dict.fromkeys(trial.intermediate_values.keys() - reports.keys(), math.nan)
+    for step, report in {**left, **reports}.items():
+        storage.set_trial_intermediate_value(key, step, report)
+    storage.set_trial_state_values(key, state, None if value is None else [value])
+    return storage.get_trial(key)
+
+
+def _as_stored(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as they come back: a tuple is a list then."""
+    return {name: json.loads(json.dumps(value)) for name, value in attributes.items()}
+
+
+def _param_rows(key: int, trial: FrozenTrial) -> list[dict[str, Any]]:
+    return [
+        {
+            "trial_id": key,
+            "param_name": name,
+            "param_value": trial.distributions[name].to_internal_repr(value),
+            "distribution_json": distribution_to_json(trial.distributions[name]),
+        }
+        for name, value in trial.params.items()
+    ]
+
+
+def _attribute_rows(trial: int, attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"trial_id": trial, "key": name, "value_json": json.dumps(value)}
+        for name, value in attributes.items()
+    ]
+
+
+def _report_rows(trial: int, reports: Mapping[int, float]) -> list[dict[str, Any]]:
+    from optuna.storages._rdb import models
+
+    rows = []
+    for step, value in reports.items():
+        stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+        one = {"intermediate_value": stored, "intermediate_value_type": kind}
+        rows.append({"trial_id": trial, "step": step, **one})
+    return rows

@@ -1,0 +1,417 @@
+"""A job's agent: its life, as its access point and its trainer see it. Chirp is a stand-in's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
+from trialfleet.nodes import trial
+from trialfleet.nodes.job import archive, words
+from trialfleet.nodes.job.chirp import Chirp
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def point(tmp_path: Path) -> Iterator[AccessPoint]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+def sleeping(word: str) -> list[int]:
+    found = psutil.process_iter(["cmdline"])
+    return [process.pid for process in found if process.info["cmdline"] == ["sleep", word]]
+
+
+def said(point: AccessPoint) -> list[str]:
+    return [f"{each['say']} {each.get('trial')}" for each in point.said]
+
+
+def error_of(agent: subprocess.Popen[str]) -> str:
+    assert agent.stderr is not None
+    return agent.stderr.readline()
+
+
+# -- one trial after another ---------------------------------------------------------------------
+
+
+def test_trials_follow_one_another_each_in_a_folder_of_its_own(point: AccessPoint) -> None:
+    (point.sandbox / "data.csv").write_text("rows")
+    (point.sandbox / "code").mkdir()
+    (point.sandbox / "code/of_ours.py").write_text("")
+    point.first(train("A.t1"))
+    point.answers = [train("A.t2", left=["model"]), train("A.t3", last=True)]
+    script = """
+        echo "$(cat data.csv) $(ls code) $(ls)"; echo err >&2
+        echo '{}' > result.json; echo 1 >> progress.jsonl; echo m > model/m; touch stays-here
+    """
+    assert point.run("sh", "-c", script) == 0
+    assert said(point) == ["begun A.t1", "told A.t1", "told A.t2", "told A.t3"]
+    assert [each["turn"] for each in point.said] == [0, 1, 2, 3]
+    assert {each["job"] for each in point.said} == {"12.0"}
+    for name in ("A.t1", "A.t2", "A.t3"):
+        left = point.left(name)
+        own = "checkpoint code data.csv err model out progress.jsonl result.json stop.json"
+        assert left.pop("out").split() == ["rows", "of_ours.py", *own.split(), "trial.json"]
+        assert left.pop("model/m", "no model") == ("m\n" if name == "A.t2" else "no model")
+        assert left == {"err": "err\n", "result.json": "{}\n", "progress.jsonl": "1\n"}
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 64", 64),
+        ("kill -SEGV $$", -signal.SIGSEGV),
+        ("kill -KILL $$", -signal.SIGKILL),
+        ("exec nothing-of-that-name", 127),
+        ("exec ./trial.json", 126),
+    ],
+)
+def test_a_job_ends_as_its_last_trial_did(point: AccessPoint, script: str, code: int) -> None:
+    point.first(train("A.t1"))
+    point.answers = [train("A.t2", last=True)]
+    assert point.run("sh", "-c", f"echo out; {script}") == code
+    assert point.told() == [("A.t1", code), ("A.t2", code)]
+    assert point.left("A.t2")["out"] == "out\n"
+    assert not (point.sandbox / ".chirp.config").exists()
+
+
+def test_a_trial_that_is_ordered_again_begins_with_nothing(point: AccessPoint) -> None:
+    point.first(train("A.t1"))
+    point.answers = [train("A.t1", last=True)]
+    assert point.run("sh", "-c", "[ ! -e former ] && echo > former") == 0
+    assert point.told() == [("A.t1", 0), ("A.t1", 0)]
+
+
+def test_an_agent_asks_where_no_order_is_for_it_and_leaves_when_it_is_told(
+    point: AccessPoint,
+) -> None:
+    point.delay = 0.2
+    point.order(token="another's", turn=1, **train("A.t9"))
+    point.answers = [train("A.t1"), {**LEAVE, "code": 4}]
+    assert point.run("true") == 4
+    assert said(point) == ["ask None", "told A.t1"]
+    assert "nothing is left" in point.out
+
+
+def test_what_is_left_in_the_background_is_gone_before_the_next_begins(point: AccessPoint) -> None:
+    point.first(train("A.t1"))
+    point.answers = [train("A.t2", last=True)]
+    found = "ps -A -o args= | grep -cx 'sleep 8731'"
+    script = f"{found}; (setsid sleep 8731 &) ; sleep 8731 & true"
+    assert point.run("sh", "-c", script) == 0
+    assert (point.left("A.t1")["out"], point.left("A.t2")["out"]) == ("0\n", "0\n")
+    assert not sleeping("8731")
+
+
+def test_a_trial_that_changes_what_others_read_is_the_last_in_its_job(point: AccessPoint) -> None:
+    (point.sandbox / "data").mkdir()
+    (point.sandbox / "data/rows.csv").write_text("rows")
+    point.first(train("A.t1"))
+    point.answers = [train("A.t2"), LEAVE]
+    script = "case $PWD in *t2) echo more >> data/rows.csv;; *) touch data/new;; esac"
+    assert point.run("sh", "-c", script) == 0
+    assert [each["wants"] for each in point.said if each["say"] == "told"] == [True, False]
+    assert "A.t2 has changed" in point.out
+
+
+def test_a_job_whose_time_is_up_wants_no_other_trial(point: AccessPoint) -> None:
+    point.first(train("A.t1"))
+    point.answers = [LEAVE]
+    assert point.run("true", TRIALFLEET_JOB_SECONDS="0.001") == 0
+    assert point.said[-1]["wants"] is False
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.13"])
+def test_other_pythons_run_it(point: AccessPoint, python: str) -> None:
+    found = [*Path("~/.pyenv/versions").expanduser().glob(f"{python}.*/bin/python3")]
+    if not found:
+        pytest.skip(f"no Python {python} here")
+    point.first(train("A.t1", last=True))
+    point.python = str(found[0])
+    assert point.run("sh", "-c", "exit 3") == 3, point.err
+
+
+def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
+    for name in "ab":
+        archive.build(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_without_a_job_there_is_nothing_to_train(tmp_path: Path) -> None:
+    archive.build(tmp_path / "agent.pyz")
+    variables = {n: v for n, v in os.environ.items() if n != "_CONDOR_CHIRP_CONFIG"}
+    words = [sys.executable, "-I", "-S", "agent.pyz", "--", "touch", "trained"]
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "a job of HTCondor's: $_CONDOR_CHIRP_CONFIG is not set" in done.stderr
+    assert not (tmp_path / "trained").exists()
+
+
+# -- checkpoints ---------------------------------------------------------------------------------
+
+SAVES = """
+    echo life >> lives; cp data.csv checkpoint/ 2> /dev/null; echo 1 >> progress.jsonl
+    [ $(wc -l < lives) = 1 ] && exit 85
+    cat lives
+"""
+
+
+def test_after_a_checkpoint_the_command_starts_again_in_the_same_folder(
+    point: AccessPoint,
+) -> None:
+    (point.sandbox / "data.csv").write_text("rows")
+    point.first(train("A.t1", last=True))
+    assert point.run("sh", "-c", SAVES) == 0
+    assert said(point) == ["begun A.t1", "saved A.t1", "told A.t1"]
+    assert point.left("A.t1", "checkpoint") == {
+        "checkpoint/data.csv": "rows",
+        "progress.jsonl": "1\n",
+        "out": "",
+        "err": "",
+    }
+    assert point.left("A.t1")["out"] == "life\nlife\n"
+
+
+def test_a_trial_goes_on_from_its_checkpoint_elsewhere(point: AccessPoint, tmp_path: Path) -> None:
+    point.first(train("A.t1"))
+    trap = "trap 'echo 7 > checkpoint/step; exit 85' TERM; echo ready > ready; sleep 8732 & wait"
+    script = f"echo life; cat checkpoint/step && exit; {trap}"
+    with point.start("sh", "-c", script) as agent:
+        point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(60) == 85
+    assert said(point) == ["begun A.t1", "saved A.t1"]
+    assert (point.sandbox / ".chirp.config").exists(), "HTCondor may start it again here"
+    assert not sleeping("8732")
+    point.move(tmp_path / "elsewhere")
+    point.answers = [LEAVE]
+    assert point.run("sh", "-c", script) == 0
+    assert point.left("A.t1")["out"] == "life\nlife\n7\n"
+
+
+def test_a_checkpoint_that_nobody_takes_holds_no_machine(point: AccessPoint) -> None:
+    point.first(train("A.t1"))
+    with point.start("sh", "-c", "trap 'exit 85' TERM; echo > ready; sleep 600 & wait") as agent:
+        point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
+        shutil.rmtree(point.words)
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(30) == 85
+
+
+def test_a_damaged_checkpoint_is_none(point: AccessPoint) -> None:
+    (point.words / "A.t1.checkpoint.tar").write_bytes(b"no package" * 1000)
+    point.first(train("A.t1", last=True))
+    assert point.run("sh", "-c", "ls checkpoint") == 0
+    assert point.left("A.t1")["out"] == ""
+    assert "its checkpoint is damaged" in point.err
+
+
+def test_after_85_the_agent_is_the_one_that_came_with_the_job(point: AccessPoint) -> None:
+    point.first(train("A.t1"))
+    spoil = "for f in agent.pyz condor_exec.exe; do rm ../../$f; ln -s /dev/null ../../$f; done"
+    trap = "trap 'exit 85' TERM; echo > ready; sleep 600 & wait"
+    with point.start("sh", "-c", f"{spoil}; {trap}") as agent:
+        point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(60) == 85
+    assert (point.sandbox / "condor_exec.exe").read_text() == "ours"
+    point.answers = [LEAVE]
+    assert point.run("true") == 0
+
+
+# -- the machine is wanted back ------------------------------------------------------------------
+
+
+def test_an_agent_that_waits_for_an_order_leaves(point: AccessPoint) -> None:
+    with point.start("true") as agent:
+        point.wait_for(lambda: said(point) == ["ask None"])
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(60) == 85
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, [("A.t1", 0)]), (3, [])])
+def test_a_trial_that_ends_when_the_machine_is_wanted_back(
+    point: AccessPoint, code: int, told: list[tuple[str, int]]
+) -> None:
+    point.first(train("A.t1"))
+    point.answers = [LEAVE]
+    with point.start("sh", "-c", f"trap 'exit {code}' TERM; echo > ready; sleep 600 & wait") as one:
+        point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(60) == 85
+    assert point.told() == told
+    assert not any(each["wants"] for each in point.said if each["say"] == "told")
+
+
+def test_a_result_on_its_way_is_told_before_the_agent_leaves(point: AccessPoint) -> None:
+    point.first(train("A.t1"))
+    point.answers = [LEAVE]
+    with point.start("sh", "-c", "while [ ! -e go ]; do sleep 0.01; done") as agent:
+        folder = point.sandbox / "trials/A.t1"
+        point.wait_for((point.words / "reports.jsonl").exists)
+        point.server.is_away = True
+        (folder / "go").touch()
+        assert "tried again until it works" in error_of(agent)
+        agent.send_signal(signal.SIGTERM)
+        point.server.is_away = False
+        assert agent.wait(60) == 85
+    assert point.told() == [("A.t1", 0)]
+    assert "result.json" in point.left("A.t1")
+
+
+def test_a_signal_for_the_trainer_goes_to_it(point: AccessPoint) -> None:
+    point.first(train("A.t1", last=True))
+    script = "trap 'exit 7' USR1; echo > ready; sleep 600 & wait"
+    with point.start("sh", "-c", script) as agent:
+        point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
+        agent.send_signal(signal.SIGUSR1)
+        assert agent.wait(60) == 7
+
+
+# -- trouble -------------------------------------------------------------------------------------
+
+
+def test_an_access_point_that_is_away_is_waited_for(point: AccessPoint) -> None:
+    point.first(train("A.t1"))
+    point.answers = [train("A.t2", last=True)]
+    point.server.is_away = True
+    with point.start("sh", "-c", "while [ ! -e go ]; do sleep 0.01; done") as agent:
+        assert "tried again until it works" in error_of(agent)
+        point.server.is_away = False
+        point.wait_for((point.sandbox / "trials/A.t1").exists)
+        point.server.is_away = True
+        (point.sandbox / "trials/A.t1/go").touch()
+        assert "tried again until it works" in error_of(agent)
+        point.server.is_away = False
+        point.wait_for((point.sandbox / "trials/A.t2").exists)
+        (point.sandbox / "trials/A.t2/go").touch()
+        assert agent.wait(60) == 0
+    assert point.told() == [("A.t1", 0), ("A.t2", 0)]
+
+
+@pytest.mark.parametrize("what", ["model/sparse", "checkpoint/sparse; exit 85"])
+def test_what_is_larger_than_the_jobs_disk_does_not_travel(point: AccessPoint, what: str) -> None:
+    point.first(train("A.t1", last=True, left=["model"]))
+    assert point.run("sh", "-c", f"truncate -s 1T {what}") == 1
+    assert (point.said[-1]["code"], point.said[-1]["over"]) == (1, "disk")
+    assert point.left("A.t1") == {}
+
+
+def test_what_cannot_be_read_is_left_out(point: AccessPoint) -> None:
+    point.first(train("A.t1", last=True, left=["model"]))
+    script = "ln -s /proc/self/mem model/m; mkfifo model/p; ln -s . model/l; ln -s x model/x"
+    assert point.run("sh", "-c", f"{script}; echo > model/good") == 0
+    left = [name for name in point.left("A.t1") if name.startswith("model")]
+    assert left in (["model/good", "model/m"], ["model/good"])
+    assert point.left("A.t1").get("model/m", "") == ""
+
+
+SPY = """\
+import json, os
+found = {"variable": os.environ.get("_CONDOR_CHIRP_CONFIG"), "files": os.listdir("../..")}
+for name in ("environ", "mem", "maps", "fd/3", "fd/4", "fd/5", "fd/6"):
+    try:
+        found[name] = len(open(f"/proc/{os.getppid()}/{name}", "rb").read(1))
+    except OSError as error:
+        found[name] = error.strerror
+print(json.dumps(found))
+"""
+
+
+def test_a_trainer_finds_no_way_to_the_access_point(point: AccessPoint) -> None:
+    (point.sandbox / "spy.py").write_text(SPY)
+    point.first(train("A.t1", last=True))
+    assert point.run(sys.executable, "spy.py") == 0
+    found = json.loads(point.left("A.t1")["out"])
+    assert found.pop("variable") is None
+    assert ".chirp.config" not in found.pop("files")
+    assert {*found.values()} <= {"Permission denied", "No such file or directory"}
+
+
+# -- what an agent before this one said ----------------------------------------------------------
+
+DONE = "echo '{}' > result.json"
+
+
+def test_what_nobody_has_answered_is_repeated_by_the_next_agent(point: AccessPoint) -> None:
+    told = {"token": "before", "turn": 4, "say": "told", "trial": "A.t1", "code": 0, "wants": True}
+    (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **told}))
+    point.order(token="before", turn=3, **train("A.t1"))
+    point.answers = [train("A.t2"), LEAVE]
+    assert point.run("sh", "-c", DONE) == 0
+    said = [(each["token"], each["turn"], each["say"], each["trial"]) for each in point.said]
+    assert said == [("before", 4, "told", "A.t1"), ("before", 5, "told", "A.t2")]
+
+
+def test_a_last_trial_that_was_told_is_not_trained_again(point: AccessPoint) -> None:
+    told = {"token": "before", "turn": 1, "say": "told", "trial": "A.t1", "code": 64}
+    (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **told}))
+    point.first(train("A.t1", last=True))
+    assert point.run("sh", "-c", "touch trained; " + DONE) == 64
+    assert not list(point.sandbox.rglob("trained"))
+    assert point.said == []
+
+
+def test_what_was_answered_is_not_told_again(point: AccessPoint) -> None:
+    told = {"token": "before", "turn": 4, "say": "told", "trial": "A.t1", "code": 0}
+    (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **told}))
+    point.order(token="before", turn=4, **train("A.t2"))
+    point.answers = [LEAVE]
+    assert point.run("sh", "-c", DONE) == 0
+    assert [each["say"] for each in point.said] == ["ask"]
+
+
+class Naps:
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def test_an_agent_that_has_no_answer_leaves(
+    point: AccessPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "PATIENCE", 0.05)
+    with Chirp(*point.server.address) as chirp:
+        asking = words.Words(chirp, Naps())  # type: ignore[arg-type]
+        with pytest.raises(words.UnansweredError):
+            asking.ask("ask", lambda: True)
+
+
+BESIDE = """
+import os, time
+from pathlib import Path
+import trial
+
+def train(t):
+    time.sleep(0.1)
+    assert Path(__file__).with_name("beside.txt").read_text() == "ours"
+    print(os.getpid())
+    t.complete(loss=1)
+
+trial.run(train)
+"""
+
+
+def test_the_folder_in_which_a_staying_trainer_began_stays_with_it(
+    point: AccessPoint,
+) -> None:
+    (point.sandbox / "beside.txt").write_text("ours")
+    (point.sandbox / "train.py").write_text(BESIDE)
+    shutil.copy(trial.__file__, point.sandbox / "trial.py")
+    point.first(train("A.t1"))
+    point.answers = [train(f"A.t{number}") for number in range(2, 5)] + [LEAVE]
+    assert point.run(sys.executable, "train.py") == 0
+    assert point.told() == [(f"A.t{number}", 0) for number in range(1, 5)]
+    assert len({point.left(f"A.t{n}")["out"] for n in range(1, 5)}) == 1  # one process

@@ -1,0 +1,178 @@
+"""What is carried of a trial's reports. Chirp is a stand-in's; tests/pool has HTCondor's."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.nodes.chirp_server import ChirpServer
+from trialfleet.nodes.job import reports
+from trialfleet.nodes.job.chirp import Chirp
+from trialfleet.nodes.job.reports import Reports, step_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "trial"
+    folder.mkdir()
+    (folder / "progress.jsonl").touch()
+    (folder / "stop.json").touch()
+    return folder
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[ChirpServer]:
+    folder = tmp_path / "on-the-access-point"
+    (folder / "words").mkdir(parents=True)
+    with ChirpServer(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def one(folder: Path, proxy: ChirpServer) -> Iterator[Reports]:
+    with Chirp(*proxy.address) as chirp:
+        yield Reports(folder, chirp, "A.t1", "loss")
+
+
+def there(proxy: ChirpServer) -> str:
+    return (proxy.folder / "words/reports.jsonl").read_text()
+
+
+def add(folder: Path, *lines: str) -> None:
+    with (folder / "progress.jsonl").open("a") as file:
+        file.writelines(lines)
+
+
+def test_reports_are_carried_as_they_come_and_no_half_line(
+    folder: Path, one: Reports, proxy: ChirpServer
+) -> None:
+    one.send()
+    add(folder, "a\n", "b\n", "half")
+    one.send()
+    assert there(proxy) == "a\nb\n"
+    add(folder, " a line\n")
+    one.send()
+    assert there(proxy) == (folder / "progress.jsonl").read_text()
+
+
+def test_they_begin_with_what_the_checkpoint_had(
+    folder: Path, one: Reports, proxy: ChirpServer
+) -> None:
+    (proxy.folder / "words/reports.jsonl").write_text("1\n2\n3\nof the machine before\n")
+    add(folder, "1\n", "2\n")
+    one.send()
+    assert there(proxy) == "1\n2\n"
+
+
+def test_they_begin_empty_where_the_trainer_has_none_yet(
+    folder: Path, one: Reports, proxy: ChirpServer
+) -> None:
+    (proxy.folder / "words/reports.jsonl").write_text("of the trial before\n")
+    one.send()
+    assert there(proxy) == ""
+    assert proxy.kills == 0
+    add(folder, "1\n")
+    one.send()
+    assert there(proxy) == "1\n"
+
+
+def test_progress_that_was_cut_is_told_again(
+    folder: Path, one: Reports, proxy: ChirpServer
+) -> None:
+    add(folder, "1\n", "2\n", "3\n")
+    one.send()
+    (folder / "progress.jsonl").write_text("1\n")
+    one.send()
+    assert there(proxy) == "1\n"
+
+
+def test_much_progress_takes_several_turns(
+    folder: Path, one: Reports, proxy: ChirpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "MOST_BYTES", 10)
+    add(folder, *(f"{i}\n" for i in range(20)), "a line longer than a turn\n")
+    for _ in range(12):
+        one.send()
+    assert there(proxy) == (folder / "progress.jsonl").read_text()
+
+
+@pytest.mark.parametrize("word", ["cookie", "open", "pwrite", "close"])
+def test_what_fails_is_tried_again(
+    folder: Path, one: Reports, proxy: ChirpServer, word: str
+) -> None:
+    add(folder, "1\n", "2\n")
+    proxy.refused = word
+    with pytest.raises(OSError, match=word):
+        one.send()
+    proxy.refused = ""
+    one.send()
+    assert there(proxy) == "1\n2\n"
+
+
+def test_reports_that_a_full_disk_did_not_take_are_sent_again(
+    folder: Path, one: Reports, proxy: ChirpServer
+) -> None:
+    add(folder, "1\n", "2\n")
+    proxy.room = 3
+    with pytest.raises(OSError, match="3 of 4 bytes"):
+        one.send()
+    proxy.room = 1000
+    one.send()
+    assert there(proxy) == "1\n2\n"
+
+
+def test_the_order_to_stop_this_trial_comes_whole(
+    folder: Path, one: Reports, proxy: ChirpServer
+) -> None:
+    stop = proxy.folder / "words/stop.json"
+    for other in ("", '{"trial": "A.t0"}', "[]", '{"trial": '):
+        stop.write_text(other)
+        assert one.order_to_stop() == b""
+    stop.write_text('{"trial": "A.t1", "predicted": 0.5}')
+    one.place(one.order_to_stop())
+    assert json.loads((folder / "stop.json").read_text())["predicted"] == 0.5
+
+
+def test_the_last_report_is_in_the_jobs_ad(folder: Path, one: Reports, proxy: ChirpServer) -> None:
+    add(folder, '{"step": 1, "metrics": {"loss": 0.5}}\n', '{"step": 2, "metrics": {"loss": 1}}\n')
+    one.send()
+    told = {"ChirpTrialfleetStep": "2", "ChirpTrialfleetValue": "1.0"}
+    assert proxy.attributes == told
+    add(folder, '{"step": 3, "metrics": {"loss": null}}\n')
+    one.send()
+    assert proxy.attributes == told, "HTCondor looks at a job each few seconds"
+    one._news_at = 0.0
+    one.send()
+    assert proxy.attributes == {"ChirpTrialfleetStep": "3", "ChirpTrialfleetValue": "undefined"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"[]",
+        b'{"step": "x", "metrics": {}}',
+        b'{"step": 1}',
+        b'{"step": 1, "metrics": []}',
+        b"[" * 100_000,
+        b'{"step": 1e999, "metrics": {}}',
+        b'{"step": %d, "metrics": {}}' % 10**30,
+        b"\xff",
+    ],
+)
+def test_a_line_that_is_no_report_tells_nothing(line: bytes) -> None:
+    assert step_of(line, "loss") is None
+
+
+@pytest.mark.parametrize("value", ['"1\\n"', "NaN", "1e999", "null", "[]", "{}"])
+def test_a_value_that_is_no_number_is_undefined(value: str) -> None:
+    line = f'{{"step": 1, "metrics": {{"loss": {value}}}}}'.encode()
+    assert step_of(line, "loss") == ("1", "undefined")

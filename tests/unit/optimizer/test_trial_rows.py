@@ -1,0 +1,105 @@
+"""Trials written at once are the trials that Optuna reads, each by one transaction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.optimizer.trial_rows import TrialStorage, created, finished
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[TrialStorage]:
+    storage = open_storage(sqlite_url(tmp_path / "study.db"))
+    assert isinstance(storage, TrialStorage)
+    yield storage
+    close_storage(storage)
+
+
+@pytest.fixture
+def study(storage: TrialStorage) -> int:
+    return storage.create_new_study([StudyDirection.MINIMIZE], "s")
+
+
+def template() -> FrozenTrial:
+    return create_trial(
+        state=TrialState.RUNNING,
+        params={"rate": 0.1, "layers": 3, "kind": "b"},
+        distributions={
+            "rate": FloatDistribution(0.01, 1.0, log=True),
+            "layers": IntDistribution(1, 9),
+            "kind": CategoricalDistribution(("a", "b")),
+        },
+        user_attrs={"node": "A.l1.t01", "params": {"rate": 0.1}, "pair": (1, 2)},
+    )
+
+
+def test_a_new_trial_is_as_optuna_reads_it(storage: TrialStorage, study: int) -> None:
+    for number in range(3):
+        trial = created(storage, study, template())
+        assert trial == storage.get_trial(trial._trial_id)
+        assert trial.number == number
+
+
+def test_a_told_trial_is_as_optuna_reads_it(storage: TrialStorage, study: int) -> None:
+    trial = created(storage, study, template())
+    reports = {1: 0.5, 2: math.inf, 3: -math.inf}
+    told = finished(
+        storage,
+        trial,
+        TrialState.COMPLETE,
+        0.25,
+        {"metrics": {"loss": 0.25}, "error": None},
+        reports,
+    )
+    assert told == storage.get_trial(trial._trial_id)
+    assert (told.state, told.value) == (TrialState.COMPLETE, 0.25)
+    assert told.intermediate_values == reports
+
+
+def test_what_a_tell_left_gives_way(storage: TrialStorage, study: int) -> None:
+    key = created(storage, study, template())._trial_id
+    storage.set_trial_user_attr(key, "error", "left")
+    storage.set_trial_intermediate_value(key, 9, 0.9)
+    told = finished(
+        storage, storage.get_trial(key), TrialState.FAIL, None, {"error": "its own"}, {1: 0.5}
+    )
+    assert told == storage.get_trial(key)
+    assert told.user_attrs["error"] == "its own"
+    assert told.intermediate_values == {1: 0.5}
+
+
+def test_a_finished_trial_stays_as_it_is(storage: TrialStorage, study: int) -> None:
+    trial = created(storage, study, template())
+    finished(storage, trial, TrialState.COMPLETE, 0.25, {}, {})
+    with pytest.raises(UpdateFinishedTrialError):
+        finished(storage, trial, TrialState.FAIL, None, {"error": "x"}, {})
+    assert storage.get_trial(trial._trial_id).state == TrialState.COMPLETE
+    assert "error" not in storage.get_trial(trial._trial_id).user_attrs
+
+
+def test_each_is_one_transaction(storage: TrialStorage, study: int) -> None:
+    commits: list[object] = []
+    sqlalchemy.event.listen(storage.engine, "commit", commits.append)
+    trial = storage.get_trial(storage.create_new_trial(study, template()))
+    commits.clear()
+    storage.create_new_trial(study, template())
+    assert len(commits) == 1
+    reports = {step: 1.0 / step for step in range(1, 51)}
+    finished(storage, trial, TrialState.COMPLETE, 0.25, {"seconds": 1.0, "device": "cpu"}, reports)
+    assert len(commits) == 2
+
+
+def test_a_study_that_is_not_there_gets_no_trial(storage: TrialStorage, study: int) -> None:
+    with pytest.raises(KeyError):
+        storage.create_new_trial(study + 1, template())

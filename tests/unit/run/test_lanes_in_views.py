@@ -1,0 +1,227 @@
+"""What views tell of a run whose jobs train one trial after another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState as Stored
+
+from tests.conftest import MakeRun
+from tests.job_logs import BEGIN, JobLog
+from tests.stored_runs import StoredRun, stored, stored_trial
+from tests.unit.run.test_running import EMPTY
+from tests.unit.run.test_shared_jobs import USD_PER_SECOND
+from trialfleet.errors import InputError
+from trialfleet.workflows.attempts.job_record import execution_of
+from trialfleet.workflows.billing.bill import BilledRun, run_items
+from trialfleet.workflows.costs.items import Kind
+from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
+from trialfleet.workflows.jobs.current import best_place, place_at, shared_nodes
+from trialfleet.workflows.jobs.facts import read_jobs
+from trialfleet.workflows.jobs.job_log import read_executions
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.report.chart_data import costs_data
+from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.serve.details import trial_page
+from trialfleet.workflows.serve.live import LiveRun
+from trialfleet.workflows.serve.nodes import NodeReader
+from trialfleet.workflows.serve.strip import bars_of
+from trialfleet.workflows.status import status
+from trialfleet.workflows.status.job_costs import region_spending, region_usd
+from trialfleet.workflows.status.region_state import jobs_without_trial, unfinished_of
+from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.status.running import RunningTrial, running_trials
+from trialfleet.workflows.status.states import RunState, TrialState
+from trialfleet.workflows.status.work import WorkReader
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.why.subject import find_subject
+from trialfleet.workflows.why.witnesses import RunWitnesses
+
+pytestmark = pytest.mark.slow
+AD: dict[str, Any] = {
+    "ClusterId": 13, "ProcId": 0, "JobUniverse": 5, "JobStatus": 2, "TrialfleetNode": "A.l1",
+    "TrialfleetRegion": "A", "TrialfleetMode": "tune", "RemoteHost": "slot1_1@a",
+    "JobCurrentStartExecutingDate": 1, "EnteredCurrentStatus": 1, "NumShadowStarts": 2,
+}  # fmt: skip
+WAITS = {**AD, "ClusterId": 14, "TrialfleetNode": "A.l2", "JobStatus": 1}
+QUEUED = replace(
+    EMPTY, running=frozenset({"A.l1"}), idle=frozenset({"A.l2"}), ads=(AD, WAITS)
+)  # fmt: skip
+
+
+class Views:
+    """A run of two lanes: the first has told a trial and is at the next, the second waits."""
+
+    def __init__(self, opened: StoredRun) -> None:
+        self.stored, self.run = opened, opened.run
+        self.folder = RunFolder(opened.run.folder)
+        self.frozen = load_frozen(self.folder.study)
+        self.files, self.graph = self.folder.region("A"), opened.graph["A"]
+        self.log = JobLog(self.files.trial("A.l1").log)
+        self.log.submitted(0)
+        self.log.executes(10)
+        self.log.marks(12, "A.l1.t01 begins")
+        self.log.marks(22, "A.l1.t01 ends code=0 cpu=9.5 memory=200.0")
+        place = self.files.trial("A.l1.t01")
+        place.root.mkdir()
+        told = execution_of(place, self.frozen.study, 1, failed=False)
+        opened.add("A", stored_trial("A.l1.t01", BEGIN, 0.5, job=told["job"]))
+        self.log.marks(25, "A.l1.t02 begins")
+        self.files.trial("A.l1.t02").root.mkdir()
+        opened.add("A", stored_trial("A.l1.t02", BEGIN, None, state=Stored.RUNNING))
+        self.order("A.l1", "A.l1.t02")
+
+    def order(self, node: str, name: str) -> None:
+        """What a job's agent was told last."""
+        place = self.files.trial(node)
+        place.words.mkdir(exist_ok=True)
+        words = {"schema": 1, "token": "t", "turn": 1, "do": "train", "name": name}
+        place.order.write_text(json.dumps(words))
+
+    @property
+    def trials(self) -> list[Any]:
+        return RunTrials(self.folder, self.frozen).all()[0]["A"]
+
+    def unfinished(self, queued: QueuedRun | None = QUEUED) -> dict[str, TrialState]:
+        return unfinished_of(self.files, self.graph, self.trials, RunState.RUNNING, queued)
+
+    def running(self, **more: Any) -> RunningTrial:
+        queued = replace(QUEUED, ads=({**AD, **more}, WAITS))
+        (found,) = running_trials(self.files, self.graph, queued, "loss", self.unfinished())
+        return found
+
+
+@pytest.fixture
+def views(make_run: MakeRun) -> Iterator[Views]:
+    budget = {"trials": 6, "lanes": 2, "trials_per_job": "all"}
+    with stored(make_run(regions=["A"], budget=budget)) as opened:
+        yield Views(opened)
+
+
+def test_a_running_job_shows_the_trial_that_it_is_at(views: Views) -> None:
+    assert shared_nodes(views.files) == ["A.l1", "A.l2"]
+    assert views.unfinished() == {"A.l1.t02": TrialState.RUNNING}
+    assert views.unfinished(None) == {"A.l1.t02": TrialState.QUEUED}
+    held = replace(
+        QUEUED, running=frozenset(), held=(HeldJob(job="13.0", node="A.l1", reason="x"),)
+    )
+    assert views.unfinished(held) == {"A.l1.t02": TrialState.HELD}
+    found = views.running()
+    assert (found.node, found.slot, found.started) == ("A.l1.t02", "slot1_1@a", views.log.at(25))
+
+
+def test_of_two_trials_that_are_not_told_the_job_is_at_one(views: Views) -> None:
+    views.stored.add("A", stored_trial("A.l1.t03", BEGIN, None, state=Stored.RUNNING))
+    views.order("A.l1", "A.l1.t03")
+    assert views.unfinished() == {"A.l1.t02": TrialState.QUEUED, "A.l1.t03": TrialState.RUNNING}
+    assert views.running().node == "A.l1.t03"
+
+
+def test_reports_count_for_the_trial_that_they_are_of(views: Views) -> None:
+    place = views.files.trial("A.l1")
+    place.reports.write_text('{"step": 5, "metrics": {"loss": 0.75}}\n')
+    assert (views.running().step, views.running().value) == (5, 0.75)
+    views.order("A.l1", "A.l1.t01")  # the next is chosen, and its order is yet to be written
+    carried = {"ChirpTrialfleetStep": 7, "ChirpTrialfleetValue": 0.5}
+    assert views.running(**carried, ChirpTrialfleetTrial="A.l1.t01").step is None
+    assert views.running(**carried, ChirpTrialfleetTrial="A.l1.t02").step == 7
+
+
+def test_a_job_that_waits_without_a_trial_is_counted(views: Views) -> None:
+    assert jobs_without_trial(views.graph, views.unfinished(), QUEUED) == 1
+    views.stored.add("A", stored_trial("A.l2.t01", BEGIN, None, state=Stored.RUNNING))
+    assert jobs_without_trial(views.graph, views.unfinished(), QUEUED) == 0
+
+
+def test_a_lane_that_told_trials_did_not_start_in_vain(views: Views) -> None:
+    for second in (100, 200, 300, 400, 500):
+        views.log.evicted(second)
+        views.log.executes(second + 10)
+        views.log.marks(second + 20, "A.l1.t02 begins")
+    (job, _) = read_jobs(views.folder, [AD, WAITS])
+    first, *others = job.starts or ()
+    assert job.kept(first) == 12  # until the first trial's end
+    assert [job.kept(start) for start in others] == [0] * 5
+    assert not job.checkpointed
+
+
+def test_trials_and_the_time_between_them_are_the_whole_bill(views: Views) -> None:
+    views.log.marks(35, "A.l1.t02 ends code=0 cpu=9.5 memory=200.0")
+    views.log.terminated(37)
+    ((began, ended),) = read_executions(views.files.trial("A.l1").log)
+    assert ended is not None
+    whole = pytest.approx((ended - began) * USD_PER_SECOND)
+    items = run_items(BilledRun.at(views.folder.root))
+    by_kind = {kind: sum(i.seconds for i in items if i.kind is kind) for kind in Kind}
+    assert (by_kind[Kind.TRIAL], by_kind[Kind.BETWEEN]) == (20, 7)
+    assert sum(item.usd or 0.0 for item in items) == whole
+    study, trials = views.frozen.study, views.trials
+    assert region_usd(views.files, trials, EMPTY, study) == whole
+    spending = region_spending(views.files, trials, study, None)
+    assert spending.spent + sum(spending.under_way) == whole
+    reader = WorkReader(views.folder, study)
+    work = reader.read([views.graph], {"A": trials}, (), EMPTY, views.log.at(99))
+    assert (work.seconds, work.lost_seconds) == (27, 0)
+    (region,) = read_report(views.folder).regions
+    assert region.between_usd == pytest.approx(7 * USD_PER_SECOND)
+    (row,) = costs_data(read_report(views.folder))["rows"]
+    assert row["parts"][0] == pytest.approx(17 * USD_PER_SECOND)  # with the trial that is told
+
+
+def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) -> None:
+    views.files.best.by_lane.write_text(json.dumps({"node": "A.l1", "trial": 0, "done": False}))
+    views.log.marks(35, "A.l1.t02 ends code=0 cpu=9.5 memory=200.0")
+    views.stored.tell(2, 0.4)
+    views.order("A.l1", "best")
+    views.log.marks(36, "best begins")
+    assert best_place(views.files) == place_at(views.files, "A.l1")
+    assert best_place(views.files).log == views.files.trial("A.l1").log
+    (found,) = running_trials(views.files, views.graph, QUEUED, "loss", ())
+    assert (found.node, found.started) == ("A.best", views.log.at(36))
+    views.log.marks(46, "best ends code=0")
+    views.log.terminated(46)
+    items = run_items(BilledRun.at(views.folder.root))
+    assert [item.seconds for item in items if item.kind is Kind.FULL] == [10]
+    views.files.best.by_lane.unlink()  # it was of no use, and is tried again by a job of its own
+    items = run_items(BilledRun.at(views.folder.root))
+    assert [item.seconds for item in items if item.kind is Kind.FAILED] == [10]
+    whole = pytest.approx(36 * USD_PER_SECOND)
+    assert sum(item.usd or 0.0 for item in items) == whole
+    assert region_usd(views.files, views.trials, EMPTY, views.frozen.study) == whole
+
+
+def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
+    views.files.trial("A.l1").agent_log.write_text("said\n")
+    snapshot = LiveRun(views.folder, NodeReader()).snapshot()
+    assert {(bar.node, bar.lane) for bar in bars_of(snapshot, views.graph)[0]} == {
+        ("A.l1.t01", 0), ("A.l1.t02", 0)
+    }  # fmt: skip
+    page = trial_page(snapshot, "A", "A.l1.t01")
+    assert page is not None
+    assert ("Output of the job's agent", "said\n", "") in page.logs
+    assert trial_page(snapshot, "A", "A.l1") is not None
+    assert trial_page(snapshot, "A", "A.l1.t05") is None
+    assert trial_page(snapshot, "A", "../A.l1") is None
+
+
+def test_why_takes_the_names_of_trials_and_of_nodes(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for word in ("A.l1", "A.l1.t02", "A.l2.t06", "A.best"):
+        assert find_subject(word, str(views.folder.root)).what == "node"
+    for word in ("A.l3.t01", "A.l1.t07", "A.l1.t2"):
+        with pytest.raises(InputError):
+            find_subject(word, str(views.folder.root))
+    monkeypatch.setattr(status, "look_up", lambda _: replace(QUEUED, root="1.0"))
+    witnesses = RunWitnesses(views.folder.root)
+    witnesses._queued = QUEUED
+    node, trial = (witnesses.node(views.graph, name) for name in ("A.l1", "A.l1.t02"))
+    assert (node.state, node.job, node.life.slot) == (TrialState.RUNNING, "13.0", "slot1_1@a")
+    assert (trial.state, trial.job, trial.in_graph) == (TrialState.RUNNING, "13.0", "A.l1")
+    told, to_come = (witnesses.node(views.graph, name) for name in ("A.l1.t01", "A.l1.t03"))
+    assert (told.state, told.job) == (TrialState.COMPLETE, "")
+    assert (to_come.state, to_come.before) == (None, "A.l1.t02")

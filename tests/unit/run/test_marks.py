@@ -1,0 +1,99 @@
+"""What the access point notes of trials in their job's event log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
+from trialfleet import job_files
+from trialfleet.workflows.jobs.executions import events_of, time_of
+from trialfleet.workflows.jobs.marks import Mark, MarkKind, note_begin, note_end, note_saved
+from trialfleet.workflows.plan.folder import TrialFolder
+
+WHEN = unix("07:08:01.250")
+EXECUTES = SUBMITTED.format(job=6), executing("07:08:00")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> TrialFolder:
+    lane = tmp_path / "A.l1"
+    lane.mkdir()
+    (lane / "log").write_text("".join(EXECUTES))
+    return TrialFolder(tmp_path / "A.l1.t01", lane)
+
+
+def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
+    return [(time_of(e), mark) for e in events_of(place.log) if (mark := Mark.of(e))]
+
+
+def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:
+    note_end(place, "6.0", WHEN + 2, code=code, cpu_seconds=cpu, memory_mb=None)
+
+
+def test_a_mark_is_an_event_that_htcondor_reads(place: TrialFolder) -> None:
+    note_begin(place, "6.0", WHEN)
+    note_saved(place, "6.0", WHEN + 1)
+    note_end(place, "6.0", WHEN + 2, code=-9, cpu_seconds=1.23456, memory_mb=230.96)
+    assert marks(place) == [
+        (WHEN, Mark(trial="A.l1.t01", kind=MarkKind.BEGINS)),
+        (WHEN + 1, Mark(trial="A.l1.t01", kind=MarkKind.SAVED)),
+        (
+            WHEN + 2,
+            Mark(trial="A.l1.t01", kind=MarkKind.ENDS, code=-9, cpu_seconds=1.235, memory_mb=231.0),
+        ),
+    ]
+    assert [event.type.name for event in events_of(place.log)][:3] == [
+        "SUBMIT", "FILE_TRANSFER", "EXECUTE"
+    ]  # fmt: skip
+    assert {(event.cluster, event.proc) for event in events_of(place.log)} == {(6, 0)}
+
+
+def test_what_is_noted_is_not_noted_again(place: TrialFolder) -> None:
+    for _ in range(2):
+        note_begin(place, "6.0", WHEN)
+    for _ in range(2):
+        end(place)
+    assert [mark.kind for _, mark in marks(place)] == [MarkKind.BEGINS, MarkKind.ENDS]
+
+
+def test_a_figure_that_measures_nothing_is_left_out(place: TrialFolder) -> None:
+    end(place, cpu=float("inf"))
+    ((_, mark),) = marks(place)
+    assert (mark.kind, mark.cpu_seconds) == (MarkKind.ENDS, None)
+
+
+def test_an_end_that_is_told_again_after_the_next_begin_changes_nothing(place: TrialFolder) -> None:
+    other = TrialFolder(place.root.with_name("A.l1.t02"), place.of_job)
+    note_begin(place, "6.0", WHEN)
+    for _ in range(2):  # a service that was killed before it said so does it all again
+        end(place)
+        note_begin(other, "6.0", WHEN + 2)
+    assert len(marks(place)) == 3
+
+
+def test_another_trial_or_another_try_is_noted(place: TrialFolder) -> None:
+    other = TrialFolder(place.root.with_name("A.l1.t02"), place.of_job)
+    for each in (place, other, place):
+        note_begin(each, "6.0", WHEN)
+        end(each, code=1)
+    assert len(marks(place)) == 6
+
+
+def test_a_trial_that_goes_on_elsewhere_begins_there(place: TrialFolder) -> None:
+    note_begin(place, "6.0", WHEN)
+    with place.log.open("a") as log:
+        log.write(EVICTED.format(at="07:08:05") + executing("07:09:00"))
+    note_begin(place, "6.0", WHEN + 60)
+    assert len(marks(place)) == 2
+
+
+def test_a_log_that_a_link_leads_to_is_not_written(place: TrialFolder, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    place.log.rename(elsewhere)
+    before = elsewhere.read_text()
+    place.log.symlink_to(elsewhere)
+    with pytest.raises(job_files.JobFileError, match="symbolic link"):
+        note_begin(place, "6.0", WHEN)
+    assert elsewhere.read_text() == before

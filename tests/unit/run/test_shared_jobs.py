@@ -1,0 +1,204 @@
+"""What a job's event log says of each of the trials that it trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.job_logs import JobLog
+from trialfleet.workflows.costs.cost import End
+from trialfleet.workflows.jobs.job_log import (
+    Stay,
+    read_between,
+    read_executions,
+    read_job,
+    read_starts,
+    read_stays,
+    sandbox_of,
+)
+from trialfleet.workflows.plan.folder import TrialFolder
+
+USD_PER_SECOND = 3.6 / 4 / 3600  # of the slot of a log
+
+
+class Lane:
+    """A lane's job, whose log a test writes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "A.l1"
+        self.log = JobLog(self.root / "log")
+
+    def trial(self, number: int) -> TrialFolder:
+        """The folder of one of its trials."""
+        return TrialFolder(self.root.with_name(f"A.l1.t{number:02}"), self.root)
+
+    def begins(self, second: float, number: int) -> None:
+        self.log.marks(second, f"A.l1.t{number:02} begins")
+
+    def ends(self, second: float, number: int, code: int = 0) -> None:
+        self.log.marks(second, f"A.l1.t{number:02} ends code={code} cpu=4.5 memory=231.0")
+
+    def spans(self, number: int) -> list[tuple[float, float, End]]:
+        """The parts of a trial, from and to."""
+        return [self.span(stay) for stay in read_stays(self.trial(number))]
+
+    def between(self) -> list[tuple[float, float, End]]:
+        """The job's own time."""
+        return [self.span(stay) for stay in read_between(self.root / "log")]
+
+    def span(self, stay: Stay) -> tuple[float, float, End]:
+        """A stay as seconds of the log."""
+        zero = self.log.at(0)
+        return round(stay.began - zero, 3), round(stay.ended - zero, 3), stay.end
+
+
+@pytest.fixture
+def lane(tmp_path: Path) -> Lane:
+    """A lane whose job executes since 10."""
+    lane = Lane(tmp_path)
+    lane.log.submitted(0)
+    lane.log.executes(10)
+    return lane
+
+
+def test_a_jobs_time_is_divided_among_its_trials_and_itself(lane: Lane) -> None:
+    lane.begins(12, 1)
+    lane.ends(20, 1)
+    lane.begins(21, 2)
+    lane.ends(31, 2, code=-9)
+    lane.log.terminated(33)
+    assert lane.spans(1) == [(12, 20, End.DONE)]
+    assert lane.spans(2) == [(21, 31, End.FAILED)]
+    assert lane.spans(3) == []
+    assert lane.between() == [(10, 12, End.DONE), (20, 21, End.DONE), (31, 33, End.DONE)]
+    stays = [stay for number in (1, 2) for stay in read_stays(lane.trial(number))]
+    paid = [stay.usd or 0.0 for stay in [*stays, *read_between(lane.root / "log")]]
+    ((began, ended),) = read_executions(lane.root / "log")
+    assert ended is not None
+    assert sum(paid) == pytest.approx((ended - began) * USD_PER_SECOND)
+
+
+def test_a_trials_figures_are_its_own(lane: Lane) -> None:
+    lane.begins(12, 1)
+    lane.ends(20, 1)
+    lane.begins(20, 2)
+    lane.ends(25, 2)
+    lane.log.terminated(26)
+    job = read_job(lane.trial(2))
+    assert job is not None
+    assert (job.started, job.ended) == (lane.log.at(20), lane.log.at(25))
+    assert (job.wall_seconds, job.last_wall_seconds, job.attempts) == (5, 5, 1)
+    assert (job.cpu_seconds, job.memory_mb, job.slot) == (4.5, 231.0, "slot1_1@a")
+    assert job.usd == pytest.approx(5 * USD_PER_SECOND)
+    assert job.lost_usd == 0
+
+
+def test_a_log_without_marks_of_a_trial_says_nothing_of_it(lane: Lane) -> None:
+    lane.log.terminated(20)
+    assert read_job(lane.trial(1)) is None
+    assert read_starts(lane.trial(1)) == []
+    assert lane.between() == [(10, 20, End.DONE)]
+
+
+def test_an_interrupted_trial_goes_on_in_the_next_execution(lane: Lane) -> None:
+    lane.begins(12, 1)
+    lane.log.marks(18, "A.l1.t01 saved")
+    lane.log.evicted(20)
+    lane.log.executes(30, "b")
+    lane.begins(33, 1)
+    lane.ends(40, 1)
+    lane.log.terminated(40)
+    assert lane.spans(1) == [(12, 20, End.EVICTED), (33, 40, End.DONE)]
+    first, second = read_stays(lane.trial(1))
+    assert (first.lost_seconds, second.lost_seconds) == (2, 0)
+    job = read_job(lane.trial(1))
+    assert job is not None
+    assert (job.attempts, job.machine, job.wall_seconds) == (1, "b", 15)
+    assert lane.between() == [(10, 12, End.DONE), (30, 33, End.DONE)]
+
+
+def test_a_checkpoint_that_is_noted_after_the_eviction_counts(lane: Lane) -> None:
+    lane.begins(12, 1)
+    lane.log.evicted(20)
+    lane.log.marks(21, "A.l1.t01 saved")
+    (stay,) = read_stays(lane.trial(1))
+    assert (stay.end, stay.lost_seconds) == (End.EVICTED, 0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_end_that_is_told_after_the_eviction_is_the_trials_end(lane: Lane, again: bool) -> None:
+    lane.begins(12, 1)
+    lane.log.evicted(20)
+    if again:  # the next agent tells it
+        lane.log.executes(30)
+    lane.ends(32, 1)
+    assert lane.spans(1) == [(12, 20, End.DONE)]
+
+
+def test_attempts_in_one_job_are_counted(lane: Lane) -> None:
+    for second in (12, 22, 32):
+        lane.begins(second, 1)
+        lane.ends(second + 5, 1, code=0 if second == 32 else 1)
+    assert [end for *_, end in lane.spans(1)] == [End.FAILED, End.FAILED, End.DONE]
+    job = read_job(lane.trial(1))
+    assert job is not None
+    assert (job.attempts, job.last_wall_seconds, job.wall_seconds) == (3, 5, 15)
+    assert [start.began for start in read_starts(lane.trial(1))] == [lane.log.at(32)]
+    in_vain = read_stays(lane.trial(1), failed=True)
+    assert {stay.end for stay in in_vain} == {End.FAILED}
+
+
+def test_a_result_that_was_none_is_a_failed_attempt(lane: Lane) -> None:
+    for second in (12, 22):  # with exit code 0 and no usable result, the first time
+        lane.begins(second, 1)
+        lane.ends(second + 5, 1)
+    assert [end for *_, end in lane.spans(1)] == [End.FAILED, End.DONE]
+
+
+def test_a_lane_that_goes_on_in_another_job_lost_nothing(lane: Lane) -> None:
+    lane.begins(12, 1)
+    lane.ends(20, 1)
+    lane.log.terminated(21, code=75)  # its time was up
+    lane.log.submitted(22)
+    lane.log.executes(30)
+    lane.begins(31, 2)
+    lane.ends(40, 2)
+    lane.log.terminated(41)
+    for number in (1, 2):
+        job = read_job(lane.trial(number))
+        assert job is not None
+        assert (job.attempts, job.lost_usd) == (1, 0)
+    assert lane.between() == [
+        (10, 12, End.DONE), (20, 21, End.DONE), (30, 31, End.DONE), (40, 41, End.DONE)
+    ]  # fmt: skip
+
+
+def test_a_trial_whose_job_was_removed_is_tried_again(lane: Lane) -> None:
+    lane.begins(12, 1)
+    lane.log.removed(20)
+    lane.log.submitted(22)
+    lane.log.executes(30)
+    lane.begins(31, 1)
+    lane.ends(40, 1)
+    assert lane.spans(1) == [(12, 20, End.FAILED), (31, 40, End.DONE)]
+    job = read_job(lane.trial(1))
+    assert job is not None
+    assert job.attempts == 2
+
+
+def test_what_goes_on_lasts_until_now(lane: Lane) -> None:
+    now = lane.log.at(100)
+    (own,) = read_between(lane.root / "log", now=now)
+    assert (own.end, own.seconds) == (End.RUNNING, 90)
+    lane.begins(12, 1)
+    (stay,) = read_stays(lane.trial(1), now=now)
+    assert (stay.end, stay.seconds) == (End.RUNNING, 88)
+    (own,) = read_between(lane.root / "log", now=now)
+    assert (own.end, own.seconds) == (End.DONE, 2)
+    assert sandbox_of(lane.trial(1)) == Path("/scratch/13")
+    lane.ends(20, 1)
+    (stay,) = read_stays(lane.trial(1), now=now)
+    assert (stay.end, stay.seconds) == (End.DONE, 8)
+    assert [each.seconds for each in read_between(lane.root / "log", now=now)] == [2, 80]
+    assert sandbox_of(lane.trial(1)) is None

@@ -1,0 +1,137 @@
+"""What the agent of a trial's job says to the access point; docs/trial-jobs.md has the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from trialfleet import job_files
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.plan.trial_files import Turn
+
+Say = Literal["begun", "ask", "saved", "told"]
+Over = Literal["memory", "time", "disk"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """An agent's last words.
+
+    Attributes:
+        job: the HTCondor job, such as 12.0.
+        turn: names the agent's process, and these words of it that want an answer.
+        say: what they are: that a trial has begun, or saved a checkpoint, or ended; or a question
+            for a trial.
+        trial: its name; empty in a question.
+        code: of a trial that ended: its exit code, below 0 the signal's number.
+        cpu_seconds: processor time that it took.
+        memory_mb: the most memory that it had.
+        over: the limit for which the agent ended it.
+        wants: whether the agent can train another one.
+        time: when they were said first, in Unix seconds, by the node's clock.
+    """
+
+    job: str
+    turn: Turn
+    say: Say
+    trial: str
+    code: int
+    cpu_seconds: float | None
+    memory_mb: float | None
+    over: Over | None
+    wants: bool
+    time: float
+
+    def tells_of(self, name: str) -> bool:
+        """Return whether they tell the end of a trial."""
+        return self.say == "told" and self.trial == name
+
+
+def read_said(place: TrialFolder) -> Said | None:
+    """Return what the agent of a trial's job said last; None where it has said nothing."""
+    plain = _read(place.said, place, job_files.MOST_ORDER)
+    try:
+        return Said(
+            job=str(plain["job"]),
+            turn=Turn(str(plain["token"]), int(plain["turn"])),
+            say=_one_of(Say, plain["say"]),
+            trial=str(plain.get("trial") or ""),
+            code=int(plain.get("code") or 0),
+            cpu_seconds=_number(plain.get("cpu_seconds")),
+            memory_mb=_number(plain.get("memory_mb")),
+            over=_one_of(Over, plain["over"]) if plain.get("over") else None,
+            wants=plain.get("wants") is not False,
+            time=_number(plain.get("time")) or 0.0,
+        )
+    except (LookupError, ValueError, TypeError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True)
+class Order:
+    """The last order of a job's agent.
+
+    Attributes:
+        turn: which words it answers; its token is empty where the job had not begun.
+        trial: the name of the trial to train; None: the agent is to leave.
+        memory_mb: the most memory that the trial may have.
+        seconds: how long it may train; None: without a limit.
+        is_last: the agent leaves after the trial without asking.
+        code: with which it leaves.
+        why: for what reason.
+    """
+
+    turn: Turn
+    trial: str | None
+    is_last: bool
+    code: int
+    why: str
+    memory_mb: float | None = None
+    seconds: float | None = None
+
+
+def read_order(place: TrialFolder) -> Order | None:
+    """Return the last order of a job's agent; None where there is none."""
+    plain = _read(place.order, place, job_files.MOST_NOTES)
+    try:
+        is_train = plain["do"] == "train"
+        return Order(
+            turn=Turn(str(plain["token"]), int(plain["turn"])),
+            trial=str(plain["name"]) if is_train else None,
+            is_last=bool(plain.get("last")),
+            code=int(plain.get("code") or 0),
+            why=str(plain.get("why") or ""),
+            memory_mb=_number(plain.get("memory_mb")),
+            seconds=_number(plain.get("seconds")),
+        )
+    except (LookupError, ValueError, TypeError):
+        return None
+
+
+def asked_since(place: TrialFolder) -> float | None:
+    """Return since when an agent has waited for an answer, in Unix seconds; None if it doesn't."""
+    if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
+        return None
+    said, order = read_said(place), read_order(place)
+    if said is None or order is None or said.turn == order.turn or order.is_last:
+        return None
+    return said.time if said.say in {"ask", "told"} else None
+
+
+def _read(path: Path, place: TrialFolder, most: int) -> dict[str, Any]:
+    try:
+        found = job_files.read_json(path, most, place.node_root)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _one_of(kind: Any, value: object) -> Any:
+    if value not in get_args(kind):
+        raise ValueError(value)
+    return cast("Any", value)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and value >= 0 else None

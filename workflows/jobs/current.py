@@ -1,0 +1,88 @@
+"""What jobs are at that train several trials: at which, and whether that has a checkpoint."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Collection
+from itertools import islice
+
+from trialfleet import job_files, nodes
+from trialfleet.workflows.jobs.agent_words import read_order
+from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
+from trialfleet.workflows.trial_names import is_lane, range_of
+
+
+def shared_nodes(files: RegionFolder) -> list[str]:
+    """Return the nodes of a region whose jobs train several trials, by their folders."""
+    try:
+        names = sorted(path.name for path in files.trials.iterdir())
+    except OSError:
+        return []
+    ends = ((name, name.rpartition(".")[2]) for name in names)  # most are trials: not looked into
+    return [name for name, end in ends if (end.startswith("l") or "-" in end) and is_lane(name)]
+
+
+def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
+    """Return the trial that a node is at; None between two of them, and before the first.
+
+    Args:
+        files: the region's folder.
+        node: the node.
+        unfinished: the region's trials that are asked and not told.
+    """
+    order, own = read_order(files.trial(node)), range_of(node)
+    mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
+    return order.trial if order and order.trial in mine else next(iter(mine), None)
+
+
+def place_at(files: RegionFolder, node: str) -> TrialFolder:
+    """Return the folder of what a node's job was last told to train; the node's own before that.
+
+    Args:
+        files: the region's folder.
+        node: the node.
+    """
+    place = files.trial(node)
+    order = read_order(place)
+    if order is None or order.trial is None or not is_lane(node):
+        return place
+    if order.trial == files.best.root.name:
+        return best_in(files, node)
+    return files.trial(order.trial) if range_of(node).has(order.trial) else place
+
+
+def best_in(files: RegionFolder, node: str) -> TrialFolder:
+    """Return the folder of a region's full training, as one that a lane's job has."""
+    return TrialFolder(files.best.root, files.trial(node).node_root)
+
+
+def lane_of_best(files: RegionFolder) -> str | None:
+    """Return the lane whose job trains a region's best settings in full, or has; None if none."""
+    try:
+        node = job_files.read_json(files.best.by_lane, job_files.MOST_NOTES)["node"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return next((name for name in shared_nodes(files) if name == node), None)
+
+
+def best_place(files: RegionFolder) -> TrialFolder:
+    """Return the folder of a region's full training, with the job that has it."""
+    lane = lane_of_best(files)
+    return best_in(files, lane) if lane else files.best
+
+
+def has_checkpoint(place: TrialFolder) -> bool:
+    """Return whether a trial's last checkpoint has a file: reports alone take no trainer further.
+
+    Args:
+        place: the trial's folder.
+    """
+    try:
+        with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            members = islice(tar, job_files.MOST_NAMES)
+            return any(
+                not one.isdir() and one.name.removeprefix("./").startswith(f"{nodes.CHECKPOINT}/")
+                for one in members
+            )
+    except (OSError, tarfile.TarError):
+        return False

@@ -1,0 +1,63 @@
+"""What a trial left: from its agent's package to its place in the trial's folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from pathlib import Path
+
+from trialfleet import job_files
+from trialfleet.files import sync
+from trialfleet.nodes.job.packages import unpack_from
+from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.plan.folder import TrialFolder
+
+_RESULT = "result.json"  # comes last: what it tells of is there by then
+_MAY_BE_LOST = ("out", "err", "progress.jsonl")  # by a power failure; the study has the reports
+_MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT)
+
+
+def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
+    """Put what a trial left into its folder; done again, it changes nothing.
+
+    A package that can't be used becomes a result that says so.
+
+    Args:
+        place: the trial's folder.
+        package: in its job's words; where it is missing, it was taken before.
+        most: bytes that its files may have together.
+
+    Raises:
+        OSError: there is no room, say.
+    """
+    if not os.path.lexists(package):
+        return
+    beside = place.root / ".unpacked"  # no job reaches it: nobody changes it meanwhile
+    job_files.make_empty(beside)
+    try:
+        with job_files.opened(package, place.node_root) as file:
+            unpack_from(file, beside, most)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        words = f"its result can't be used: {package.name}: {error}"
+        job_files.write_json(place.result, {"status": "failed", "error": words})
+    else:
+        _put(beside, place.root)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    job_files.remove(package)
+
+
+def _put(beside: Path, root: Path) -> None:
+    """Give each file and folder that a trial may leave its name in the trial's folder."""
+    for path in beside.rglob("*"):
+        if path.parent != beside or path.name not in _MAY_BE_LOST:
+            sync(path)
+    for name in _MAY_LEAVE:
+        if (left := beside / name).exists():
+            if job_files.is_folder(root / name) or left.is_dir():
+                job_files.remove(root / name)
+            left.replace(root / name)
+    sync(root)

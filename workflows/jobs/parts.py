@@ -1,0 +1,146 @@
+"""The parts of a job's executions: which trial it was at, and the time between two of them.
+
+The job's event log has marks of its trials (marks.py). A trial's part of an execution lasts from
+its begin to its end, or to the execution's. What is left of the execution belongs to no trial: the
+agent starts, asks, brings results and waits for answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.workflows.costs.cost import End
+from trialfleet.workflows.jobs.executions import (
+    Execution,
+    events_of,
+    executions_of,
+    submissions,
+    time_of,
+)
+from trialfleet.workflows.jobs.marks import Mark, MarkKind
+from trialfleet.workflows.plan.folder import TrialFolder
+
+if TYPE_CHECKING:
+    from htcondor2 import JobEvent
+
+_KEPT_LOGS = 256  # as executions.py keeps
+
+
+@dataclass(frozen=True)
+class JobParts:
+    """A shared job's executions, divided.
+
+    Attributes:
+        trials: of each trial, by name, the parts of each of its attempts.
+        between: the job's own time, oldest first; it is neither lost nor a trial's.
+    """
+
+    trials: Mapping[str, Sequence[Sequence[Execution]]]
+    between: Sequence[Execution]
+
+
+def attempts_of(place: TrialFolder) -> list[list[Execution]]:
+    """Return the executions of each attempt at a trial, oldest first.
+
+    A job of its own is submitted for each attempt. In a shared job another attempt begins where one
+    ended, or where the trial had not ended when its job left the queue.
+    """
+    if place.is_shared:
+        return [list(attempt) for attempt in parts_of(place.log).trials.get(place.root.name, ())]
+    executions = (executions_of(part) for part in submissions(events_of(place.log)))
+    return [found for found in executions if found]
+
+
+def parts_of(log: Path) -> JobParts:
+    """Return the parts of the executions in a shared job's event log."""
+    try:
+        found = log.stat()
+    except OSError:
+        return JobParts({}, ())
+    return _parts(log, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=_KEPT_LOGS)
+def _parts(log: Path, *_changed: int) -> JobParts:
+    trials: dict[str, list[list[Execution]]] = {}
+    between: list[Execution] = []
+    for events in submissions(events_of(log)):
+        division = _Division()
+        for execution, marks in zip(executions_of(events), _marks_of(events), strict=True):
+            division.add(execution, marks)
+        between += division.between
+        for name, attempts in division.trials.items():
+            trials.setdefault(name, []).extend(attempts)
+    return JobParts(trials, between)
+
+
+def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
+    """The marks of each execution, some of which may have come after its end."""
+    found: list[list[tuple[float, Mark]]] = []
+    for event in events:
+        if event.type.name == "EXECUTE":
+            found.append([])
+        elif found and (mark := Mark.of(event)):
+            found[-1].append((time_of(event), mark))
+    return found
+
+
+class _Division:
+    """Divides the executions of one submission of a job."""
+
+    def __init__(self) -> None:
+        self.trials: dict[str, list[list[Execution]]] = {}
+        self.between: list[Execution] = []
+
+    def add(self, execution: Execution, marks: Iterable[tuple[float, Mark]]) -> None:
+        """Divide the next execution."""
+        rest, trial = replace(execution, saved=None, told=None, cpu_seconds=0.0), ""
+        for time, mark in marks:
+            when = min(max(time, rest.began), execution.ended)
+            if mark.kind is MarkKind.BEGINS:
+                self._put(trial, replace(rest, ended=when, is_over=True, end=End.FAILED))
+                rest, trial = replace(rest, began=when, saved=None), mark.trial
+            elif mark.trial != trial:
+                self._amend(mark, when)
+            elif mark.kind is MarkKind.SAVED:
+                rest = replace(rest, saved=when)
+            else:
+                self._put(trial, _ended(replace(rest, ended=when), mark))
+                rest, trial = replace(rest, began=when, saved=None), ""
+        self._put(trial, rest)
+
+    def _put(self, trial: str, part: Execution) -> None:
+        if not trial:
+            if part.seconds or not part.is_over:
+                end = End.DONE if part.is_over else End.RUNNING
+                self.between.append(replace(part, end=end))
+            return
+        attempts = self.trials.setdefault(trial, [])
+        if not attempts or attempts[-1][-1].end in {End.DONE, End.FAILED}:
+            attempts.append([])
+        attempts[-1].append(part)
+
+    def _amend(self, mark: Mark, when: float) -> None:
+        """What is told of a trial after its execution was cut off: its agent's words came late."""
+        if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).told:
+            when = min(when, last.ended)
+            is_end = mark.kind is MarkKind.ENDS
+            attempts[-1][-1] = _ended(last, mark) if is_end else replace(last, saved=when)
+
+
+def _ended(part: Execution, mark: Mark) -> Execution:
+    """A trial's part that its mark ends."""
+    return replace(
+        part,
+        cpu_seconds=mark.cpu_seconds or 0.0,
+        memory_mb=mark.memory_mb,
+        is_over=True,
+        end=End.FAILED if mark.code else End.DONE,
+        told=part.ended,
+        ended_by="",
+        reason="",
+    )

@@ -1,0 +1,232 @@
+"""Handing out trials to jobs that train one after another: answers to their agents' words.
+
+The kernel tells of words as they come (inotify), so a thousand jobs that train cost nothing. An
+answer is a file that says which words it answers: whoever is killed before it is written answers
+them anew, which changes nothing that was told or asked. docs/trial-jobs.md has the protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from inotify_simple import INotify, flags
+
+from trialfleet import job_files, nodes
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.attempts.outcome import one_line
+from trialfleet.workflows.jobs.agent_words import Order, Said, read_order, read_said
+from trialfleet.workflows.jobs.marks import note_begin, note_saved
+from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.plan.trial_files import dismiss
+from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
+from trialfleet.workflows.scripts.region_studies import RegionStudies
+from trialfleet.workflows.scripts.trial_scripts import TrialScripts, note_told
+from trialfleet.workflows.trial_names import is_lane, is_trial, range_of
+
+AGAIN_SECONDS = 2.0  # until words are looked at again that could not be answered
+_EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
+_FAILED = 1  # an agent's exit code: its trial is to be tried again by another job
+
+log = logging.getLogger(__name__)
+
+
+class Turns:
+    """The words of a run's agents, and the answers. Not thread-safe.
+
+    Args:
+        studies: the run's.
+        trials: chooses and judges them.
+        final: likewise, the best settings' full training.
+        may_begin: says why no trial may begin for now, if so.
+    """
+
+    def __init__(
+        self,
+        studies: RegionStudies,
+        trials: TrialScripts,
+        final: FinalScripts,
+        may_begin: Callable[[], str | None],
+    ) -> None:
+        self._studies, self._trials, self._final = studies, trials, final
+        self._may_begin = may_begin
+        self._inotify = INotify()
+        weakref.finalize(self, self._inotify.close)
+        self._watched: dict[int, tuple[str, str]] = {}  # region and node, by the watch's number
+        self._unwatched: set[tuple[str, str]] = set()
+        self._later: dict[tuple[str, str], float] = {}  # when their words are looked at again
+
+    @property
+    def descriptor(self) -> int:
+        """The file that can be read once there are new words."""
+        return int(self._inotify.fileno())
+
+    def watch_all(self) -> None:
+        """Listen to the jobs that may run already, and look at what they have said."""
+        for slug, region in self._studies.regions.items():
+            if self._studies.folder.region(slug).is_done:
+                continue
+            for node in (*region.trial_nodes, *region.ends):
+                if not is_trial(node) or self._trials.unfinished(slug, node):
+                    self.watch(slug, node)
+        self._later = dict.fromkeys((*self._watched.values(), *self._unwatched), 0.0)
+
+    def watch(self, slug: str, node: str) -> None:
+        """Listen to the job of a node, once its folder for words is there."""
+        words = self._place(slug, node).words
+        if not job_files.is_folder(words):
+            return
+        try:
+            number = self._inotify.add_watch(words, _EVENTS)
+        except OSError as error:  # the kernel has no watch left
+            log.warning("%s: no watch of its words, which are looked at instead: %s", node, error)
+            self._unwatched.add((slug, node))
+            self._later[slug, node] = 0.0
+        else:
+            self._watched[number] = (slug, node)
+
+    def forget(self, slug: str, node: str) -> None:
+        """Listen no longer to the job of a node: it is over."""
+        for number in [n for n, known in self._watched.items() if known == (slug, node)]:
+            del self._watched[number]
+            with suppress(OSError):  # its folder is gone, or there was no watch
+                self._inotify.rm_watch(number)
+        self._later.pop((slug, node), None)
+        self._unwatched.discard((slug, node))
+
+    def is_listening(self) -> bool:
+        """Return whether jobs may have something to say: their graph is under way."""
+        folder = self._studies.folder
+        slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
+        return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
+
+    def noticed(self) -> None:
+        """Answer the words that have come."""
+        for event in self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                self._later |= dict.fromkeys(self._watched.values(), 0.0)
+            elif event.mask & flags.IGNORED:
+                self._watched.pop(event.wd, None)
+            elif event.wd in self._watched and event.name == nodes.SAID:
+                self._later[self._watched[event.wd]] = 0.0
+        self.catch_up()
+
+    def due(self) -> bool:
+        """Return whether words are to be looked at again."""
+        return any(when <= time.monotonic() for when in self._later.values())
+
+    def catch_up(self) -> None:
+        """Answer the words that could not be answered before."""
+        now = time.monotonic()
+        for (slug, node), when in [*self._later.items()]:
+            if when > now:
+                continue
+            self._later[slug, node] = now + AGAIN_SECONDS
+            self.answer(slug, node)
+            if (slug, node) not in self._unwatched:
+                del self._later[slug, node]
+
+    def answer(self, slug: str, node: str) -> None:
+        """Answer the last words of a node's agent; done again, it changes nothing.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+            OSError: a file can't be written.
+        """
+        place = self._place(slug, node)
+        said, order = read_said(place), read_order(place)
+        if said is None or order is None:
+            return
+        if not self._may_be_its(slug, node, said.trial):
+            dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
+            return
+        trial = self._trained_by(slug, node, said.trial or node)
+        if said.say == "begun":
+            note_begin(trial, said.job, _written(place.said))
+        elif said.say == "saved":
+            note_saved(trial, said.job, _written(trial.saved))
+        elif said.turn != order.turn:
+            if said.say == "told":
+                self._told(slug, node, said, order)
+            else:
+                self._asked(slug, node, said)
+
+    def _told(self, slug: str, node: str, said: Said, order: Order) -> None:
+        """Tell the study how a trial ended, and hand out the next."""
+        trial = self._trained_by(slug, node, said.trial)
+        running = self._trials.unfinished(slug, node)
+        note_told(trial, said)
+        if order.is_last:  # its node's POST script tells
+            return
+        if trial.root == self._studies.folder.region(slug).best.root:
+            dismiss(trial, said.turn, 0, self._final.tell_in_lane(slug, node, said.code))
+            return
+        if running != said.trial:
+            if self._trials.is_told(slug, said.trial):
+                self._next(slug, node, said)
+            else:
+                dismiss(trial, said.turn, _FAILED, f"{said.trial} is none of its trials")
+            return
+        # With several lanes the next is chosen first, as if this one still ran: that was computed
+        # while it did. A lane alone waits for what its result teaches.
+        is_ahead = said.wants and said.code == 0 and len(self._studies.regions[slug].lanes) > 1
+        if is_ahead and not self._may_begin():
+            self._trials.choose(slug, node, beside=said.trial)
+        reply = self._trials.judge(slug, said.trial, said.code, said.job)
+        log.info("%s", reply.message)
+        if reply.exit_code == EXITS["done"]:
+            self._next(slug, node, said)
+        else:
+            is_again = reply.exit_code == EXITS["retry"]
+            dismiss(trial, said.turn, _FAILED if is_again else 0, reply.message)
+
+    def _next(self, slug: str, node: str, said: Said) -> None:
+        place = self._place(slug, node)
+        if not said.wants:
+            dismiss(place, said.turn, 0, "another job goes on")
+        else:
+            self._asked(slug, node, said)
+
+    def _asked(self, slug: str, node: str, said: Said) -> None:
+        """Hand out the trial that is under way in a lane, or the next."""
+        if why := self._may_begin():
+            log.info("%s waits: %s", node, why)
+            raise OSError(why)
+        place = self._place(slug, node)
+        chosen = self._trials.choose(slug, node)
+        if isinstance(chosen, Reply):
+            if self._final.ask_in_lane(slug, node, said.turn):
+                note_begin(self._final.place_in_lane(slug, node), said.job, time.time())
+            else:
+                dismiss(place, said.turn, 0, chosen.message)
+            return
+        trial = self._place(slug, chosen.name)
+        note_begin(trial, said.job, time.time())  # first: words that are answered are passed over
+        self._studies.hand_out(slug, chosen.name, trial, chosen.answer, said.turn)
+
+    def _may_be_its(self, slug: str, node: str, name: str) -> bool:
+        """Whether a node's job may speak of a trial of this name: words become no other path."""
+        own = self._place(slug, node).root.name
+        best = self._studies.folder.region(slug).best.root.name if is_lane(node) else own
+        return name in {"", own, best} or range_of(node).has(name)
+
+    def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder:
+        """The folder of what a node's job trains: a trial, or the best settings in full."""
+        best = self._final.place_in_lane(slug, node)
+        return best if name == best.root.name and is_lane(node) else self._place(slug, name)
+
+    def _place(self, slug: str, name: str) -> TrialFolder:
+        files, region = self._studies.folder.region(slug), self._studies.regions[slug]
+        places = ((region.best, files.best), (region.gate, files.gate))
+        ends = {key: place for node, place in places for key in (node, place.root.name)}
+        return ends.get(name) or files.trial(name)
+
+
+def _written(path: Path) -> float:
+    """When a file was last written, in Unix seconds."""
+    return path.stat().st_mtime

@@ -1,0 +1,75 @@
+"""The names of nodes and trials in a lane: which node runs which trial."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+
+ALL = sys.maxsize  # the last number of a lane whose trials are all one node's
+_NAME = re.compile(r"(?P<lane>.+\.l\d+)(?:\.t(?P<first>\d+)(?:-(?P<last>\d+))?)?")
+
+
+@dataclass(frozen=True)
+class TrialRange:
+    """The trials that a node runs, by their numbers in its lane.
+
+    Attributes:
+        lane: the lane's name, such as `JFK.l1`.
+        first: the first trial's number, from 1.
+        last: the last one's; `ALL` where the node runs all of its lane.
+    """
+
+    lane: str
+    first: int
+    last: int
+
+    def node(self, length: int) -> str:
+        """Return the node's name: the lane's, the trial's, or the first and last trial's.
+
+        Args:
+            length: trials of the lane, for the digits of their numbers.
+        """
+        if self.last == ALL:
+            return self.lane
+        first = self.name(self.first, length)
+        return first if self.first == self.last else f"{first}-{self._digits(self.last, length)}"
+
+    def name(self, number: int, length: int) -> str:
+        """Return the name of a trial by its number; `length` as for `node`."""
+        return f"{self.lane}.t{self._digits(number, length)}"
+
+    def has(self, name: str) -> bool:
+        """Return whether the node runs the trial of this name."""
+        found = range_of(name)
+        is_own = found.lane == self.lane and self.first <= found.first <= self.last
+        return is_own and found.first == found.last
+
+    @staticmethod
+    def _digits(number: int, length: int) -> str:
+        return f"{number:0{max(2, len(str(length)))}}"
+
+
+@lru_cache(maxsize=1 << 16)  # who looks for a node's trials asks for all of its region
+def range_of(name: str) -> TrialRange:
+    """Return the trials of a node, or the one trial of this name; none of any other name."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return TrialRange(name, 1, 0)
+    if found["first"] is None:
+        return TrialRange(found["lane"], 1, ALL)
+    first = int(found["first"])
+    return TrialRange(found["lane"], first, int(found["last"] or first))
+
+
+def is_trial(name: str) -> bool:
+    """Return whether a name is that of one trial."""
+    found = range_of(name)
+    return found.first == found.last
+
+
+def is_lane(name: str) -> bool:
+    """Return whether a name is that of a node which runs several trials."""
+    found = range_of(name)
+    return found.first < found.last
