@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 import psutil
 
+from tests.bench.lanes.service import begin_log, tell
+from tests.bench.next_trial import next_trial
+from tests.bench.printing import line, seconds
+from tests.bench.turnaround import bench_lane, bench_turnaround, matches, median, one_slot_pool
 from trialfleet import Run, Study, plan
-from trialfleet.infra.pool.connection import use
-from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import RegionSettings
 from trialfleet.optimizer.storage import close_storage, open_storage
@@ -31,7 +28,6 @@ from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.storage import study_name
 
-TRIALS = 12
 TRAINER = """\
 #!/bin/sh
 nap=$(sed -n 's/.*"nap": *\\([0-9.]*\\).*/\\1/p' trial.json 2>/dev/null)
@@ -50,21 +46,26 @@ def main() -> None:
     try:
         bench_plan(base)
         bench_status(base)
-        with one_slot_pool(base):
-            bench_turnaround(base)
+        bench_next_trial(base)
+        with one_slot_pool(base) as pool:
+            bench_turnaround(base, make_study)
+            bench_lane(base, pool, make_study)
             bench_ask(base)
+            bench_answer(base)
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def line(what: str, ours: float, plain: float, unit: str, plain_way: str) -> None:
-    """Print one comparison."""
-    print(f"{what:<52} {ours:8.3f} {unit}   {ours / plain:6.2f} x {plain_way} ({plain:.3f} {unit})")
-    sys.stdout.flush()
-
-
-def make_study(base: Path, regions: int, trials: int, lanes: int, nap: float = 0.2) -> Study:
-    """A study whose trials take `nap` seconds."""
+def make_study(
+    base: Path,
+    regions: int,
+    trials: int,
+    lanes: int,
+    *,
+    nap: float = 0.2,
+    per_job: int | None = None,
+) -> Study:
+    """A study whose trials take `nap` seconds; by default a lane is one job."""
     space = {f"x{i}": {"type": "float", "low": 0.0, "high": 1.0} for i in range(6)}
     return Study.model_validate(
         {
@@ -72,22 +73,17 @@ def make_study(base: Path, regions: int, trials: int, lanes: int, nap: float = 0
             "regions": [f"R{i:02}" for i in range(regions)],
             "objective": {"metric": "loss", "direction": "minimize"},
             "search_space": {**space, "nap": nap},
-            "budget": {"trials": trials, "lanes": lanes, "startup_trials": 5},
+            "budget": {
+                "trials": trials,
+                "lanes": lanes,
+                "startup_trials": min(5, trials),
+                "trials_per_job": per_job or "all",
+            },
             "trainer": {"command": ["sh", "go.sh"], "files": ["go.sh"]},
             "resources": {"memory": "64MB", "disk": "64MB"},
             "accelerator": "cpu",
         }
     ).resolve(base)
-
-
-def seconds(action: Callable[[], object], repeat: int = 5) -> float:
-    """The median time of an action."""
-    times = []
-    for _ in range(repeat):
-        begin = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
 
 
 # -- plan ------------------------------------------------------------------------------------------
@@ -101,6 +97,16 @@ def bench_plan(base: Path) -> None:
     copies = (base / f"copy{i}" for i in range(100))
     plain = seconds(lambda: shutil.copytree(base / "plan0", next(copies)), 3)
     line("plan 41 x 100", ours, plain, "s", "copying the folder")
+
+
+# -- the next trial --------------------------------------------------------------------------------
+
+
+def bench_next_trial(base: Path) -> None:
+    """A job's next trial of the reference trainer, in the same process and in a new one."""
+    ours = next_trial(base / "same", stays=True)
+    plain = next_trial(base / "new", stays=False)
+    line("first step of a job's next trial", ours * 1e3, plain * 1e3, "ms", "a new process")
 
 
 # -- status ----------------------------------------------------------------------------------------
@@ -143,133 +149,6 @@ def finish_trials(run: Run, number: int) -> None:
     close_storage(storage)
 
 
-# -- turnaround ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def one_slot_pool(base: Path) -> Iterator[Pool]:
-    """A pool that runs one job at a time."""
-    pool = Pool(base / "pool", cpus=1)
-    try:
-        pool.up()
-        use(pool.environment())
-        yield pool
-    finally:
-        pool.down(grace=2)
-
-
-def bench_turnaround(base: Path) -> None:
-    """Short trials in one chain; longer ones in two chains that share a slot, one always queued."""
-    plain = gaps(run_plain_chain(base))
-    one = plan(make_study(base, 1, TRIALS, lanes=1), run="one", out=base / "one")
-    memory = run_and_weigh(one)
-    chain = gaps(logs_of(one))
-    line("chain turnaround: trial ends -> next runs", median(chain), median(plain), "s", "bare DAG")
-    two = plan(make_study(base, 1, TRIALS, lanes=2, nap=5.0), run="two", out=base / "two")
-    run_and_weigh(two)
-    line(
-        "slot idle between queued trials (two lanes)",
-        median(gaps(logs_of(two))),
-        median(plain),
-        "s",
-        "bare DAG",
-    )
-    for name, megabytes in memory.items():
-        line(f"memory of {name} (PSS)", megabytes, bare_python(), "MB", "a bare Python")
-
-
-def median(values: list[float]) -> float:
-    """The median of at least one value."""
-    return statistics.median(values)
-
-
-def run_and_weigh(run: Run) -> dict[str, float]:
-    """Run to the end; the largest memory seen of the service and of DAGMan, in MB."""
-    largest: dict[str, float] = {}
-    run.submit()
-    for _ in run.watch(every=1):
-        for name, word in (("service", "node_scripts"), ("DAGMan, per region", "region.dag")):
-            weights = [pss(p) for p in psutil.process_iter() if matches(p, run, word)]
-            largest[name] = max([largest.get(name, 0.0), *weights])
-    assert run.status().state == "done", run.status()
-    return largest
-
-
-def matches(process: psutil.Process, run: Run, word: str) -> bool:
-    """Whether a process is the run's and of the kind that `word` stands in the command of."""
-    try:
-        command, folder = " ".join(process.cmdline()), process.cwd()
-    except psutil.Error:
-        return False
-    own = str(run.folder)
-    return word in command and (own in command or folder.startswith(own))
-
-
-def pss(process: psutil.Process) -> float:
-    """Memory of a process in MB, what it shares with others divided among them."""
-    try:
-        return float(process.memory_full_info().pss) / 1e6
-    except psutil.Error:
-        return 0.0
-
-
-def bare_python() -> float:
-    """Memory of an interpreter that does nothing, in MB."""
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE
-    ) as bare:
-        time.sleep(0.3)
-        weight = pss(psutil.Process(bare.pid))
-        bare.kill()
-    return weight
-
-
-def run_plain_chain(base: Path) -> list[Path]:
-    """The same jobs as a DAG without scripts, each file written by hand."""
-    folder = base / "plain"
-    folder.mkdir()
-    lines = []
-    for i in range(TRIALS):
-        (folder / f"{i}.sub").write_text(
-            f"executable = {base}/go.sh\nlog = {i}.log\nrequest_memory = 64MB\n"
-            "request_disk = 64MB\nshould_transfer_files = YES\n"
-            "transfer_output_files = result.json\nqueue\n"
-        )
-        lines += [f"JOB n{i} {i}.sub"] + ([f"PARENT n{i - 1} CHILD n{i}"] if i else [])
-    (base / "go.sh").chmod(0o755)
-    (folder / "plain.dag").write_text("\n".join(lines) + "\n")
-    subprocess.run(["condor_submit_dag", "plain.dag"], cwd=folder, check=True, capture_output=True)
-    while not (folder / "plain.dag.metrics").exists():
-        time.sleep(0.2)
-    return [folder / f"{i}.log" for i in range(TRIALS)]
-
-
-def logs_of(run: Run) -> list[Path]:
-    """The event logs of a run's trials."""
-    return sorted(run.folder.glob("regions/*/trials/*/log"))
-
-
-def gaps(logs: list[Path]) -> list[float]:
-    """Seconds between the end of a job and the start of the next, on one slot."""
-    import htcondor2
-
-    spans = []
-    for log in logs:
-        begin = None
-        for event in htcondor2.JobEventLog(str(log)).events(stop_after=0):
-            if event.type == htcondor2.JobEventType.EXECUTE:
-                begin = moment(event)
-            elif event.type == htcondor2.JobEventType.JOB_TERMINATED and begin is not None:
-                spans.append((begin, moment(event)))
-    spans.sort()
-    return [later[0] - earlier[1] for earlier, later in pairwise(spans)]
-
-
-def moment(event: Any) -> float:
-    """The time of an event, to the millisecond."""
-    return datetime.fromisoformat(event["EventTime"]).timestamp()
-
-
 # -- ask ---
 
 
@@ -285,7 +164,7 @@ study.ask({n: optuna.distributions.FloatDistribution(0.0, 1.0) for n in names})
 
 def bench_ask(base: Path) -> None:
     """A PRE script's ask of a resident service against a fresh process's, 40 trials known."""
-    run = plan(make_study(base, 1, 80, lanes=1), run="ask", out=base / "ask")
+    run = plan(make_study(base, 1, 80, lanes=1, per_job=1), run="ask", out=base / "ask")
     folder = RunFolder(run.folder)
     nodes = sorted(p.name for p in folder.region("R00").trials.iterdir())
     for node in nodes[:40]:
@@ -322,6 +201,27 @@ def bench_ask(base: Path) -> None:
         call(folder, "ask", "R00", pending)
         starts.append(time.perf_counter() - begun)
     line("the same, where no service runs yet", median(starts), bare, "s", "a bare Python")
+    end_services(run)
+
+
+def bench_answer(base: Path) -> None:
+    """An agent's word in a lane until its next order is there, of a resident service."""
+    run = plan(make_study(base, 1, 80, lanes=1), run="answer", out=base / "answer")
+    folder = RunFolder(run.folder)
+    (node,) = folder.region("R00").trials.iterdir()
+    call(folder, "ask", "R00", node.name)
+    place = folder.region("R00").trial(node.name)
+    begin_log(place)
+    spans = []
+    for turn in range(1, 41):
+        tell(place, turn)
+        begun = time.perf_counter()
+        while json.loads(place.order.read_bytes())["turn"] != turn:
+            time.sleep(0.001)
+        spans.append(time.perf_counter() - begun)
+    bare = seconds(lambda: subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True), 20)
+    line("lane: trial told -> next order, design", median(spans[:4]), bare, "s", "a bare Python")
+    line("lane: trial told -> next order, model", median(spans[20:]), bare, "s", "a bare Python")
     end_services(run)
 
 

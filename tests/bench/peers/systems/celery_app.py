@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.signals import worker_init
 
 from tests.bench.peers.workload import train
 
@@ -20,6 +21,14 @@ app.conf.worker_prefetch_multiplier = 1
 app.conf.broker_transport_options = {"visibility_timeout": 60}
 app.conf.result_expires = None
 app.conf.broker_connection_retry_on_startup = True
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def import_trainer(**_: object) -> None:
+    """Import what training needs before the workers are forked, which then have it."""
+    from trialfleet.nodes.tabular import train as trainer
+
+    del trainer
 
 
 @app.task(name="train")  # type: ignore[untyped-decorator]

@@ -47,7 +47,11 @@ def tuned(folder: Path, region: str, trials: int) -> list[float]:
             trainable,
             param_space=space(),
             tune_config=tune.TuneConfig(
-                metric=METRIC, mode="max", search_alg=search, num_samples=trials
+                metric=METRIC,
+                mode="max",
+                search_alg=search,
+                num_samples=trials,
+                reuse_actors=True,  # or each trial begins with a new process, and its imports
             ),
             run_config=tune.RunConfig(
                 name=region,

@@ -1,0 +1,1 @@
+"""Many jobs at once that train one trial after another: `make bench-lanes`."""

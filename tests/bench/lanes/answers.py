@@ -1,0 +1,45 @@
+"""How long agents wait for their next order, by the files that they and the service write."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from trialfleet import Run, job_files
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+
+
+class Answers:
+    """Each answer of a run, as long as it is looked at before the job's next question."""
+
+    def __init__(self, run: Run) -> None:
+        folder = RunFolder(run.folder)
+        self._places = [
+            TrialFolder(path)
+            for region in folder.regions.iterdir()
+            for path in folder.region(region.name).trials.iterdir()
+            if path.name.rpartition(".")[2].startswith("l")  # a lane
+        ]
+        self._seconds: dict[tuple[str, str, int], float] = {}
+
+    def look(self) -> None:
+        """Take note of the answers that are new."""
+        for place in self._places:
+            with suppress(OSError, ValueError, LookupError):
+                said, order = (path.stat().st_mtime for path in (place.said, place.order))
+                words = json.loads(job_files.read_bytes(place.order, job_files.MOST_NOTES))
+                asked = json.loads(job_files.read_bytes(place.said, job_files.MOST_NOTES))
+                key = (place.root.name, words["token"], words["turn"])
+                if words["token"] and (asked["token"], asked["turn"]) == key[1:]:
+                    self._seconds.setdefault(key, order - said)
+
+    def as_text(self) -> str:
+        """Median and shares, in milliseconds; a file's time is exact to four of them."""
+        found = sorted(self._seconds.values())
+        if not found:
+            return "none seen"
+        within = [1e3 * found[int(share * len(found))] for share in (0.5, 0.9, 0.99)]
+        return (
+            f"median {within[0]:.0f} ms, 90 % within {within[1]:.0f}, 99 % within {within[2]:.0f}, "
+            f"of {len(found)} that were seen"
+        )
