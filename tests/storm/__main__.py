@@ -13,7 +13,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +30,7 @@ from tests.storm.embedded import Embedded
 from tests.storm.ground import Ground, Settings
 from tests.storm.lab import LabGround
 from tests.storm.matrix import FAILED, PHASES, Matrix, Row
+from tests.storm.moments import VICTIMS, Moments
 from tests.storm.storm import Storm
 from tests.storm.victims import KINDS
 
@@ -47,7 +48,13 @@ def main() -> None:
     folder = arguments.folder or _own_folder()
     folder.mkdir(parents=True)
     if arguments.matrix:
-        _matrix(folder, arguments.phase or PHASES, as_json=arguments.json)
+        matrix = Matrix(folder, _say)
+        phases = arguments.phase or PHASES
+        _table(folder, matrix, lambda: matrix.rows(phases), KINDS, as_json=arguments.json)
+        return
+    if arguments.moments:
+        moments = Moments(folder, _say)
+        _table(folder, moments, moments.rows, VICTIMS, as_json=arguments.json)
         return
     settings = Settings(
         kills=arguments.kills,
@@ -56,7 +63,9 @@ def main() -> None:
         trials=arguments.trials,
         mean=arguments.mean,
         clocks=arguments.clocks,
+        ambushes=arguments.ambushes,
         stopping=arguments.stopping,
+        trials_per_job=arguments.trials_per_job,
     )
     ground: Ground = LabGround(folder, settings) if arguments.lab else Embedded(folder, settings)
     storm = Storm(folder, settings, ground, _say)
@@ -72,29 +81,35 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _matrix(folder: Path, phases: Sequence[str], *, as_json: bool) -> None:
-    matrix = Matrix(folder, _say)
+def _table(
+    folder: Path,
+    made: Matrix | Moments,
+    rows_of: Callable[[], dict[str, Row]],
+    kinds: Iterable[str],
+    *,
+    as_json: bool,
+) -> None:
     try:
-        rows = matrix.rows(phases)
+        rows = rows_of()
     finally:
-        matrix.pool.down(grace=0)
+        made.pool.down(grace=0)
     if as_json:
-        print(json.dumps({"seconds": rows, **matrix.audit.to_json()}, indent=1))
+        print(json.dumps({"seconds": rows, **made.audit.to_json()}, indent=1))
     else:
-        _print_matrix(rows)
-    failed = [phase for phase, row in rows.items() if FAILED in row.values()]
-    if failed or not matrix.audit.is_clean:
-        print("\n".join(matrix.audit.evidence), file=sys.stderr)
+        _print_table(rows, kinds)
+    failed = [name for name, row in rows.items() if FAILED in row.values()]
+    if failed or not made.audit.is_clean:
+        print("\n".join(made.audit.evidence), file=sys.stderr)
         sys.exit(f"failed: {', '.join(failed) or 'the audit'}; the evidence is in {folder}")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _print_matrix(rows: dict[str, Row]) -> None:
+def _print_table(rows: dict[str, Row], kinds: Iterable[str]) -> None:
     table = Table(title="seconds until all ran again")
     table.add_column("killed")
-    for phase in rows:
-        table.add_column(phase, justify="right")
-    for kind in KINDS:
+    for name in rows:
+        table.add_column(name, justify="right")
+    for kind in kinds:
         table.add_row(kind, *(row[kind] for row in rows.values()))
     Console().print(table)
 
@@ -108,10 +123,26 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=6, help="of each region")
     parser.add_argument("--mean", type=float, default=1.5, help="seconds between two events")
     parser.add_argument("--clocks", type=float, default=0.02, help="share of events that set it")
+    parser.add_argument(
+        "--ambushes",
+        type=float,
+        default=0.3,
+        help="share of events that kill where a job's agent and the service talk",
+    )
+    parser.add_argument(
+        "--trials-per-job",
+        type=lambda text: text if text == "all" else int(text),
+        help="all or a number, of each region; default: all, 1 and 2, region by region",
+    )
     parser.add_argument("--stopping", action="store_true", help="with early stopping")
     parser.add_argument("--folder", type=Path, help="a new folder")
     parser.add_argument(
         "--matrix", action="store_true", help="kill each kind once in each phase of a region"
+    )
+    parser.add_argument(
+        "--moments",
+        action="store_true",
+        help="kill each that talks for a job once at each moment of the talk",
     )
     parser.add_argument(
         "--phase", choices=PHASES, action="append", help="of the matrix, this alone; default: all"
@@ -164,6 +195,7 @@ def _rows(storm: Storm) -> list[tuple[str, str]]:
         ("runs, regions, trials", f"{audit.runs}, {audit.regions}, {audit.trials}"),
         ("trainings that ran for them", str(audit.trainings)),
         ("trainings that they needed", str(audit.trials + audit.regions)),
+        ("results that were not told yet and were trained again", str(audit.untold)),
         ("all ran again after the last event", recovery),
         ("longest time without progress", f"{storm.longest_standstill:.0f} s"),
         *((f"mended: {what}", str(count)) for what, count in sorted(audit.mends.items())),
@@ -176,6 +208,7 @@ FAULTS = {
     "lost": "trials lost",
     "doubled": "trials doubled",
     "wrong": "trials or models with a wrong value",
+    "repeated": "trials trained again after their result was told",
     "unpublished": "regions not published",
     "unended": "runs that did not end well",
     "persons": "times that a person was needed",

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.storm.ledger import begins, begun_again, read_ledger, trained_again
+from tests.storm.words import Word
 from trialfleet import Run, RunState
 
 BEST_X = 0.3  # the trainer's loss is (x - BEST_X)²
-EXECUTING = re.compile(r"^001 \(", re.MULTILINE)  # ULOG_EXECUTE: a job began to run
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Audit:
         lost: trials of the budget that no study knows a value of.
         doubled: numbers or nodes that two trials have, and numbers left out.
         wrong: values, or published models, that don't follow from the parameters.
+        repeated: trials that were trained again after their result was told.
         unpublished: regions without a model.
         unended: runs that did not end by themselves.
         persons: how often a person was needed.
@@ -31,12 +33,14 @@ class Audit:
         trials: how many were told.
         stopped: how many of them were stopped early.
         trainings: how many ran for them and for the full trainings; the rest is repeated work.
+        untold: results that had arrived but were not told yet, and whose training ran again.
         mends: what the supervisor mended, by fault.
     """
 
     lost: int = 0
     doubled: int = 0
     wrong: int = 0
+    repeated: int = 0
     unpublished: int = 0
     unended: int = 0
     persons: int = 0
@@ -46,17 +50,24 @@ class Audit:
     regions: int = 0
     runs: int = 0
     trainings: int = 0
+    untold: int = 0
     mends: Counter[str] = field(default_factory=Counter)
 
-    FAULTS = ("lost", "doubled", "wrong", "unpublished", "unended", "persons")
+    FAULTS = ("lost", "doubled", "wrong", "repeated", "unpublished", "unended", "persons")
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was found."""
         return not any(getattr(self, name) for name in self.FAULTS)
 
-    def add(self, run: Run) -> None:
-        """Look at a run that is over."""
+    def add(self, run: Run, words: Iterable[Word] = (), ledger: Path | None = None) -> None:
+        """Look at a run that is over.
+
+        Args:
+            run: the run.
+            words: what its agents said, as far as it was noticed.
+            ledger: what its trainers wrote down.
+        """
         self.runs += 1
         status = run.status()
         if status.state is not RunState.DONE or not run.report.exists():
@@ -65,7 +76,7 @@ class Audit:
             self.regions += 1
             self._add_region(run, region)
         self._add_models(run)
-        self.trainings += sum(_executions(log) for log in trial_logs(run.folder))
+        self._add_trainings(run.folder, words, ledger)
         self.mends.update(f"{mend['remedy']}: {_kind(mend['what'])}" for mend in status.mends)
 
     def merge(self, other: Mapping[str, Any]) -> None:
@@ -103,6 +114,19 @@ class Audit:
         self._doubled(where, [record.trial for record in records], len(records))
         self._doubled(where, [record.node for record in records], len(records))
 
+    def _add_trainings(self, run: Path, words: Iterable[Word], ledger: Path | None) -> None:
+        logs = [log.read_text(errors="replace") for log in trial_logs(run)]
+        again = {trial for log in logs for trial in begun_again(log)}
+        trained = read_ledger(ledger) if ledger else {}
+        after_told, after_arrived = trained_again(trained, words)
+        if trained:
+            self.trainings += sum(len(times.begins) for times in trained.values())
+        else:
+            self.trainings += sum(map(begins, logs))
+        self.untold += len(after_arrived)
+        for name in sorted(again | set(map(" ".join, after_told))):
+            self._note("repeated", f"{run}: {name} was trained again after it was told")
+
     def _doubled(self, where: str, names: Iterable[object], count: int) -> None:
         counts = Counter(names)
         for name, times in counts.items():
@@ -131,10 +155,6 @@ class Audit:
 def trial_logs(folder: Path) -> list[Path]:
     """Return HTCondor's logs of a run's trials and full trainings."""
     return [*folder.glob("regions/*/trials/*/log"), *folder.glob("regions/*/best/log")]
-
-
-def _executions(log: Path) -> int:
-    return len(EXECUTING.findall(log.read_text(errors="replace")))
 
 
 def _follows(value: float | None, x: float) -> bool:

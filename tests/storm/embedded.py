@@ -9,44 +9,47 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from tests.storm.audit import Audit
 from tests.storm.clock import Clock
 from tests.storm.disk import Disk
 from tests.storm.ground import Settings, Strike
-from tests.storm.victims import KINDS, SHORT_LIVED, Victim, catch, victims
+from tests.storm.victims import KINDS, SHORT_LIVED, Victim, catch, job_of, victims
 from tests.storm.watch import Progress, Seen, missing, seen
+from tests.storm.words import MOMENTS, Words
 from trialfleet import PoolError, Run, Study, plan
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 
-TRAINER = Path(__file__).parent.parent / "pool" / "trainers" / "moody.py"
+TRAINER = Path(__file__).parent / "trainer.py"
 CPUS = 8  # more than a small machine has: the jobs mostly sleep
 START_SECONDS = 180.0  # for a pool on a busy machine
 FROZEN_SECONDS, FULL_SECONDS, PROTECTED_SECONDS, WRONG_SECONDS = 30.0, 40.0, 20.0, 30.0
 MOST_WRONG = 3600  # seconds, by which a clock is set ahead or back
+AMBUSH_SECONDS = 3.0
+TALKING = ("agent", "service", "starter", "shadow", "schedd")
 RATES = {"master": 0.2}  # of a kind's deaths; a master's takes the whole pool with it
 
 
-def study(settings: Settings) -> dict[str, Any]:
+def study(settings: Settings, ledger: Path) -> dict[str, Any]:
     """Return a study whose loss is known, with trials of a second; of six with early stopping."""
     return {
-        **_plain(settings),
-        **(_STOPPING if settings.stopping else {}),
+        **_plain(settings, ledger),
+        **({"early_stopping": _STOPPING} if settings.stopping else {}),
     }
 
 
-def _plain(settings: Settings) -> dict[str, Any]:
+def _plain(settings: Settings, ledger: Path) -> dict[str, Any]:
+    curve = {"curve": 1, "steps": 24, "seconds": 0.25}
     return {
         "name": "storm",
-        "regions": [f"R{number:03}" for number in range(settings.regions)],
+        "regions": {f"R{n:03}": _region(n, settings) for n in range(settings.regions)},
         "objective": {"metric": "loss", "direction": "minimize"},
         "search_space": {
             "x": {"type": "float", "low": 0.0, "high": 1.0},
-            "steps": 4,
-            "seconds": 0.2,
-            "save_every": 1,
+            "ledger": str(ledger),
+            **(curve if settings.stopping else {"steps": 4, "seconds": 0.2}),
         },
         "budget": {"trials": settings.trials, "lanes": 2},
         "trainer": {"command": ["python3", TRAINER.name], "files": [str(TRAINER)]},
@@ -56,16 +59,18 @@ def _plain(settings: Settings) -> dict[str, Any]:
     }
 
 
-_STOPPING: dict[str, Any] = {
-    "search_space": {
-        "x": {"type": "float", "low": 0.0, "high": 1.0},
-        "curve": 1,
-        "steps": 24,
-        "seconds": 0.25,
-        "save_every": 1,
-    },
-    "early_stopping": {"min_steps": 3, "startup_trials": 2, "grace_seconds": 5},
-}
+def _region(number: int, settings: Settings) -> dict[str, Any]:
+    """A region of its own kind: as many trials per job, a trainer that stays, one that saves."""
+    per_job = settings.trials_per_job or TRIALS_PER_JOB[number % len(TRIALS_PER_JOB)]
+    stays, saves, is_brief = number // 3 % 2, number % 5 == 4, number % 4 == 3
+    return {
+        "search_space": {"stays": stays, **({"yield_every": 2} if saves else {})},
+        "budget": {"trials_per_job": per_job, **({"job_minutes": 0.2} if is_brief else {})},
+    }
+
+
+TRIALS_PER_JOB: tuple[Literal["all"] | int, ...] = ("all", 1, 2)
+_STOPPING: dict[str, Any] = {"min_steps": 3, "startup_trials": 2, "grace_seconds": 5}
 
 
 class Embedded:
@@ -82,14 +87,18 @@ class Embedded:
         self._clock = Clock()
         self._spoilt = False
         self._run: Run | None = None
+        self._words: Words | None = None
+        self._ledgers = folder / "ledgers"
         small = {"freeze": 0.03, "crash": 0.01, "restart": 0.01, "fill": 0.01, "protect": 0.01}
-        self.shares: Mapping[str, float] = {**small, "clock": settings.clocks}
+        rare = {"clock": settings.clocks, "ambush": settings.ambushes}
+        self.shares: Mapping[str, float] = {**small, **rare}
         self.left_out: Sequence[str] = [
             *([] if self._disk.is_small else ["full disk: no mount namespace may be made"]),
             *([] if self._clock.can_be_set else ["clock: no mount namespace, overlay or cc"]),
         ]
 
     def up(self) -> None:
+        self._ledgers.mkdir()
         self.pool.up(seconds=START_SECONDS)
         use(self.pool.environment())
 
@@ -112,8 +121,10 @@ class Embedded:
     # --- A run ------------------------------------------------------------------------------------
 
     def plan(self, number: int) -> None:
-        resolved = Study.model_validate(study(self._settings)).resolve(self._disk.root)
-        self._run = plan(resolved, run=f"s{number}", out=self._disk.root / f"s{number}")
+        name, root = f"s{number}", self._disk.root
+        resolved = Study.model_validate(study(self._settings, self._ledgers / name)).resolve(root)
+        self._run = plan(resolved, run=name, out=root / name)
+        self._words = Words(self._run.folder)
 
     def submit(self) -> None:
         assert self._run is not None, "it was planned"
@@ -132,8 +143,10 @@ class Embedded:
 
     def close(self, audit: Audit) -> None:
         assert self._run is not None, "it was planned"
+        assert self._words is not None, "likewise"
+        self._words.close()
         found = len(audit.evidence)
-        audit.add(self._run)
+        audit.add(self._run, self._words.all, self._ledgers / self._run.folder.name)
         if len(audit.evidence) == found:
             shutil.rmtree(self._run.folder)  # room for the next
         self._run = None
@@ -143,6 +156,7 @@ class Embedded:
     def strike(self, event: str, random: Random) -> Strike | None:
         strikes: dict[str, Callable[[Random], Strike | None]] = {
             "kill": self._kill,
+            "ambush": self._ambush,
             "freeze": self._freeze,
             "crash": self._crash,
             "restart": self._restart,
@@ -162,6 +176,26 @@ class Embedded:
         with suppress(ProcessLookupError):
             os.kill(victim.pid, signal.SIGKILL)
             return Strike(what=f"killed {victim.kind} ({victim.pid})", counts=("kill", victim.kind))
+        return None
+
+    def _ambush(self, random: Random) -> Strike | None:
+        """Kill one of those by which an agent and the service talk, at a moment of their talk."""
+        assert self._words is not None, "there is a run"
+        kind, moments = random.choice(TALKING), {"asked", random.choice(MOMENTS)}  # one is rare
+        kinds = frozenset({kind})
+        before = {one.pid: job_of(one) for one in victims(self.pool.condor_config, kinds)}
+        if (word := self._words.next(moments, AMBUSH_SECONDS)) is None:
+            return None
+        pids = [pid for pid, job in before.items() if job in {None, word.job}]
+        if not pids:  # its job is younger
+            found = victims(self.pool.condor_config, kinds)
+            pids = [one.pid for one in found if job_of(one) in {None, word.job}]
+        if not pids:
+            return None
+        with suppress(ProcessLookupError):
+            os.kill(pids[0], signal.SIGKILL)
+            what = f"{word.moment} {word.trial or word.node}: killed {kind} ({pids[0]})"
+            return Strike(what=what, counts=("kill", kind, f"at the moment: {word.moment}"))
         return None
 
     def _of_kind(self) -> Callable[[str], list[Victim]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tests.storm.audit import Audit
 from tests.storm.watch import Progress, Seen
@@ -23,7 +23,9 @@ class Settings:
         trials: of each region.
         mean: seconds between two events on average.
         clocks: the share of events that set the clock.
+        ambushes: the share of events that kill at a moment of the talk of agent and service.
         stopping: whether trials are stopped early.
+        trials_per_job: of all regions; None: all, 1 and 2, region by region.
     """
 
     kills: int
@@ -32,7 +34,9 @@ class Settings:
     trials: int
     mean: float
     clocks: float
+    ambushes: float = 0.0
     stopping: bool = False
+    trials_per_job: Literal["all"] | int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.storm.audit import Audit
-from tests.storm.embedded import CPUS, START_SECONDS, TRAINER
+from tests.storm.embedded import CPUS, START_SECONDS
 from tests.storm.storm import Say
 from tests.storm.victims import KINDS, victims
 from tests.storm.watch import Progress, missing, progress
@@ -25,6 +25,7 @@ from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 
+TRAINER = Path(__file__).parent.parent / "pool" / "trainers" / "moody.py"
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped
 PHASES = ("asking", "first trials", "last trial", "best", "publish", "report")
 STOPPED = {
@@ -73,7 +74,7 @@ class Matrix:
             "regions": ["A"],
             "objective": {"metric": "loss", "direction": "minimize"},
             "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}, "gate": str(gate)},
-            "budget": {"trials": 2, "lanes": 2},
+            "budget": {"trials": 2, "lanes": 2, "trials_per_job": 1},
             "trainer": {"command": ["python3", TRAINER.name], "files": [str(TRAINER)]},
             "resources": {"memory": "100MB", "disk": "20MB"},
             "accelerator": "cpu",

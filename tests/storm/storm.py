@@ -131,6 +131,7 @@ class Storm:
 
     def _start_run(self) -> None:
         number = self.audit.runs + 1
+        self._calm()  # a person plans no run on a disk that is full
         self.ground.plan(number)
         self._is_run, self._seen, self._since = True, NOTHING, time.monotonic()
         self._tell(f"run {number} begins")

@@ -16,7 +16,11 @@ import pytest
 from tests.fleet.lab.namespaces import why_none
 from tests.storm import clock
 from tests.storm.audit import Audit
+from tests.storm.ledger import Times, begun_again, read_ledger, trained_again
 from tests.storm.matrix import PHASES
+from tests.storm.moments import VICTIMS
+from tests.storm.victims import kind_of
+from tests.storm.words import Word, Words
 
 REPOSITORY = Path(__file__).parents[2]
 # Prints what the time of day is, how old a file seems to be, and how long a wait was.
@@ -47,13 +51,24 @@ def test_no_crash_leaves_a_run_stuck() -> None:
     storm("--kills", "30", "--seed", "1", "--regions", "4", "--trials", "4", "--mean", "1")
 
 
+@pytest.mark.pool
+@pytest.mark.thorough
+@pytest.mark.timeout(2400)
+def test_whoever_dies_while_an_agent_and_the_service_talk_the_lane_goes_on() -> None:
+    found = storm("--moments")
+    assert isinstance(found["seconds"], dict)
+    hit = {kind for row in found["seconds"].values() for kind, cell in row.items() if cell != "-"}
+    assert hit == set(VICTIMS)
+
+
 DAEMONS = {"master", "collector", "negotiator", "schedd", "startd", "shared port", "procd"}
 ALWAYS_THERE = DAEMONS | {"dagman", "supervisor", "service"}  # of a run's processes
+RUNNING = {"dagman of a region", "shadow", "starter", "agent", "trainer"}
 ALSO_THERE = {
     "asking": {"script"},  # that clears the way of the region, whose DAGMan comes after it
-    "first trials": {"dagman of a region", "shadow", "starter", "trainer"},
-    "last trial": {"dagman of a region", "shadow", "starter", "trainer"},
-    "best": {"dagman of a region", "shadow", "starter", "trainer"},
+    "first trials": RUNNING,
+    "last trial": RUNNING,
+    "best": RUNNING,
     "publish": {"dagman of a region", "publish"},
     "report": {"report"},
 }
@@ -107,6 +122,78 @@ def test_an_audit_is_told_as_json_and_added_up() -> None:
         sum_of_two.merge(json.loads(json.dumps(one.to_json())))
     assert (sum_of_two.lost, sum_of_two.runs) == (1, 2)
     assert sum_of_two.mends == {"kick: silent": 4}
+
+
+def test_a_trial_that_begins_after_its_good_end_was_trained_again() -> None:
+    lines = [
+        "008 (012.000.000) 2026-11-25 09:18:24.310 trialfleet: A.l1.t1 begins",
+        "008 (012.000.000) 2026-11-25 09:18:25.310 trialfleet: A.l1.t1 ends code=-9 cpu=1.0",
+        "008 (012.000.000) 2026-11-25 09:18:26.310 trialfleet: A.l1.t1 begins",
+        "008 (012.000.000) 2026-11-25 09:18:27.310 trialfleet: A.l1.t1 ends code=0 cpu=1.0",
+        "008 (012.000.000) 2026-11-25 09:18:27.310 trialfleet: A.l1.t2 begins",
+    ]
+    assert begun_again("\n".join(lines)) == set()
+    again = lines[0].replace("012", "013")
+    assert begun_again("\n".join([*lines, again])) == {"A.l1.t1"}
+
+
+def test_a_training_in_vain_is_one_whose_result_had_arrived(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    ledger.write_text(
+        "".join(
+            json.dumps({"time": time, "region": "A", "trial": trial, "what": what}) + "\n"
+            for time, trial, what in [
+                *((1.0, "t1", "begins"), (2.0, "t1", "ends"), (4.0, "t1", "begins")),
+                *((1.0, "t2", "begins"), (2.0, "t2", "ends"), (4.0, "t2", "begins")),
+                *((1.0, "t3", "begins"), (4.0, "t3", "begins"), (5.0, "t3", "ends")),
+                *((1.0, "t4", "begins"), (2.0, "t4", "ends")),
+            ]
+        )
+    )
+    words = [
+        *(Word(3.0, "arrived", "A", "A.l1", "1.0", f"t{n}") for n in range(1, 5)),
+        Word(3.1, "told", "A", "A.l1", "1.0", "t1"),
+        Word(3.1, "told", "A", "A.l1", "1.0", "t3", -9),
+        Word(3.1, "told", "A", "A.l1", "1.0", "t4"),
+    ]
+    found = read_ledger(ledger)
+    assert found["A", "t1"] == Times(begins=[1.0, 4.0], ends=[2.0])
+    assert trained_again(found, words) == ({("A", "t1")}, {("A", "t2")})
+
+
+def test_what_is_said_in_a_job_is_noticed(tmp_path: Path) -> None:
+    folder = tmp_path / "regions/A/trials/A.l1/words"
+    folder.mkdir(parents=True)
+
+    def write(file: str, **words: object) -> None:
+        (folder / "part").write_text(json.dumps(words))
+        (folder / "part").replace(folder / file)
+
+    words = Words(tmp_path)
+    try:
+        while not words.all:
+            write("agent.json", say="ask", job="7.0")
+        write("order.json", token="t", name="A.l1.t1")
+        write("A.l1.t1.result.tar")
+        write("agent.json", say="told", job="7.0", trial="A.l1.t1", code=-9)
+        while words.all[-1].moment != "told":
+            time.sleep(0.01)
+    finally:
+        words.close()
+    found = [(word.moment, word.job, word.trial, word.code) for word in words.all]
+    assert found[0] == ("asked", "7.0", "", 0)
+    assert found[-3:] == [
+        ("answered", "7.0", "A.l1.t1", 0),
+        ("arrived", "7.0", "A.l1.t1", 0),
+        ("told", "7.0", "A.l1.t1", -9),
+    ]
+
+
+def test_an_agent_is_told_from_the_trainers_that_it_starts() -> None:
+    trainer = ["python3", "trainer.py"]
+    assert kind_of(["python3", "-I", "-S", "agent.pyz", "--", *trainer], "") == "agent"
+    assert kind_of(trainer, "") == "trainer"
+    assert kind_of([*trainer, "stays"], "") == "staying trainer"
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from trialfleet.infra.pool.config import MARK
 PROC = Path("/proc")
 AMBUSH_SECONDS = 2.0  # for a process to show up that lives for a moment only
 POLL = 0.003  # seconds; a script's client lives for ten
+TRAINERS = frozenset({"trainer.py", "moody.py"})
+STAYING = "stays"  # a word of the command line of such a trainer
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,14 @@ def _argument(text: str) -> Matches:
     return lambda words, _: any(text in word for word in words[1:])
 
 
+def _trainer(*, stays: bool) -> Matches:
+    def matches(words: list[str], _: str) -> bool:
+        scripts = {Path(word).name for word in words[1:]}
+        return not scripts.isdisjoint(TRAINERS) and (STAYING in scripts) == stays
+
+    return matches
+
+
 KINDS: dict[str, Matches] = {
     "dagman": _dagman(of_region=False),
     "dagman of a region": _dagman(of_region=True),
@@ -62,12 +73,16 @@ KINDS: dict[str, Matches] = {
     "publish": _argument("trialfleet.workflows.scripts.publish_node"),
     "report": _argument("trialfleet.workflows.scripts.report_node"),
     "script": _argument("optimizer/client.py"),
-    "trainer": _argument("moody.py"),
+    "agent": _argument("agent.pyz"),  # whose words name the trainer's command, too
+    "staying trainer": _trainer(stays=True),
+    "trainer": _trainer(stays=False),
 }
 FLEET_KINDS = KINDS | {
     "autoscaler": _argument("trialfleet.workflows.scripts.fleet_node"),
-    "agent": _argument("trialfleet.nodes.agent"),
+    "machine's agent": _argument("trialfleet.nodes.agent"),
 }
+IN_JOBS = frozenset({"agent", "trainer", "staying trainer"})
+JOB = re.compile(r"\d+\.\d+")
 SHORT_LIVED = frozenset({"publish", "report", "script"})
 
 
@@ -89,6 +104,31 @@ def catch(config: Path, kind: str, seconds: float = AMBUSH_SECONDS) -> list[Vict
         if found or kind not in SHORT_LIVED or time.monotonic() > deadline:
             return found
         time.sleep(POLL)
+
+
+def job_of(victim: Victim) -> str | None:
+    """Return the HTCondor job that a process is of, such as 12.0; None where it is of none."""
+    folder = PROC / str(victim.pid)
+    try:
+        if victim.kind == "shadow":
+            words = (folder / "cmdline").read_text().split("\0")
+            return next((word for word in words if JOB.fullmatch(word)), None)
+        if victim.kind == "starter":
+            children = (folder / "task" / str(victim.pid) / "children").read_text().split()
+            return next((_job_in(PROC / child) for child in children), "")
+        return _job_in(folder) if victim.kind in IN_JOBS else None
+    except OSError:
+        return ""
+
+
+def _job_in(process: Path) -> str:
+    """The job in whose sandbox a process works; empty where it can't be told."""
+    here = (process / "cwd").readlink()
+    for place in (here, *here.parents[:2]):
+        if (ad := place / ".job.ad").exists():
+            numbers = dict(re.findall(r"^(ClusterId|ProcId) = (\d+)", ad.read_text(), re.MULTILINE))
+            return f"{numbers['ClusterId']}.{numbers['ProcId']}"
+    return ""
 
 
 def _pids() -> list[int]:

@@ -1,0 +1,88 @@
+"""What a storm's trainers wrote down, and which of their work was in vain.
+
+Nothing that arrived is to be trained again. Of that there are two accounts: the marks in the jobs'
+logs, and the trainers' ledger beside the words that were noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.storm.words import Word
+from trialfleet.workflows.names import region_slug
+
+# What the access point noted of a trial in its job's log.
+MARK = re.compile(r"^008 .*trialfleet: (\S+) (begins|ends)(?: code=(-?\d+))?", re.MULTILINE)
+
+Name = tuple[str, str]  # a region's slug, and a trial of it
+
+
+@dataclass
+class Times:
+    """When a trial began and ended in a trainer, by `time.monotonic`."""
+
+    begins: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+
+
+def read_ledger(ledger: Path) -> dict[Name, Times]:
+    """Return what the trainers of a run wrote down."""
+    found: dict[Name, Times] = defaultdict(Times)
+    for text in ledger.read_text().splitlines() if ledger.exists() else ():
+        line = json.loads(text)
+        times = found[region_slug(line["region"]), line["trial"]]
+        (times.begins if line["what"] == "begins" else times.ends).append(line["time"])
+    return dict(found)
+
+
+def trained_again(ledger: dict[Name, Times], words: Iterable[Word]) -> tuple[set[Name], set[Name]]:
+    """Return the trials that were trained again though their result had arrived.
+
+    Args:
+        ledger: when they began and ended in their trainers.
+        words: what their agents said.
+
+    Returns:
+        those whose good end had been told, and the others: only the package was there.
+    """
+    told: dict[Name, float] = {}
+    arrived: dict[Name, float] = {}
+    for word in words:
+        name = (word.region, word.trial)
+        times = ledger.get(name, Times())
+        is_whole = _last(times.ends, word.time) > _last(times.begins, word.time)
+        if word.moment == "told" and word.code == 0:
+            told.setdefault(name, word.time)
+        elif word.moment == "arrived" and is_whole:
+            arrived.setdefault(name, word.time)
+    last = {name: max(times.begins, default=-math.inf) for name, times in ledger.items()}
+    after_told = {name for name, at in last.items() if at > told.get(name, math.inf)}
+    after_arrived = {name for name, at in last.items() if at > arrived.get(name, math.inf)}
+    return after_told, after_arrived - after_told
+
+
+def begun_again(log: str) -> set[str]:
+    """Return the trials that begin in a job's log after they ended well."""
+    ended: set[str] = set()
+    found = set()
+    for trial, kind, code in MARK.findall(log):
+        if kind == "begins" and trial in ended:
+            found.add(trial)
+        elif kind == "ends" and code == "0":
+            ended.add(trial)
+    return found
+
+
+def begins(log: str) -> int:
+    """Return how often a trial begins in a job's log."""
+    return sum(kind == "begins" for _, kind, _ in MARK.findall(log))
+
+
+def _last(times: Iterable[float], before: float) -> float:
+    return max((time for time in times if time <= before), default=-math.inf)

@@ -1,0 +1,121 @@
+"""What the agents of a run's jobs say, and the answers: noticed as it is written, and kept.
+
+A thread reads what the kernel tells of the folders `words/` (inotify). So the storm knows what had
+arrived when a process was killed, and can kill one at such a moment.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from inotify_simple import INotify, flags
+
+Moment = Literal["asked", "arrived", "told", "answered"]
+MOMENTS: tuple[Moment, ...] = ("asked", "arrived", "told", "answered")
+LOOK_MS = 200  # between two looks for new folders
+_PACKAGE = ".result.tar"
+
+
+@dataclass(frozen=True)
+class Word:
+    """Something that was written into a folder of words.
+
+    Attributes:
+        time: when, by `time.monotonic`.
+        moment: asked: an agent asks for a trial; arrived: a trial's package is there; told: so is
+            word of its end; answered: there is an order for an agent that asked or told.
+        region: the slug.
+        node: the DAG node.
+        job: the HTCondor job, such as 12.0; empty where nothing says so.
+        trial: the trial's name, of a package or an end.
+        code: with which it ended.
+    """
+
+    time: float
+    moment: Moment
+    region: str
+    node: str
+    job: str
+    trial: str = ""
+    code: int = 0
+
+
+class Words:
+    """All that is written into the folders of words of the run in a folder, from now on."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._inotify = INotify()
+        self._folders: dict[int, Path] = {}
+        self._known: set[Path] = set()
+        self._new = threading.Condition()
+        self._is_over = False
+        self.all: list[Word] = []
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._is_over = True
+        self._thread.join()
+        self._inotify.close()
+
+    def next(self, moments: Container[str], seconds: float) -> Word | None:
+        """Wait for the next moment of these kinds; None where it does not come in time."""
+        deadline = time.monotonic() + seconds
+        with self._new:
+            seen = len(self.all)
+            while True:
+                for word in self.all[seen:]:
+                    if word.moment in moments:
+                        return word
+                seen = len(self.all)
+                if not self._new.wait(deadline - time.monotonic()):
+                    return None
+
+    def _listen(self) -> None:
+        while not self._is_over:
+            for folder in self._run.glob("regions/*/trials/*/words"):
+                if folder not in self._known:
+                    self._known.add(folder)
+                    with suppress(OSError):
+                        self._folders[self._inotify.add_watch(folder, flags.MOVED_TO)] = folder
+            for event in self._inotify.read(timeout=LOOK_MS):
+                if event.wd in self._folders:
+                    self._note(self._folders[event.wd], event.name)
+
+    def _note(self, folder: Path, name: str) -> None:
+        found = list(_words(folder, name))
+        if found:
+            with self._new:
+                self.all += found
+                self._new.notify_all()
+
+
+def _words(folder: Path, name: str) -> Iterator[Word]:
+    """What a file that has just been written says, if that is of interest."""
+    region, node = folder.parts[-4], folder.parts[-2]
+    now, said = time.monotonic(), _json(folder / "agent.json")
+    who = (region, node, str(said.get("job", "")))
+    if name.endswith(_PACKAGE):
+        yield Word(now, "arrived", *who, name.removesuffix(_PACKAGE))
+    elif name == "order.json" and (order := _json(folder / name)).get("token"):
+        yield Word(now, "answered", *who, str(order.get("name", "")))
+    elif name == "agent.json" and said.get("say") == "ask":
+        yield Word(now, "asked", *who)
+    elif name == "agent.json" and said.get("say") == "told":
+        yield Word(now, "told", *who, str(said["trial"]), int(said["code"]))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
