@@ -55,7 +55,7 @@ def test_a_trials_cost_is_its_nodes_price_for_its_share_and_time(
         assert (bad.state, bad.attempts) == ("failed", 2)
         assert bad.lost_usd == bad.usd
         by_kind = costs(run, "kind")
-        assert by_kind.keys() == {"trials", "full trainings", "failed"}
+        assert by_kind.keys() == {"trials", "full trainings", "failed", "between trials"}
         assert by_kind["trials"]["usd"] == pytest.approx(good.usd, abs=1e-5)
         assert by_kind["failed"]["lost"] == pytest.approx(bad.usd, abs=1e-5)
         (region,) = status.regions
@@ -81,4 +81,4 @@ def test_a_region_whose_money_is_spent_publishes_what_is_best_so_far(make_run: M
     assert region.spent
     assert region.spent.startswith("budget.usd of 1e-06 USD is used up")
     assert f"no more trials: {region.spent}" in output_of("status", str(run.folder))
-    assert costs(run, "kind").keys() == {"trials", "full trainings"}
+    assert costs(run, "kind").keys() == {"trials", "full trainings", "between trials"}

@@ -111,7 +111,7 @@ def assert_failed_at_the_bound(run: Run, work: Path) -> None:
     assert len((work / "starts").read_text().split()) <= MOST_VAIN + 4
     status = run.status()
     assert not status.job_troubles
-    assert status.work.lost_share == 1.0
+    assert status.work.lost_share > 0.8  # the rest is the time in which its job began
     assert json.loads(command("why", "A", "--json", "--run", str(run.folder)).output)["kind"] == (
         "evictions"
     )

@@ -26,6 +26,7 @@ from trialfleet.infra.manager import tokens
 from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.instance import Instance
+from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
 
@@ -168,6 +169,8 @@ def test_a_sick_gpu_among_three_gets_no_trial_and_the_others_do(
     wait_for(lambda: logged(trials, "Job executing") == 2, 40)
     wait_for(lambda: ads(manager, "three", "GPUs") == "0", 20)
     wait_for(lambda: logged(trials, "Job terminated") == 3, 60)
+    for folder in trials:
+        take_left(TrialFolder(folder), TrialFolder(folder).left)
     used = {(folder / "out").read_text()[: len(FIRST)] for folder in trials}
     assert used == {SECOND, THIRD}
 

@@ -62,7 +62,7 @@ class Job:
 
     def train(self, token: str, turn: int, name: str, *, last: bool = False) -> None:
         trial = {"schema": 1, "node": name, "params": {}, "objective": {"metric": "loss"}}
-        self.order(token, turn, do="train", trial=trial, left=[], last=last)
+        self.order(token, turn, do="train", name=name, trial=trial, left=[], last=last)
 
     def submit(self) -> str:
         words = ["condor_submit", "-terse", "job.sub"]

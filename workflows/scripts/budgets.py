@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
@@ -63,7 +64,9 @@ class Budgets:
 
     def _of(self, slug: str) -> Spending:
         trials = self._studies.of(slug).trials()
-        return region_spending(self._folder.region(slug), trials, self._study, time.time())
+        spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
+        # The start of a region's first job refuses it no trial: it would end with nothing.
+        return spent if trials else replace(spent, others=0.0)
 
     def _of_run(self) -> list[Spending]:
         """Of all regions; of one that has not begun only its full training is to come."""
