@@ -220,7 +220,7 @@ def bench_answer(base: Path) -> None:
             time.sleep(0.001)
         spans.append(time.perf_counter() - begun)
     bare = seconds(lambda: subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True), 20)
-    line("lane: trial told -> next order, design", median(spans[:4]), bare, "s", "a bare Python")
+    line("lane: trial told -> next order, design", median(spans[1:5]), bare, "s", "a bare Python")
     line("lane: trial told -> next order, model", median(spans[20:]), bare, "s", "a bare Python")
     end_services(run)
 

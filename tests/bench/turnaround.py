@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -206,6 +207,7 @@ def bare_python() -> float:
     return weight
 
 
+@cache
 def run_plain_chain(base: Path) -> list[Path]:
     """The same jobs as a DAG without scripts, each file written by hand."""
     folder = base / "plain"

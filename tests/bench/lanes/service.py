@@ -110,8 +110,11 @@ def settle(scripts: NodeScripts) -> None:
 
 
 def tell(place: TrialFolder, turn: int) -> None:
-    """Be the agent whose trial has ended: bring its result, say so, and ask for another."""
+    """Be the agent of a job: ask for its first trial, or bring a result and ask for another."""
     order = json.loads(place.order.read_bytes())
+    if order["do"] == "ask":
+        _say(place, turn, say="ask")
+        return
     assert order["do"] == "train", order
     beside = place.words.parent / "left"
     beside.mkdir(exist_ok=True)
@@ -124,9 +127,14 @@ def tell(place: TrialFolder, turn: int) -> None:
     with package.with_suffix(".part").open("wb") as file:
         packages.pack(("result.json", "progress.jsonl", "out", "err"), beside, file.write)
     package.with_suffix(".part").replace(package)
+    ended = {"trial": order["name"], "code": 0, "wants": True, "over": None}
+    _say(place, turn, say="told", seconds=1.0, cpu_seconds=1.0, memory_mb=10.0, **ended)
+
+
+def _say(place: TrialFolder, turn: int, **words: object) -> None:
+    """Write an agent's words."""
     said = {"schema": 1, "job": "1.0", "starts": 1, "token": "9f31c2aa", "turn": turn}
-    said |= {"say": "told", "trial": order["name"], "code": 0, "wants": True, "over": None}
-    said |= {"seconds": 1.0, "cpu_seconds": 1.0, "memory_mb": 10.0, "time": time.time()}
+    said |= {**words, "time": time.time()}
     part = place.said.with_name("agent.json.part")
     part.write_text(json.dumps(said))
     part.replace(place.said)
