@@ -6,7 +6,14 @@ import re
 import shlex
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    PositiveInt,
+    WithJsonSchema,
+)
 
 from trialfleet.render import has_macro, is_transferable
 from trialfleet.sections import matches, not_empty, one_line, refusal, schema_of
@@ -136,6 +143,21 @@ Command = Annotated[
     list[Annotated[str, AfterValidator(one_line)]],
     AfterValidator(_at_least_a_word),
     BeforeValidator(_as_words, json_schema_input_type=_OR_LIST),
+]
+
+
+def _trials_per_job(value: Any) -> int | Literal["all"]:
+    """A number of trials, or all."""
+    if value == "all":
+        return "all"
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise refusal("must be all, or a whole number above 0")
+
+
+TrialsPerJob = Annotated[
+    Literal["all"] | PositiveInt,
+    PlainValidator(_trials_per_job, json_schema_input_type=Literal["all"] | PositiveInt),
 ]
 Gpus = Annotated[
     int | float,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from trialfleet.optimizer.space import Entry
 from trialfleet.sections import Section, Size, refuse
@@ -20,6 +20,7 @@ from trialfleet.workflows.study.checks import (
     LocalFiles,
     MetricName,
     Minutes,
+    TrialsPerJob,
 )
 from trialfleet.workflows.study.daily import DATE
 from trialfleet.workflows.study.export import S3Folder
@@ -43,7 +44,7 @@ class Budget(Section):
         description="Trials spread over the space before the model leads (default: two for each "
         "parameter, 5 to 10 of them, but never more than a third of the trials, or 2).",
     )
-    trials_per_job: Literal["all"] | PositiveInt = Field(
+    trials_per_job: TrialsPerJob = Field(
         "all",
         description="Trials that one HTCondor job trains, one after another: all that its lane "
         "gets, or a number; 1 is a job for each trial.",
@@ -120,7 +121,7 @@ class BudgetOverride(Section):
 
     trials: int | None = Field(None, ge=1, le=10_000, description="As in budget.")
     lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
-    trials_per_job: Literal["all"] | PositiveInt | None = Field(None, description="As in budget.")
+    trials_per_job: TrialsPerJob | None = Field(None, description="As in budget.")
     job_minutes: float | None = Field(None, gt=0, description="As in budget.")
     startup_trials: int | None = Field(None, ge=1, description="As in budget.")
     hours: float | None = Field(None, gt=0, description="As in budget.")

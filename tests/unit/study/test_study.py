@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from tests.unit.study.study_texts import MINIMAL, REGIONS, error_of, with_line, write
@@ -192,3 +193,11 @@ def test_an_expression_may_hold_quotes_and_backslashes(folder: Path, expression:
 )
 def test_text_that_the_submit_language_reads_differently_is_known(text: str, escaped: bool) -> None:
     assert needs_escape(text) is escaped
+
+
+@pytest.mark.parametrize("value", [0, -1, "some", 1.5, True])
+def test_a_bad_number_of_trials_per_job_is_one_error(value: object) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Budget.model_validate({"trials_per_job": value})
+    (error,) = raised.value.errors()
+    assert "must be all, or a whole number above 0" in error["msg"]
